@@ -87,9 +87,9 @@ class Root(RootHandle):
 
     def subscriptions(self) -> tuple[TopicSubscription, ...]:
         """The subscriptions of all topics, with cursors and backlog."""
-        from pulsar_on_spark.topic.maintenance.status import look, topic_subscriptions
+        from pulsar_on_spark.topic.maintenance.status import topic_subscriptions, view_with_journals
 
-        return topic_subscriptions(self, look(self, self.store.view(durable=True)))
+        return topic_subscriptions(self, view_with_journals(self, self.store.view(durable=True)))
 
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.

@@ -43,9 +43,9 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.tls import BrokerTls, server_tls
 from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
@@ -250,10 +250,10 @@ class Broker:
             every(SUMMARY_EVERY_S, self._audit.summarize, "The audit could not be written, trying again soon")
         )
         services = self._services(ports.numbers)
-        vitals = Vitals(services, self._connections)
-        vitals.start()
-        self._running.push_async_callback(vitals.stop)
-        self._web = WebServer(services, vitals)
+        broker_health = BrokerHealth(services, self._connections)
+        broker_health.start()
+        self._running.push_async_callback(broker_health.stop)
+        self._web = WebServer(services, broker_health)
         self._running.push_async_callback(self._web.stop)
         if self._tls is not None:
             self._tls.start()
@@ -309,7 +309,7 @@ class Broker:
         """Disconnect the consumers of a cursor that another owner has now."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
-                topic.subscriptions.lost(cursor)
+                topic.subscriptions.on_cursor_lost(cursor)
 
     def _incarnation_ended(self, reason: str) -> None:
         """Disconnect all clients, which then look up the new owner: nothing can be acknowledged in this incarnation."""
@@ -333,7 +333,7 @@ class Broker:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
                 await self._web.stop()
                 await self._connections.stop_listening()
-                await self._path.drain()
+                await self._path.drain_entries()
                 await self._topics.close()
                 self._connections.close()
                 assert self._keeper is not None, "the broker has started"

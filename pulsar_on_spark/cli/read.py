@@ -76,7 +76,7 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
     with closing(Tail(root)) as tail:
         durable = root.store.view(durable=True)
         parts = catalog.parts(durable, catalog.require_topic(durable, TopicName.parse(topic)))
-        view = tail.look(parts, durable)
+        view = tail.read_view(parts, durable)
         reader = SliceReader(root.path, root.storage_paths(view), _COLUMNS)
         for part in parts:
             end = chain.read_limit(view, part.topic_id)

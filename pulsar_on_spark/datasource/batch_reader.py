@@ -38,7 +38,7 @@ class PulsarBatchReader(DataSourceReader):
         root = RootHandle.shared(self._options.root)
         with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
             durable = root.store.view(durable=True)
-            view = tail.look(selected_parts(durable, self._options.topics), durable, settle=True)
+            view = tail.read_view(selected_parts(durable, self._options.topics), durable, settle=True)
         bounds = batch_bounds(root, view, self._options)
         slices = plan_slices(view, bounds, self._options.fail_on_data_loss, compacted=self._options.read_compacted)
         pieces = [ScanPiece(slice_) for slice_ in slices]

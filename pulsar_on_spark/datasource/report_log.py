@@ -20,7 +20,7 @@ class ReportLog:
         self._known: dict[str, str] = {}
         self._known = self._read()
 
-    def look(self) -> None:
+    def log_new_reports(self) -> None:
         """Log new reports. Unreadable reports are left to `pulsarpy status`."""
         changed_ns = self._changed()
         if changed_ns == self._changed_ns:

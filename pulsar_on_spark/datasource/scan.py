@@ -212,7 +212,7 @@ class Scan:
             for slice_, batch in reader.read(piece.slice):
                 kept = batch
                 if piece.slots is not None and self.slot_filter is not None:
-                    kept = self.slot_filter.keep(batch, slice_, piece.slots)
+                    kept = self.slot_filter.select_rows(batch, slice_, piece.slots)
                 if left_out:
                     kept = _unacked(kept, slice_, left_out)
                 if kept.num_rows:

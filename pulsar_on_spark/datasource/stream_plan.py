@@ -16,7 +16,7 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
-from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_rows
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
     """Return the existing partitions and unpartitioned topics of the selection, in order, each once."""
     if selection.pattern is not None:
-        found = catalog.matching(view, selection.pattern)
+        found = catalog.matching_topics(view, selection.pattern)
     else:
         named = (view.get(TopicRecord, name.full) for name in catalog.names(selection.names))
         found = [topic for topic in named if topic is not None]
@@ -42,7 +42,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
     """Describe topics of the committed offset that the query no longer reads, one sentence for each."""
-    _, changes = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
+    _, changes = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
         record = view.get(TopicRecord, name)
@@ -62,7 +62,7 @@ def unread(part: TopicPart, position: Position) -> TopicOffset:
 
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
     """Return the whole topics of a query without a subscription: from the last batch's end, or the earliest message."""
-    offset, _ = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
+    offset, _ = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     return {
         name: TopicOffset(
             topic.topic_id, tuple(SlotRange(r.slots, r.epoch, r.end, r.end, r.holes) for r in topic.ranges)
@@ -130,7 +130,7 @@ def backlogs(
             if targets is not None:
                 end = min(end, targets.get(part.name, EARLIEST))
             end = max(start, end)
-            ahead = waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
+            ahead = count_waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
             slices = () if budget.is_unlimited else _plan(view, part, start, ahead.enough).slices
             found.append(Backlog(part, start, end, ahead.rows, slices, ahead.enough))
     return found
@@ -221,7 +221,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
         end = chain.read_limit(view, part.topic_id)
         ends[name] = [end.ledger, end.entry]
         for position, share in _shares(topic.ranges).items():
-            ahead = waiting(view, part.topic_id, position, end)
+            ahead = count_waiting(view, part.topic_id, position, end)
             rows, size_bytes = ahead.rows, ahead.bytes
             holes = acked.get(name)
             if holes is not None and position < holes.end:

@@ -100,7 +100,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             root = RootHandle.shared(self._options.root)
             durable = root.store.view(durable=True)
             parts = selected_parts(durable, self._options.topics)
-            view = self._looking(root).look(parts, durable)
+            view = self._looking(root).read_view(parts, durable)
             identity = StreamIdentity.new(self._options)
             if identity.subscription is None:
                 starts = UserPositions(root, view, self._options).starts(parts, "latest")
@@ -126,7 +126,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = RootHandle.shared(self._options.root)
         durable = root.store.view(durable=True)
         parts = stream_plan.existing_parts(durable, self._options.topics)
-        view = self._looking(root).look(parts, durable, settle=True)
+        view = self._looking(root).read_view(parts, durable, settle=True)
         self._targets = {part.name: chain.read_limit(view, part.topic_id) for part in parts}
 
     @one_sentence
@@ -142,12 +142,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view: View = durable
         if self._subscription is not None:
             self._subscription.acknowledge(committed)
-            view, reading = self._subscription.turn(
+            view, reading = self._subscription.decide_turn(
                 view, parts, committed, wait=self._targets is not None, finishing=self._finishing
             )
         else:
             reading = stream_plan.whole_topics(committed, parts)
-        view = self._looking(root).look(parts, view)
+        view = self._looking(root).read_view(parts, view)
         self._lose_all(stream_plan.cut_off(view, parts, reading))
         end = self._next(view, committed, parts, reading, limit)
         if end is None and self._targets is not None and self._shares_slots and not self._finishing:
@@ -185,10 +185,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = [part for part in parts.values() if part is not None]
         if planned is None and self._subscription is not None:
             # An earlier process planned this batch: make sure that no other consumer owns the subscription now.
-            self._subscription.admit(there, offset)
+            self._subscription.admit_batch(there, offset)
         if known is None:
             reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in there}
-            view = self._looking(root).look(there, view, reach=reach)
+            view = self._looking(root).read_view(there, view, reach=reach)
         left_out = self._left_out(offset, is_replay=known is None)
         self._planned = _Planned(offset, None)
         pieces: list[ScanPiece] = []
@@ -216,7 +216,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Json) -> None:
         """Move the cursors to a batch that Spark has committed, at most once a second; log its tasks' reports."""
         if self._reports is not None:
-            self._reports.look()
+            self._reports.log_new_reports()
         if self._subscription is not None:
             self._subscription.acknowledge(StreamOffset.from_json(end))
 

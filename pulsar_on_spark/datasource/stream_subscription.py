@@ -37,7 +37,7 @@ _MAX_ENDS = 10_000
 
 
 class StreamSubscription:
-    """A query's consumer of its subscription. It acquires no lease before `turn` or `admit`."""
+    """A query's consumer of its subscription. It acquires no lease before `decide_turn` or `admit_batch`."""
 
     def __init__(self, root: RootHandle, options: ReadOptions, consumer: str, name: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class StreamSubscription:
         self._holes_end: dict[tuple[str, int, int], Position] = {}
         """Ends of the ack holes of topics' cursor rows, so that rows with many are not decoded at each poll."""
 
-    def turn(
+    def decide_turn(
         self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool
     ) -> tuple[View, dict[str, TopicOffset]]:
         """Create missing cursors, and decide which slots this query owns now.
@@ -57,11 +57,11 @@ class StreamSubscription:
             The view of the decision, and the slots of each topic, each from its position on.
 
         Raises:
-            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.turn`.
+            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.decide_turn`.
         """
         view = self._complete(view, parts, committed)
         self._parts = parts
-        found = self._consumer.turn(view, parts, without_starts(committed), wait=wait, finishing=finishing)
+        found = self._consumer.decide_turn(view, parts, without_starts(committed), wait=wait, finishing=finishing)
         type_ = self._options.subscription_type
         reading = {
             part.name: planned(TopicId(part.topic_id), type_, found.actions[part.name], EARLIEST) for part in parts
@@ -106,11 +106,11 @@ class StreamSubscription:
             return topic
         return TopicOffset(topic.topic_id, tuple(replace(range_, holes=row.rank) for range_ in topic.ranges))
 
-    def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Ensure that a batch planned by an earlier process may run now (errors as `turn`)."""
-        self._complete(self._root.store.view(durable=True), parts, offset.before())
+    def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
+        """Ensure that a batch planned by an earlier process may run now (errors as `decide_turn`)."""
+        self._complete(self._root.store.view(durable=True), parts, offset.before_batch())
         self._parts = parts
-        self._consumer.admit(parts, offset)
+        self._consumer.admit_batch(parts, offset)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
         """Move the cursors to the positions that Spark has committed; if that fails, the query continues."""

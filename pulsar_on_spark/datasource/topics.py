@@ -30,7 +30,7 @@ def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
         InvalidArgumentError: a name or the pattern is illegal.
     """
     if selection.pattern is not None:
-        return catalog.matching(view, selection.pattern)
+        return catalog.matching_topics(view, selection.pattern)
     return [catalog.require_topic(view, name) for name in catalog.names(selection.names)]
 
 

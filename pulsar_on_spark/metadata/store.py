@@ -369,7 +369,7 @@ class MetadataStore:
             _LOGGER.info("Housekeeping of %s/metadata met another writer: %s", self._root, error)
         return folded
 
-    def housekeep(self) -> bool:
+    def fold_and_checkpoint(self) -> bool:
         """Fold and checkpoint both tables once; returns whether a fold happened."""
         with self._lock:
             folded = self._housekeep(self._main)

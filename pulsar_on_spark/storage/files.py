@@ -46,7 +46,7 @@ class FileOps(Protocol):
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and length are durable."""
 
-    def forget(self, fd: int, end: int) -> None:
+    def drop_cached_bytes(self, fd: int, end: int) -> None:
         """Advise the operating system to drop its cache of the bytes up to `end`; the file is not changed."""
 
     def close(self, fd: int) -> None:
@@ -114,7 +114,7 @@ class OsFiles:
         """Call the system's `fdatasync`."""
         os.fdatasync(fd)
 
-    def forget(self, fd: int, end: int) -> None:
+    def drop_cached_bytes(self, fd: int, end: int) -> None:
         """Call the system's `posix_fadvise` with `POSIX_FADV_DONTNEED`."""
         os.posix_fadvise(fd, 0, end, os.POSIX_FADV_DONTNEED)
 

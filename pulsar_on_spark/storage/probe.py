@@ -122,7 +122,7 @@ class Trials:
         pause = self._pauses.get(path)
         return pause is None or self._clock() >= pause.until_s
 
-    def tried(self, path: PathId) -> None:
+    def record_trial(self, path: PathId) -> None:
         """Record a trial; a path that needed none for a minute after its pause starts with the shortest pause."""
         now_s = self._clock()
         pause = self._pauses.get(path)

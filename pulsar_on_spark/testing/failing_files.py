@@ -91,9 +91,9 @@ class FailingFiles(FileOps):
         OS_FILES.fdatasync(fd)
 
     @override
-    def forget(self, fd: int, end: int) -> None:
+    def drop_cached_bytes(self, fd: int, end: int) -> None:
         self._step("forget", self._open_files[fd])
-        OS_FILES.forget(fd, end)
+        OS_FILES.drop_cached_bytes(fd, end)
 
     @override
     def close(self, fd: int) -> None:

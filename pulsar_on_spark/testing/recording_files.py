@@ -104,9 +104,9 @@ class RecordingFiles(FileOps):
             self._note(Step("fdatasync", path, file=file))
 
     @override
-    def forget(self, fd: int, end: int) -> None:
+    def drop_cached_bytes(self, fd: int, end: int) -> None:
         """Record nothing: the disk does not change."""
-        self._os.forget(fd, end)
+        self._os.drop_cached_bytes(fd, end)
 
     @override
     def close(self, fd: int) -> None:

@@ -40,7 +40,7 @@ def _check(root: Path, reported: list[int]) -> None:
     for number in range(2):
         record = TenantRecord(tenant=f"after{number}")
         store.commit(lambda view, record=record: Change(puts=[record], keys={"after": None}))
-    store.housekeep()
+    store.fold_and_checkpoint()
     for name in ("main", "cursors"):
         assert not find_damage(root / "metadata" / name, deep=True)
 

@@ -18,12 +18,12 @@ def test_each_new_report_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
     write_report(tmp_path, bad_copy(0))
     reports = ReportLog(tmp_path)
     with caplog.at_level(logging.WARNING):
-        reports.look()
+        reports.log_new_reports()
         assert caplog.messages == []
         write_report(tmp_path, bad_copy(1))
         write_report(tmp_path, bad_copy(2))
-        reports.look()
-        reports.look()
+        reports.log_new_reports()
+        reports.log_new_reports()
     assert caplog.messages == [
         "A task reported: bad-copy of file f1 on storage path 1: reason 1",
         "A task reported: bad-copy of file f2 on storage path 1: reason 2",
@@ -31,5 +31,5 @@ def test_each_new_report_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_root_without_reports_is_quiet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ReportLog(tmp_path).look()
+    ReportLog(tmp_path).log_new_reports()
     assert caplog.messages == []

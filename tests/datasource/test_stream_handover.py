@@ -67,7 +67,7 @@ def stored(root: Root, sent: int) -> dict[tuple[int, int, int], bytes]:
 
     def all_are_there() -> bool:
         with closing(Tail(root)) as tail:
-            view = tail.look(messages.target(root, "t").parts)
+            view = tail.read_view(messages.target(root, "t").parts)
         found[:] = messages.read(root, "t", view=view)
         return len(found) == sent
 

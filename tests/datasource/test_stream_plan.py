@@ -18,7 +18,7 @@ from pulsar_on_spark.datasource.stream_plan import (
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange, StreamOffset, TopicOffset
 from tests.kit.messages import write
 
@@ -136,7 +136,7 @@ def test_counting_a_range_equals_planning_it(root: Root, given_bounds: list[int]
     ledger = chain.read_limit(view, part.topic_id).ledger
     start, end = (Position(ledger, EntryId(entry)) for entry in given_bounds)
     plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, end)
-    counted = waiting(view, part.topic_id, start, end)
+    counted = count_waiting(view, part.topic_id, start, end)
     assert (counted.rows, counted.bytes) == (plan.rows, plan.bytes)
 
 

@@ -30,7 +30,7 @@ def can_forget(directory: Path) -> bool:
     try:
         OS_FILES.write(fd, bytes(mmap.PAGESIZE))
         OS_FILES.fdatasync(fd)
-        OS_FILES.forget(fd, mmap.PAGESIZE)
+        OS_FILES.drop_cached_bytes(fd, mmap.PAGESIZE)
         return cached_bytes(probe) == 0
     finally:
         OS_FILES.close(fd)

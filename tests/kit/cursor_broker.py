@@ -82,11 +82,11 @@ class CursorBroker:
         """Return the topic's ledgers now, with all acknowledged entries."""
         part = self.part(topic)
         with closing(Tail(self.root)) as tail:
-            chain = LedgerChain(chain_shape(tail.look([part]), TopicId(part.topic_id)).extents)
+            chain = LedgerChain(chain_shape(tail.read_view([part]), TopicId(part.topic_id)).extents)
         # The broker itself knows of its last entries before a reader of its journal does.
         mine = self.incarnation.ledgers.get(TopicId(part.topic_id))
         if mine is not None and chain.end.ledger == mine.ledger_id:
-            chain.grow(mine.ledger_id, mine.next - mine.outstanding)
+            chain.grow_ledger(mine.ledger_id, mine.next - mine.outstanding)
         return chain
 
     async def send(

@@ -83,7 +83,7 @@ class RunningIncarnation:
     def kill(self) -> None:
         """End as SIGKILL does, as far as files and metadata can tell: nothing is closed, the lease runs out."""
         self.incarnation._lease._stopping.set()  # first: an orderly end releases the lease
-        self._loop.call_soon_threadsafe(self.incarnation.journal.abandon)
+        self._loop.call_soon_threadsafe(self.incarnation.journal.abandon_log)
         self._end_thread()
 
     async def _append(self, part: TopicPart, entries: Sequence[bytes], counts: Sequence[int]) -> None:

@@ -36,7 +36,7 @@ def main(root: str, process: str, commits: str, *tasks: str) -> None:
         if "cursors" in tasks and number % 5 == 0:
             store.append_cursors([CursorRow("t", f"s{process}", 0, 1, number, 1, number)])
         if "housekeep" in tasks and number % 7 == 0:
-            store.housekeep()
+            store.fold_and_checkpoint()
         if "vacuum" in tasks and number % 25 == 0:
             store.vacuum()
         if "wait" in tasks:

@@ -32,7 +32,7 @@ def used(root: Path, store: MetadataStore, put: Callable[..., None], monkeypatch
     for number in range(15):
         put(store, f"n{number % 3}", note=number)
         store.append_cursors([CursorRow("t", "s'", number % 2, number % 3, number, 1, number)])
-    store.housekeep()
+    store.fold_and_checkpoint()
     store.commit(lambda view: Change(puts=ledgers[1:2], keys={"key": None}))
     store.commit(lambda view: Change(deletes=ledgers[3:], keys={"key": None}))
     return root

@@ -36,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             store.append_cursors([CursorRow("t", "s", number % 3, 1, number, 1, number)])
             if number == 5:
-                assert store.housekeep()
+                assert store.fold_and_checkpoint()
         store.commit(lambda view: Change(deletes=[TenantRecord(tenant="t1")], keys={"k/t1": None}))
         store.commit(lambda view: Change(keys={"q/1": 41}))
     return root

@@ -355,7 +355,7 @@ def test_nothing_waits_for_a_lock_that_another_process_holds(root: Path, store: 
         held.wait()
         try:
             assert store.vacuum() == 0
-            assert not store.housekeep()
+            assert not store.fold_and_checkpoint()
             put(store, "n")
         finally:
             release.set()

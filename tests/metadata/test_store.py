@@ -107,7 +107,7 @@ def test_a_root_may_have_any_ordinary_or_relative_path(
     store = MetadataStore.create(Path(name), [ROOT_RECORD])
     monkeypatch.chdir("/")
     put(store, "ü/日本")
-    store.housekeep()
+    store.fold_and_checkpoint()
     store.vacuum()
     assert _names(MetadataStore(tmp_path / name).view()) == ["ü/日本"]
     with pytest.raises(InvalidArgumentError, match="Delta library"):
@@ -428,9 +428,9 @@ def test_after_any_commits_and_folds_the_table_equals_a_dict(
                 for number in range(4):
                     commit("busy", number)
             elif operation == "fold":
-                store.housekeep()
+                store.fold_and_checkpoint()
             elif operation == "other fold":
-                other.housekeep()
+                other.fold_and_checkpoint()
             elif operation == "vacuum":
                 store.vacuum()
             else:
@@ -450,7 +450,7 @@ def test_a_reader_that_missed_forgotten_tombstones_does_not_restore_records(
     store.commit(lambda view: Change(deletes=files, keys={"key": None}))
     for number in range(20):
         put(store, "busy", note=number)
-    store.housekeep()
+    store.fold_and_checkpoint()
     assert sum(file.rows for file in store._main.files) < 30
     assert MetadataStore(root).view().last(FileRecord, "f1") is None
     assert lagging.view().all(FileRecord) == []
@@ -491,7 +491,7 @@ def test_cursors_are_folded_and_those_of_deleted_subscriptions_go(
     for n in range(40):
         store.append_cursors([CursorRow("t", "s", 0, 1, n, 5, n)])
         assert reader.cursors().of("t", "s")[0].n == n
-    store.housekeep()
+    store.fold_and_checkpoint()
     assert len(store._cursor_log.files) < 30  # type: ignore[union-attr]
     assert reader.cursors().of("t", "gone") == ()
     assert MetadataStore(root).cursors().of("t", "s")[0].n == 39
@@ -546,5 +546,5 @@ def test_a_process_forgets_the_tombstones_that_its_own_folds_forgot(
         verdict = WriteRecord(write_id=f"w{number}", status="committed")
         store.commit(lambda view, verdict=verdict: Change([verdict], keys={"write/1": None}))
         store.commit(lambda view, verdict=verdict: Change(deletes=[verdict], keys={"write/1": None}))
-    assert store.housekeep()
+    assert store.fold_and_checkpoint()
     assert sum(store.view().last(WriteRecord, f"w{number}") is not None for number in range(30)) <= 4

@@ -124,7 +124,7 @@ class LiveRoot:
     def shown(self, root: Root, topic: str = BROKERED, *, settle: bool = False) -> list[bytes | None]:
         """Return what a reader sees of a broker's topic now; all of it if it waits for dead brokers' leases."""
         with closing(Tail(root)) as tail:
-            view = tail.look([_part(root, topic)], settle=settle)
+            view = tail.read_view([_part(root, topic)], settle=settle)
             return [each.value for each in messages.read(root, topic, view=view)]
 
     def _check_spread(self, found: Sequence[messages.Message]) -> None:

@@ -57,7 +57,7 @@ def test_a_path_that_fails_again_is_tried_after_longer_pauses() -> None:
     pauses = []
     for _ in range(7):
         assert trials.may_try(path)
-        trials.tried(path)
+        trials.record_trial(path)
         tried_s = now_s
         while not trials.may_try(path):
             now_s += 1
@@ -65,7 +65,7 @@ def test_a_path_that_fails_again_is_tried_after_longer_pauses() -> None:
         assert trials.may_try(other)
     assert pauses == [5, 10, 20, 40, 60, 60, 60]
     now_s += LONGEST_PAUSE_S
-    trials.tried(path)
+    trials.record_trial(path)
     now_s += FIRST_PAUSE_S
     assert trials.may_try(path), "it was well for long enough"
 

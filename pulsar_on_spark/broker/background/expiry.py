@@ -25,7 +25,7 @@ from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.readers import SparkReaders
@@ -78,7 +78,7 @@ class MessageExpiry:
             if record.partitions is not None or not (waiting := view.all(SubscriptionRecord, record.topic_id)):
                 continue
             name = TopicName.parse(record.name)
-            ttl_s = effective(view, name, self._defaults).message_ttl
+            ttl_s = effective_policies(view, name, self._defaults).message_ttl
             if ttl_s:
                 slowest = min(mark_delete(each, cursors.of(record.topic_id, each.name)) for each in waiting)
                 oldest_ms = oldest_publish_ms(view, record.topic_id, slowest)
@@ -159,7 +159,7 @@ class SubscriptionExpiry:
         """Return the subscriptions without consumers for their expiration time. Runs in a thread."""
         asked = []
         for topic in view.all(TopicRecord):
-            minutes = effective(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
+            minutes = effective_policies(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
             if topic.partitions is not None or not minutes:
                 continue
             asked += [
@@ -170,7 +170,7 @@ class SubscriptionExpiry:
         self._readers.watch_only(record.name for _, record, _ in asked)
         asked = [each for each in asked if not self._readers.read(each[1])]
         # A consumer that came and went between two scans has changed the owner's epoch, so the record differs.
-        for_s = self._unchanged.look(now_s, {record.record_id: record for _, record, _ in asked})
+        for_s = self._unchanged.record_scan(now_s, {record.record_id: record for _, record, _ in asked})
         return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]
 
     async def _delete(self, topic: TopicRecord, record: SubscriptionRecord) -> None:

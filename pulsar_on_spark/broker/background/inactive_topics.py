@@ -22,7 +22,7 @@ from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import InactiveTopicDeleteMode, Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.readers import SparkReaders
@@ -72,7 +72,7 @@ class InactiveTopics:
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
         """Return the topics that were unused for their policy's time. Runs in a thread."""
         policies = (
-            (record, effective(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
+            (record, effective_policies(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)
         )
         asked = [(record, policy) for record, policy in policies if policy.delete_while_inactive]
@@ -84,7 +84,7 @@ class InactiveTopics:
                 found = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
                 if found is not None:
                     unused[record.topic_id] = found
-        for_s = self._unchanged.look(now_s, unused)
+        for_s = self._unchanged.record_scan(now_s, unused)
         return [
             (record, unused[record.topic_id])
             for record, policy in asked
@@ -95,8 +95,8 @@ class InactiveTopics:
         name = TopicName.parse(record.name)
 
         def check(view: View) -> None:
-            mode = effective(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
-            self._readers.watch(_subscriptions(view, record))
+            mode = effective_policies(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
+            self._readers.watch_subscriptions(_subscriptions(view, record))
             if self._unused(view, self._root.store.cursors(), record, mode, set()) != unused:
                 raise TopicBusyError(f"Topic {name} is used again, and not deleted.")
 

@@ -80,7 +80,7 @@ class Surroundings:
         view = await self._views.view()
         others = {IncarnationId(each.incarnation) for each in view.all(IncarnationRecord)}
         others -= {each.id for each in self._journals}
-        await asyncio.to_thread(self._dead.recover, view, others)
+        await asyncio.to_thread(self._dead.recover_dead_logs, view, others)
 
     async def _heal(self) -> None:
         view = await self._views.view()

@@ -38,7 +38,7 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
         raise ServerRefusalError(
             ServerError.NotAllowedError, f"Topic {name} is not persistent: there is nothing to truncate."
         )
-    await topic.settle()
+    await topic.wait_until_readable()
     end = topic.chain.end
     view = await views.view()
     records = view.all(SubscriptionRecord, topic.topic_id)

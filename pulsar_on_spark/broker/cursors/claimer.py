@@ -79,7 +79,7 @@ class Claimer:
         """Bring a dead broker's cursors into the table; concurrent callers for the same broker share the work."""
         task = self._settling.get(incarnation)
         if task is None:
-            task = asyncio.create_task(asyncio.to_thread(self._dead_owners.settle, incarnation))
+            task = asyncio.create_task(asyncio.to_thread(self._dead_owners.save_dead_cursors, incarnation))
             self._settling[incarnation] = task
             task.add_done_callback(lambda _: self._settling.pop(incarnation))
         match await asyncio.shield(task):

@@ -71,7 +71,7 @@ class Claims:
 
     def _keyed_entries(self, part: TopicPart, start: Position, end: Position) -> Iterator[KeyedEntry]:
         with closing(Tail(self._root, fail_on_data_loss=False)) as tail:
-            view = tail.look([part], reach={part.topic_id: end})
+            view = tail.read_view([part], reach={part.topic_id: end})
         plan = plan_range(view, part.name, part.topic_id, part.partition, start, end)
         reader = SliceReader(self._root.path, self._root.storage_paths(view), KEY_COLUMNS, fail_on_data_loss=False)
         for slice_ in plan.slices:

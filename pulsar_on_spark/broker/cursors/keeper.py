@@ -121,7 +121,7 @@ class CursorKeeper:
             name: The subscription.
             type_: The type that its consumers ask for.
             start: Where it starts if it is new; moved into the chain.
-            chain: The topic's current ledgers. If they change meanwhile, let the cursor `follow`.
+            chain: The topic's current ledgers. If they change meanwhile, let the cursor `apply_chain`.
             properties: Kept with a new subscription.
             most: Subscriptions that the topic may have when this one is new; 0 for no limit.
 
@@ -133,7 +133,7 @@ class CursorKeeper:
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
-        at = chain.clamp(start) if isinstance(start, Position) else start
+        at = chain.clamp_position(start) if isinstance(start, Position) else start
         now = datetime.now(UTC)
         request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now, most)
         return await self._to_its_end(self._opened(request, chain))
@@ -234,7 +234,7 @@ class CursorKeeper:
         async with self._lock(_key(cursor)):
             if cursor.lost is not None:
                 raise cursor.lost
-            at, held = cursor.cursor.clamp(position), self._held(cursor)
+            at, held = cursor.cursor.clamp_position(position), self._held(cursor)
             try:
                 record = await self._commits.commit(lambda view, _: decisions.decide_reset(view, held, at))
             except (ConsumerFencedError, SubscriptionNotFoundError) as error:
@@ -242,7 +242,7 @@ class CursorKeeper:
                 raise
             start = Position(LedgerId(record.start_ledger), EntryId(record.start_entry))
             unread = ack_set if start == position else 0
-            cursor.cursor.reset(start, record.start_epoch, unread, batch_size)
+            cursor.cursor.reset_position(start, record.start_epoch, unread, batch_size)
             cursor.record_changes()
             if unread:
                 await cursor.wait_durable()
@@ -290,8 +290,8 @@ class CursorKeeper:
 
     def _forget(self, cursor: OpenCursor, reason: PulsarpyError) -> None:
         self._open.pop(_key(cursor), None)
-        self._recorder.forget(cursor)
-        cursor.end(reason)
+        self._recorder.stop_recording(cursor)
+        cursor.end_cursor(reason)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class OpenCursor:
         self.cursor.want_snapshot()
         self._recorder.record_now(self)
 
-    def end(self, reason: PulsarpyError) -> None:
+    def end_cursor(self, reason: PulsarpyError) -> None:
         """End the cursor for a reason. Acknowledgements that were released completely are still durable."""
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]

@@ -68,7 +68,7 @@ class Recorder:
             self._is_hurry_due = True
             asyncio.get_running_loop().call_soon(self._record_hurried)
 
-    def forget(self, cursor: OpenCursor) -> None:
+    def stop_recording(self, cursor: OpenCursor) -> None:
         """Record nothing more of the cursor."""
         self._changed.pop(cursor, None)
         self._hurried.pop(cursor, None)

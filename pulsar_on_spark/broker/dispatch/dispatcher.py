@@ -29,11 +29,11 @@ class Dispatcher(ABC):
     """The dispatcher of one subscription. Times are the shell's clock in milliseconds, the one of `deliver_at_ms`.
 
     After each change (consumers, flow, acks, new entries, an offer) the shell calls `wanted()`, reads, and passes the
-    entries to `offer`, one read at a time. It calls `tick` when `due_ms` has come.
+    entries to `offer`, one read at a time. It calls `handle_due` when `due_ms` has come.
 
     Args:
         cursor: The subscription's cursor. The dispatcher acknowledges in it; the owner stores it, resets it and updates
-            its chain, and then calls `reset` or `forget_acked`.
+            its chain, and then calls `restart_reading` or `forget_acked`.
         limits: The limits of reads and memory.
     """
 
@@ -49,9 +49,9 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def due_ms(self) -> int | None:
-        """The time at which to call `tick`; None for never."""
+        """The time at which to call `handle_due`; None for never."""
 
-    def limit(self, limits: DispatchLimits) -> None:
+    def apply_limits(self, limits: DispatchLimits) -> None:
         """Apply new limits."""
         self._limits = limits
 
@@ -136,11 +136,11 @@ class Dispatcher(ABC):
         """
 
     @abstractmethod
-    def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
+    def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
         """Handle due times: delayed entries become due, an elected consumer becomes active."""
 
     @abstractmethod
-    def reset(self) -> None:
+    def restart_reading(self) -> None:
         """Restart at the mark-delete position after the cursor was reset; no entry is at a consumer."""
 
     @abstractmethod

@@ -109,7 +109,7 @@ class PoolDispatcher(Dispatcher):
             self._give_back(gone, place)
         self._available.pop(consumer, None)
         if not self._consumers:
-            self.reset()
+            self.restart_reading()
         return []
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
@@ -157,7 +157,7 @@ class PoolDispatcher(Dispatcher):
             if permits > self._limits.dispatcher_max_read_batch_size * self._messages_per_entry:
                 break
         if len(self._replay):
-            places = self._replay.take([ANYONE, *self._available], self._entries_for(permits))
+            places = self._replay.take_positions([ANYONE, *self._available], self._entries_for(permits))
             if places:
                 self._is_replay = True
                 self._given_back.clear()
@@ -202,7 +202,7 @@ class PoolDispatcher(Dispatcher):
             self._read_before = max(self._read_before, (last[0], last[1] + 1))
         return deliveries
 
-    def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
+    def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
         """Handle due times."""
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
@@ -218,7 +218,7 @@ class PoolDispatcher(Dispatcher):
                 self._reading = None
         return []
 
-    def reset(self) -> None:
+    def restart_reading(self) -> None:
         """Restart at the mark-delete position."""
         self._next, self._read_before = self._cursor.mark_delete, (0, 0)
         self._reading = None
@@ -360,9 +360,9 @@ class PoolDispatcher(Dispatcher):
         else:
             self._available.pop(consumer, None)
 
-    def limit(self, limits: DispatchLimits) -> None:
+    def apply_limits(self, limits: DispatchLimits) -> None:
         """Apply new limits, which may block or unblock consumers."""
-        super().limit(limits)
+        super().apply_limits(limits)
         for consumer in self._consumers.values():
             self._count(consumer, 0)
 

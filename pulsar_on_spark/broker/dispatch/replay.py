@@ -16,7 +16,7 @@ ANYONE: Line = 0
 class Replay:
     """Positions with their group (`pool.py`), each in one line, sorted in topic order within a line.
 
-    `take` returns positions to read; they count as waiting until they are removed or put back.
+    `take_positions` returns positions to read; they count as waiting until they are removed or put back.
     """
 
     __slots__ = ("_groups", "_in_group", "_lines", "_taken")
@@ -56,7 +56,7 @@ class Replay:
             self._leave(place)
             self._taken.pop(place, None)
 
-    def take(self, lines: Iterable[Line], most: int) -> list[Place]:
+    def take_positions(self, lines: Iterable[Line], most: int) -> list[Place]:
         """Take the first positions of some lines, in topic order."""
         heads = [(heap[0], line) for line in lines if (heap := self._lines.get(line))]
         heapify(heads)

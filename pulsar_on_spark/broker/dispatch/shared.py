@@ -45,9 +45,9 @@ class SharedDispatcher(PoolDispatcher):
         self._form_levels()
         return effects
 
-    def reset(self) -> None:
+    def restart_reading(self) -> None:
         """Restart at the mark-delete position."""
-        super().reset()
+        super().restart_reading()
         self._chunks.clear()
 
     # --------------------------------------------------------------------------------------------------------------

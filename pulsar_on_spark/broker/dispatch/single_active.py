@@ -83,7 +83,7 @@ class SingleActiveDispatcher(Dispatcher):
         if epoch is not None:
             asking.epoch = epoch
         if asking is self._active:
-            self.reset()
+            self.restart_reading()
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class SingleActiveDispatcher(Dispatcher):
             self._next = after(last)
         return deliveries
 
-    def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
+    def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
         """Handle due times."""
         notices = self._election.tick(now_ms, self._delay_ms)
         self._follow_election()
         return notices
 
-    def reset(self) -> None:
+    def restart_reading(self) -> None:
         """Restart at the mark-delete position."""
         self._next = self._cursor.mark_delete
         self._reading = None
@@ -158,6 +158,6 @@ class SingleActiveDispatcher(Dispatcher):
         active = None if self._election.id is None else self._consumers[self._election.id]
         if active is not self._active:
             self._active = active
-            self.reset()
+            self.restart_reading()
         elif self.due_ms is not None:
             self._reading = None

@@ -105,7 +105,7 @@ async def _subscribe(services: Services, connection: Connection, command: Comman
     schema = command.schema if command.HasField("schema") else None
     await services.schemas.of_consumer(name.partitioned_base, schema, is_idle=topic.is_idle)
     if isinstance(topic, BrokerTopic):
-        await topic.settle()
+        await topic.wait_until_readable()
     if isinstance(topic, BrokerTopic) and command.durable:
         await _require_subscription(services, connection, topic, command)
     meta = command.keySharedMeta
@@ -188,7 +188,7 @@ async def _require_subscription(
             f"Subscription {command.subscription!r} on {command.topic} does not exist, and automatic creation of "
             f"subscriptions is disabled: create it first."
         )
-    await connection.creations.turn()
+    await connection.creations.wait_for_turn()
 
 
 async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
@@ -245,7 +245,7 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
     latest message inclusively, so a seek by the user may arrive before the reader has reconnected.
     """
     topic, subscription = _sought(connection, command.consumer_id)
-    await topic.settle()
+    await topic.wait_until_readable()
     if command.HasField("message_id"):
         position = _position(command.message_id, topic)
     else:
@@ -258,7 +258,7 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
 async def get_last_message_id(connection: Connection, command: CommandGetLastMessageId) -> None:
     """Handle GET_LAST_MESSAGE_ID; its mark-delete position is the last acknowledged entry, as in Pulsar."""
     topic, subscription, _ = stored_consumer(connection, command.consumer_id)
-    await topic.settle()
+    await topic.wait_until_readable()
     await subscription.is_renewed.wait()
     last = await subscription.entries.last_message_id(topic.part, subscription.chain)
     ledger, entry, batch_index = (-1, -1, -1) if last is None else (last.ledger, last.entry, last.batch_index)

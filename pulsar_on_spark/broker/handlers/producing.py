@@ -88,7 +88,7 @@ async def _producer(
             )
         check_subscription_name(command.initial_subscription_name)
         if topic.subscriptions.get(command.initial_subscription_name) is None:
-            await connection.creations.turn()
+            await connection.creations.wait_for_turn()
         await topic.subscriptions.create_subscription(command.initial_subscription_name)
     info = ProducerInfo(
         connection,
@@ -153,7 +153,7 @@ def sent(connection: Connection, entry: Sent) -> None:
     elif made.is_closed:
         return  # its client knows, and sends again after it has reconnected
     elif (refused := _problem(connection, entry)) is not None:
-        made.refuse(made.take(), entry.sequence_id, *refused)
+        made.refuse(made.take_number(), entry.sequence_id, *refused)
     else:
         made.topic.publish_entry(made, entry)
 

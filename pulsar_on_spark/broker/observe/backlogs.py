@@ -136,9 +136,9 @@ class BacklogCounter:
         ends: Mapping[str, Position],
         positions: Mapping[tuple[str, str], CursorPosition],
     ) -> dict[str, Contents]:
-        view = self._tail.look(parts)
+        view = self._tail.read_view(parts)
         if any(chain.read_limit(view, topic_id) < end for topic_id, end in ends.items()):
-            view = self._tail.look(parts, reach=ends)
+            view = self._tail.read_view(parts, reach=ends)
         cursors = self._root.store.cursors()
         return {part.topic_id: contents(view, cursors, part, positions) for part in parts}
 

@@ -113,7 +113,7 @@ def _look(root: RootHandle, name: TopicName) -> _Look:
     record = catalog.require_topic(durable, name)
     parts = catalog.parts(durable, record)
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
-        view = tail.look(parts, durable)
+        view = tail.read_view(parts, durable)
     cursors = root.store.cursors()
     return _Look(record, {part: contents(view, cursors, part, {}) for part in parts})
 

@@ -100,7 +100,7 @@ class Producer:
         else:
             call()
 
-    def take(self) -> int:
+    def take_number(self) -> int:
         """Return the number of its next entry, which is pending from now on."""
         self.pending += 1
         self.peer.pending_changed(1)
@@ -120,7 +120,7 @@ class Producer:
         reconnects; it gets the error that makes it do so and repeat all entries.
 
         Args:
-            number: The number that `take` returned.
+            number: The number that `take_number` returned.
             sequence_id: The entry's sequence id as the client sent it.
             error: The code for clients other than replicators.
             reason: One sentence.

@@ -233,7 +233,7 @@ class Producers:
             del self._connected[producer.name]
             self._exclusive = None if producer == self._exclusive else self._exclusive
 
-    def limit(self, max_producers: int) -> None:
+    def set_max_producers(self, max_producers: int) -> None:
         """Change the maximum number of producers, 0 for no limit; connected and waiting ones stay."""
         self._max_producers = max_producers
 

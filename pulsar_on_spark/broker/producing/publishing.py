@@ -110,7 +110,7 @@ class PublishPath:
         """Accept a producer's next entry; its receipt follows once the entry is durable."""
         if self._is_draining:
             return
-        number = producer.take()
+        number = producer.take_number()
         self._pending += 1
         self.pending_bytes += len(sent.entry)
         incarnation = topic.incarnation
@@ -181,7 +181,7 @@ class PublishPath:
         producer.answer(number, b"")
         self._settle(1, len(sent.entry))
 
-    async def drain(self) -> None:
+    async def drain_entries(self) -> None:
         """Stop accepting entries, and wait until each accepted one has its receipt.
 
         Further entries are dropped: their clients are disconnected afterwards and send them again. Disconnected

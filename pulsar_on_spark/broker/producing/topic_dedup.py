@@ -136,7 +136,7 @@ class DedupStore:
         await self._replay(part, chain, snapshot.position, brokers, dedup.core)
         return dedup
 
-    async def forget(self, part: TopicPart, view: View) -> None:
+    async def delete_snapshot(self, part: TopicPart, view: View) -> None:
         """Delete the saved state of a topic with deduplication off: it would be outdated later (errors as `save`)."""
         if view.get(DedupRecord, part.topic_id) is None:
             return

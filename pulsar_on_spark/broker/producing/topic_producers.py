@@ -102,14 +102,14 @@ class TopicProducers:
         """The number of waiting producers."""
         return sum(1 for _ in self._core.waiting)
 
-    def limit(self, policies: Policies) -> None:
+    def apply_limits(self, policies: Policies) -> None:
         """Apply new limits of the number of producers and of their publish rate, and whether they must encrypt.
 
         Producers that must encrypt and do not are disconnected.
         """
-        self._core.limit(policies.max_producers_per_topic)
+        self._core.set_max_producers(policies.max_producers_per_topic)
         rate = policies.publish_rate
-        self._rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
+        self._rate.set_rate(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
         self._requires_encryption = policies.encryption_required
         if self._requires_encryption:
             self._disconnect(_must_encrypt(), lambda info: not info.may_encrypt)
@@ -117,7 +117,7 @@ class TopicProducers:
     def published(self, sent: Sent) -> None:
         """Count an accepted entry; stop reading from producers until their rate allows the next one."""
         if not self._rate.is_unlimited:
-            wait_s = self._rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
+            wait_s = self._rate.count_messages(time.monotonic(), sent.num_messages, len(sent.entry))
             if wait_s > 0:
                 for each in self.connected:
                     each.peer.hold_for(wait_s)

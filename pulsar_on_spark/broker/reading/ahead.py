@@ -75,16 +75,16 @@ class ReadAhead:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def take(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Return copies of consecutive entries from `first` on that are in one slab (see `Slab.take`)."""
+    def copy_entries(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
+        """Return copies of consecutive entries from `first` on that are in one slab (see `Slab.copy_entries`)."""
         for fetched in self._of_source.get(source_id, ()):
-            found = fetched.slab.take(ledger, first, end, max_bytes)
+            found = fetched.slab.copy_entries(ledger, first, end, max_bytes)
             if found:
                 return found
         return []
 
     def ack_set(self, source_id: str, ledger: LedgerId, entry: int) -> int:
-        """Return the `StoredEntry.ack_set` of an entry that `take` has just returned."""
+        """Return the `StoredEntry.ack_set` of an entry that `copy_entries` has just returned."""
         found = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
         return next((bits for bits in found if bits), 0)
 

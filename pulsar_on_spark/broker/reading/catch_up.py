@@ -257,12 +257,12 @@ class CatchUp:
             raise InJournalError
         others = [each for topic_id, each in self._lately.items() if topic_id != part.topic_id]
         try:
-            seen = self._tail.look([part, *others], view, reach={part.topic_id: end})
+            seen = self._tail.read_view([part, *others], view, reach={part.topic_id: end})
         except (DataLossError, CopiesUnreachableError):
             if not others:
                 raise
             self._lately.clear()
-            seen = self._tail.look([part], view, reach={part.topic_id: end})
+            seen = self._tail.read_view([part], view, reach={part.topic_id: end})
         self._lately[part.topic_id] = part
         self._lately.move_to_end(part.topic_id)
         if len(self._lately) > _TOPICS_IN_JOURNALS:

@@ -45,7 +45,7 @@ class ChainListener(Protocol):
     def chain_grew(self, chain: LedgerChain) -> None:
         """Handle more readable entries in the chain's last ledger, which Spark attached.
 
-        Growth that was passed to `grow` causes no call.
+        Growth that was passed to `grow_ledger` causes no call.
         """
 
     def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
@@ -103,7 +103,7 @@ class ChainFollower:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def follow(self, part: TopicPart, listener: ChainListener, view: View | None) -> LedgerChain:
+    async def follow_topic(self, part: TopicPart, listener: ChainListener, view: View | None) -> LedgerChain:
         """Return the topic's current chain, and call the listener for each later change.
 
         Args:
@@ -131,11 +131,11 @@ class ChainFollower:
         self._install(followed, *look.chains[topic_id], look.revision, is_told=False)
         return followed.chain
 
-    def forget(self, topic_id: TopicId) -> None:
+    def unfollow_topic(self, topic_id: TopicId) -> None:
         """Stop following a topic that is unloaded."""
         self._topics.pop(topic_id, None)
 
-    def grow(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
+    def grow_ledger(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
         """Note that entries of an own ledger are acknowledged up to `end`; True if they are readable at once.
 
         They are not while an earlier ledger has not ended, or before their ledger is known here; then the listener is
@@ -147,12 +147,12 @@ class ChainFollower:
         followed.acknowledged[ledger] = end
         chain = followed.chain
         if chain.end.ledger == ledger and not followed.shape.extents[-1].ended:
-            chain.grow(ledger, end)
+            chain.grow_ledger(ledger, end)
             return True
         self._asked.set()
         return False
 
-    async def settle(self, topic_id: TopicId) -> None:
+    async def wait_until_readable(self, topic_id: TopicId) -> None:
         """Wait until all entries acknowledged so far are readable, at most `SETTLE_S`.
 
         A client with a receipt that asks for the last message, or for the end, must see a chain with that message.
@@ -165,7 +165,7 @@ class ChainFollower:
             async with asyncio.timeout(SETTLE_S):
                 # A ledger that is no longer among them has ended, and its end is in the chain.
                 while any(
-                    ledger in followed.acknowledged and followed.chain.stop(ledger) < end
+                    ledger in followed.acknowledged and followed.chain.readable_end(ledger) < end
                     for ledger, end in wanted.items()
                 ):
                     await self._installed.wait()
@@ -219,7 +219,7 @@ class ChainFollower:
         ]
         if any(self._is_attached_behind(view, TopicId(followed.part.topic_id)) for followed in due):
             for each in self._incarnations:
-                self._loop.call_soon_threadsafe(each.look)
+                self._loop.call_soon_threadsafe(each.scan_metadata)
         return self._extents(view, due)
 
     def _has_news(self, view: View, followed: _Followed, changed: ChangedChains) -> bool:
@@ -264,7 +264,7 @@ class ChainFollower:
             return chain_shape(view, topic_id, known)
         except UnknownEndError:
             with closing(Tail(self._root)) as tail:
-                return chain_shape(tail.look([followed.part], view), topic_id, known)
+                return chain_shape(tail.read_view([followed.part], view), topic_id, known)
 
     # -- installing ----------------------------------------------------------------------------------------------------
 
@@ -278,11 +278,11 @@ class ChainFollower:
         before, followed.shape = followed.shape.extents, shape
         extents = shape.extents
         if extents and not extents[-1].ended:
-            chain.grow(extents[-1].ledger, self._known_end(followed, extents[-1]))
+            chain.grow_ledger(extents[-1].ledger, self._known_end(followed, extents[-1]))
         if _is_same(before, extents):
             last = extents[-1].ledger
-            if chain.stop(last) > followed.chain.stop(last):
-                followed.chain.grow(last, chain.stop(last))
+            if chain.readable_end(last) > followed.chain.readable_end(last):
+                followed.chain.grow_ledger(last, chain.readable_end(last))
                 if is_told:
                     followed.listener.chain_grew(followed.chain)
         elif extents or before:
@@ -300,7 +300,7 @@ class ChainFollower:
     def _known_end(self, followed: _Followed, extent: LedgerExtent) -> int:
         """Return an extent's end, including entries that the broker has acknowledged but not committed."""
         own = self._own_ledger(TopicId(followed.part.topic_id))
-        ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.stop(extent.ledger)]
+        ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.readable_end(extent.ledger)]
         if own is not None and own.ledger_id == extent.ledger:
             ends.append(own.next - own.outstanding)
         return max(ends)

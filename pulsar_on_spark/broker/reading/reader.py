@@ -218,7 +218,7 @@ class EntryReader:
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
         """Return the ranges' entries up to the first that is not in memory, or up to the limits."""
-        get, take = self.cache.get, self._ahead.take
+        get, take = self.cache.get, self._ahead.copy_entries
         is_log, source_id = source.compaction is None, source.id
         found: list[StoredEntry] = []
         size_bytes = 0

@@ -101,7 +101,7 @@ class Slab:
         self.next = next_ or (runs[-1].ledger, runs[-1].end)
         """The position after its last entry."""
 
-    def take(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
+    def copy_entries(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
         """Return copies of the entries from `first` to `end` in the slab, up to `max_bytes` but at least one."""
         found = self._number(ledger, first)
         if found is None:

@@ -24,9 +24,9 @@ class Throttle:
         self._left = [0.0, 0.0]
         self._given_s = 0.0
         """Start of the period in which `give` allows more than the limit."""
-        self.limit(messages, size_bytes, period_s)
+        self.set_rate(messages, size_bytes, period_s)
 
-    def limit(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
+    def set_rate(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
         """Apply new limits per period; a change cancels debts."""
         limits = (float(max(messages, 0)), float(max(size_bytes, 0)))
         if (limits, period_s) != (self._limits, self._period_s):
@@ -34,7 +34,7 @@ class Throttle:
             self.is_unlimited = not any(limits)
             self._left = list(limits)
 
-    def take(self, now_s: float, messages: int, size_bytes: int) -> float:
+    def count_messages(self, now_s: float, messages: int, size_bytes: int) -> float:
         """Count messages that have passed, and return the seconds that the next ones must wait."""
         if self.is_unlimited:
             return 0.0

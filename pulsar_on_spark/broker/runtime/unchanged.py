@@ -15,7 +15,7 @@ class Unchanged(Generic[K, S]):
     def __init__(self) -> None:
         self._since: dict[K, tuple[S, float]] = {}
 
-    def look(self, now_s: float, states: Mapping[K, S]) -> dict[K, float]:
+    def record_scan(self, now_s: float, states: Mapping[K, S]) -> dict[K, float]:
         """Record a scan. A key that is missing from `states` starts over when it reappears.
 
         Args:

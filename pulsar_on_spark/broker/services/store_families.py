@@ -20,8 +20,8 @@ from prometheus_client.metrics_core import (
 
 from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime.journals import Journal
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.model.latencies import Latencies
 
@@ -31,13 +31,13 @@ _PATH: Final = ("cluster", "path", "uri")
 _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
-def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
+def store_families(services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
     """Yield all families except those of topics."""
     cluster = services.settings.cluster_name
     state = services.stored.state
-    yield from _gauges(cluster, _broker_gauges(services, vitals, state))
-    yield from _counters(cluster, services, vitals)
-    yield from _histograms(cluster, services, vitals)
+    yield from _gauges(cluster, _broker_gauges(services, broker_health, state))
+    yield from _counters(cluster, services, broker_health)
+    yield from _histograms(cluster, services, broker_health)
     yield from _of_journals(cluster, services.journals.all)
     yield from _of_paths(cluster, state)
     yield from _of_processes(cluster, services)
@@ -52,11 +52,13 @@ def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     yield from PlatformCollector(registry=None).collect()
 
 
-def _broker_gauges(services: Services, vitals: Vitals, state: StorageState) -> Iterable[tuple[str, str, float]]:
+def _broker_gauges(
+    services: Services, broker_health: BrokerHealth, state: StorageState
+) -> Iterable[tuple[str, str, float]]:
     path, cache = services.path, services.reader.cache
     found, now_s = state.storage, time.monotonic()
     return (
-        ("pulsar_active_connections", "Open connections of clients", len(vitals.connections)),
+        ("pulsar_active_connections", "Open connections of clients", len(broker_health.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
         ("pulsar_ml_cache_entries", "Entries in memory", len(cache)),
         ("pulsarpy_publish_pending_bytes", "Bytes of entries that have no receipt yet", path.pending_bytes),
@@ -88,12 +90,12 @@ def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator
         yield gauge
 
 
-def _counters(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metric]:
+def _counters(cluster: str, services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
     reader, housekeeping = services.reader, services.housekeeping
-    created = vitals.connections.created
+    created = broker_health.connections.created
     for name, text, value in (
         ("pulsar_connection_created_total_count", "Connections made", created),
-        ("pulsar_connection_closed_total_count", "Connections ended", created - len(vitals.connections)),
+        ("pulsar_connection_closed_total_count", "Connections ended", created - len(broker_health.connections)),
     ):
         # Pulsar's names without their final `_total`, which the library adds to a counter.
         gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
@@ -124,12 +126,12 @@ def _of_authentications(cluster: str, services: Services) -> Iterator[Metric]:
     yield from (success, failures)
 
 
-def _histograms(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metric]:
+def _histograms(cluster: str, services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
     store = services.root.store
     kept: tuple[tuple[str, str, Latencies], ...] = (
         ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
         ("pulsarpy_topic_load_seconds", "Duration of topic loads", services.topics.loads),
-        ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", vitals.loop_delays),
+        ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", broker_health.loop_delays),
     )
     for name, text, latencies in kept:
         yield _histogram(name, text, _CLUSTER, {(cluster,): latencies})

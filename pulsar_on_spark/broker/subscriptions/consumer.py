@@ -135,6 +135,6 @@ class MemoryCursor:
     async def wait_durable(self) -> None:
         """Return at once: the cursor is not stored."""
 
-    def reset(self, position: Position) -> None:
+    def reset_position(self, position: Position) -> None:
         """Move the cursor to a position."""
-        self.cursor.reset(position, self.cursor.epoch + 1)
+        self.cursor.reset_position(position, self.cursor.epoch + 1)

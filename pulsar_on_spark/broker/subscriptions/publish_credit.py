@@ -24,7 +24,7 @@ class PublishCredit:
         self.is_relative = False
         """True if any of the rates is relative, so that `grant` has an effect."""
 
-    def follow(self, of_topic: DispatchRate, of_each: DispatchRate) -> None:
+    def update_rates(self, of_topic: DispatchRate, of_each: DispatchRate) -> None:
         """Update which rates are relative: the one of all subscriptions together, and the one of each."""
         self._of_topic, self._of_each = of_topic.relative_to_publish_rate, of_each.relative_to_publish_rate
         if not self.is_relative:

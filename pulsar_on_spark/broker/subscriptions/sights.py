@@ -84,15 +84,15 @@ class Sights:
         subscription.reads_compacted = read_compacted
         subscription.switch_view(*self.of(compacted), compacted)
 
-    def follow(self, subscription: Subscription) -> bool:
-        """Update a subscription to the topic's current chain; False if its view has to be `renew`ed first."""
+    def update_subscription(self, subscription: Subscription) -> bool:
+        """Update a subscription to the topic's current chain; False if `renew_view` must come first."""
         compacted, chain = subscription.compacted, self._topic.chain
         if subscription.reads_compacted and is_outlived(compacted, subscription.kept.cursor.mark_delete, chain):
             return False
         subscription.on_chain_changed(chain if compacted is None else compacted.over(chain))
         return True
 
-    async def renew(self, subscription: Subscription, lock: asyncio.Lock) -> None:
+    async def renew_view(self, subscription: Subscription, lock: asyncio.Lock) -> None:
         """Switch a subscription to the newest compaction after its own was replaced or outlived.
 
         Retries until it succeeds or the subscription is closed, then sets `is_renewed`.

@@ -48,6 +48,6 @@ def memory_cursor(part: TopicPart, chain: LedgerChain, request: SubscribeRequest
         at = chain.end
     else:
         assert isinstance(start, Position)
-        at = chain.clamp(start)
+        at = chain.clamp_position(start)
     begin = CursorRecord("snapshot", TopicId(part.topic_id), request.name, 1, NO_RECORD, at)
     return MemoryCursor(Cursor(chain, begin))

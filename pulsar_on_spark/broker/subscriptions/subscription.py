@@ -123,10 +123,10 @@ class Subscription:
         """The dispatcher's statistics, by the ids of `consumers`."""
         return self._dispatcher.stats()
 
-    def limit(self, limits: DispatchLimits) -> None:
+    def apply_limits(self, limits: DispatchLimits) -> None:
         """Apply new limits."""
         self._limits = self.deliveries.limits = limits
-        self._dispatcher.limit(limits)
+        self._dispatcher.apply_limits(limits)
         self._moved()
 
     # -- consumers -----------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Subscription:
     def on_chain_changed(self, chain: LedgerChain) -> None:
         """Follow a new chain: ledgers were added, sealed or trimmed."""
         self.chain = chain
-        if self.kept.cursor.follow(chain):
+        if self.kept.cursor.apply_chain(chain):
             self._dispatcher.forget_acked()
         self._moved()
 
@@ -257,7 +257,7 @@ class Subscription:
 
     def on_cursor_reset(self) -> None:
         """Restart the dispatcher after the cursor was reset; no consumer is connected."""
-        self._dispatcher.reset()
+        self._dispatcher.restart_reading()
         self._moved()
 
     async def close(self) -> None:
@@ -302,7 +302,7 @@ class Subscription:
 
     def _tick(self) -> None:
         self._timer = None
-        self._tell(self._dispatcher.tick(current_ms()))
+        self._tell(self._dispatcher.handle_due(current_ms()))
         self._moved()
 
     def _tell_end(self) -> None:

@@ -51,7 +51,7 @@ class SubscribeRates:
         self._rate = SubscribeRate()
         self._consumers: dict[tuple[str, str], Throttle] = {}
 
-    def limit(self, rate: SubscribeRate) -> None:
+    def set_rate(self, rate: SubscribeRate) -> None:
         """Apply a new rate."""
         if rate != self._rate:
             self._rate = rate
@@ -70,8 +70,8 @@ class SubscribeRates:
         if who not in self._consumers and len(self._consumers) >= _MAX_CONSUMERS:
             self._consumers.clear()
         throttle, now_s = self._consumers.setdefault(who, Throttle(most, -1, period_s)), time.monotonic()
-        if throttle.take(now_s, 1, 0) > 0:
-            throttle.take(now_s, -1, 0)  # a refused attempt does not count
+        if throttle.count_messages(now_s, 1, 0) > 0:
+            throttle.count_messages(now_s, -1, 0)  # a refused attempt does not count
             raise ServerRefusalError(
                 ServerError.TooManyRequests,
                 f"Consumer {consumer.name!r} subscribes to {topic} more than {most} times in {period_s} s "
@@ -81,7 +81,7 @@ class SubscribeRates:
 
 def set_rate(throttle: Throttle, rate: DispatchRate) -> None:
     """Apply a dispatch rate to a throttle."""
-    throttle.limit(
+    throttle.set_rate(
         rate.dispatch_throttling_rate_in_msg, rate.dispatch_throttling_rate_in_byte, rate.rate_period_in_second
     )
 

@@ -87,13 +87,13 @@ class TopicSubscriptions:
         """The loaded subscriptions."""
         return list(self._open.values())
 
-    def limit(self, limits: SubscriptionLimits) -> None:
+    def apply_limits(self, limits: SubscriptionLimits) -> None:
         """Apply new limits; connected consumers stay connected."""
         self._limits = limits
-        self._subscribe_rates.limit(limits.subscribe_rate)
+        self._subscribe_rates.set_rate(limits.subscribe_rate)
         set_rate(self._rate, limits.topic_rate)
         for subscription in self._open.values():
-            subscription.limit(limits.dispatch)
+            subscription.apply_limits(limits.dispatch)
             set_rate(subscription.deliveries.rate, limits.subscription_rate)
 
     def get(self, name: str) -> Subscription | None:
@@ -199,7 +199,7 @@ class TopicSubscriptions:
                 if isinstance(subscription.kept, OpenCursor):
                     await self._keeper.reset_cursor(subscription.kept, position)
                 elif isinstance(subscription.kept, MemoryCursor):
-                    subscription.kept.reset(position)
+                    subscription.kept.reset_position(position)
             finally:
                 subscription.on_cursor_reset()
                 self._settle(subscription, after_seek=True)
@@ -240,7 +240,7 @@ class TopicSubscriptions:
     def on_chain_changed(self) -> None:
         """Update the subscriptions to the topic's new chain."""
         for subscription in self._open.values():
-            if not self._sights.follow(subscription):
+            if not self._sights.update_subscription(subscription):
                 self._renew(subscription)
 
     def on_topic_ended(self) -> None:
@@ -249,7 +249,7 @@ class TopicSubscriptions:
         for subscription in self._open.values():
             subscription.on_topic_ended()
 
-    def lost(self, cursor: OpenCursor) -> None:
+    def on_cursor_lost(self, cursor: OpenCursor) -> None:
         """Disconnect the consumers of a cursor that was taken over: they reconnect and learn its new owner."""
         subscription = self._open.get(cursor.name)
         if subscription is not None and subscription.kept is cursor:
@@ -285,7 +285,7 @@ class TopicSubscriptions:
                 topic.part, name, request.type, request.start, chain, request.properties, self._limits.subscriptions
             )
             entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
-            kept.cursor.follow(chain)
+            kept.cursor.apply_chain(chain)
         else:
             kept = memory_cursor(topic.part, chain, request)
         opened = Subscription(
@@ -305,7 +305,7 @@ class TopicSubscriptions:
         """Renew the view of a subscription that reads compacted: its compaction may have been replaced."""
         if subscription.reads_compacted:
             subscription.is_renewed.clear()
-            self._spawn(self._sights.renew(subscription, self._lock(subscription.name)))
+            self._spawn(self._sights.renew_view(subscription, self._lock(subscription.name)))
 
     async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
         """Adapt a loaded subscription to a request, unless connected consumers conflict with it."""

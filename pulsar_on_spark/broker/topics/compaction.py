@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.compact import Compaction, compact
@@ -181,13 +181,13 @@ class Compactions:
         for record in view.all(TopicRecord):
             if record.partitions is None:
                 name = TopicName.parse(record.name)
-                threshold = effective(view, name, self._defaults).compaction_threshold
+                threshold = effective_policies(view, name, self._defaults).compaction_threshold
                 if threshold:
                     thresholds[TopicPart(record.name, record.topic_id, name.partition_index)] = threshold
         if not thresholds:
             return []
         with closing(Tail(self._root)) as tail:
-            seen = tail.look(list(thresholds))
+            seen = tail.read_view(list(thresholds))
         due = (part for part, threshold in thresholds.items() if waiting_bytes(seen, part.topic_id) >= threshold)
         return [TopicName.parse(part.name) for part in due]
 

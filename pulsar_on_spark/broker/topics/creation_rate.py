@@ -29,7 +29,7 @@ class CreationRate:
     def __init__(self, topics_s: int = MAX_PER_CLIENT_S) -> None:
         self._throttle = Throttle(round(topics_s * _PERIOD_S), period_s=_PERIOD_S)
 
-    async def turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Wait for the turn of one more topic.
 
         Raises:
@@ -38,6 +38,6 @@ class CreationRate:
         now_s = time.monotonic()
         if self._throttle.wait_s(now_s) > _PATIENCE_S:
             raise ServerRefusalError(ServerError.TooManyRequests, "Topics are created too fast: try again later.")
-        wait_s = self._throttle.take(now_s, 1, 0)
+        wait_s = self._throttle.count_messages(now_s, 1, 0)
         if wait_s > 0:
             await asyncio.sleep(wait_s)

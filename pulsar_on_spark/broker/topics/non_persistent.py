@@ -198,7 +198,7 @@ class NonPersistentSubscriptions:
         """Return the subscription if it has consumers, else None."""
         return self._open.get(name)
 
-    def limit(self, limits: SubscriptionLimits) -> None:
+    def apply_limits(self, limits: SubscriptionLimits) -> None:
         """Apply new limits; connected consumers stay connected."""
         self._limits = limits
 
@@ -277,14 +277,14 @@ class NonPersistentTopic:
     def follow_record(self, view: View) -> None:
         """Apply the current policies of its namespace; connected clients stay connected."""
         self._policies = policies = policies_of(view, self.name, self._defaults)
-        self.producers.limit(policies)
-        self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
+        self.producers.apply_limits(policies)
+        self.subscriptions.apply_limits(subscription_limits(policies, DispatchLimits()))
 
     def publish_entry(self, producer: Producer, sent: Sent) -> None:
         """Deliver an entry, and send its receipt."""
         refusal = encryption_refusal(self._policies, sent.entry)
         if refusal is not None:
-            producer.refuse(producer.take(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
             return
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:

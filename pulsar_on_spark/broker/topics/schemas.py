@@ -23,7 +23,7 @@ from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumen
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import KeyValue, Schema, ServerError
 from pulsar_on_spark.topic.catalog import registry
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.entries.schemas.avro import SHORT_LETTERS
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSchema
@@ -66,7 +66,7 @@ class ClientSchemas:
         if schema is not None:
             return await self._registered(name, schema)
         view = await self._views.view()
-        is_enforced = effective(view, name, self._defaults).schema_validation_enforced
+        is_enforced = effective_policies(view, name, self._defaults).schema_validation_enforced
         if is_enforced and registry.find(view, name, None) is not None:
             raise IncompatibleSchemaError(
                 f"Topic {name} has a schema and refuses producers without one (is_schema_validation_enforced): "
@@ -98,11 +98,11 @@ class ClientSchemas:
             )
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
-        """Return a version, or the latest for NO_VERSION, and its number (errors as `record`)."""
-        found = await self.record(name, None if version == NO_VERSION else _number(version))
+        """Return a version, or the latest for NO_VERSION, and its number (errors as `find_version`)."""
+        found = await self.find_version(name, None if version == NO_VERSION else _number(version))
         return to_wire(found), version_bytes(found.version)
 
-    async def record(self, name: TopicName, version: int | None) -> SchemaRecord:
+    async def find_version(self, name: TopicName, version: int | None) -> SchemaRecord:
         """Return a version that is not deleted, the latest for None.
 
         Raises:
@@ -116,18 +116,18 @@ class ClientSchemas:
         return found
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """Return the version that equals a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        """Return the version that equals a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
         found = await self._same(await self._views.view(), name, schema)
         if found is None:
             raise _none(name, "no such schema")
         return found
 
     async def versions(self, name: TopicName) -> list[SchemaRecord]:
-        """Return all versions that are not deleted, by number (errors as `record`)."""
+        """Return all versions that are not deleted, by number (errors as `find_version`)."""
         return registry.versions(await self._views.view(), name)
 
     async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
-        """True if `add` would accept a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        """True if `add` would accept a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
         view = await self._views.view()
         strategy = self._strategy(view, name)
 
@@ -147,17 +147,17 @@ class ClientSchemas:
         return await asyncio.to_thread(registry.delete_schema, self._store, name, force=force)
 
     async def strategy(self, name: TopicName) -> Strategy:
-        """Return the compatibility strategy of a topic (errors as `record`)."""
+        """Return the compatibility strategy of a topic (errors as `find_version`)."""
         return self._strategy(await self._views.view(), name)
 
     def _strategy(self, view: View, name: TopicName) -> Strategy:
-        return effective(view, name, self._defaults).schema_compatibility_strategy
+        return effective_policies(view, name, self._defaults).schema_compatibility_strategy
 
     async def _registered(self, name: TopicName, schema: TopicSchema) -> bytes:
         view = await self._views.view()
         found = await self._same(view, name, schema)
         if found is None:
-            policies = effective(view, name, self._defaults)
+            policies = effective_policies(view, name, self._defaults)
             strategy, may_update = policies.schema_compatibility_strategy, policies.is_allow_auto_update_schema
             found = await asyncio.to_thread(
                 registry.add_schema, self._store, name, schema, strategy, may_update=may_update

@@ -120,7 +120,7 @@ class BrokerTopic:
         return not has_entries and self.producers.is_empty and all(each.takes_any_schema for each in consumers)
 
     async def load(self, view: View) -> None:
-        """Load the topic's chain and keep following it (errors as `ChainFollower.follow` and `DedupStore.load`).
+        """Load the topic's chain and keep following it (errors as `ChainFollower.follow_topic` and `DedupStore.load`).
 
         Raises:
             TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
@@ -136,22 +136,22 @@ class BrokerTopic:
                 )
         # Ledgers of an earlier load of this topic: entries of an open ledger would be missing in the chain.
         for each in self._journals:
-            await each.drained(self.topic_id)
+            await each.wait_until_drained(self.topic_id)
             await each.close_ledgers([])
         self.incarnation = await self._journals.acquire_journal(
             self.topic_id, _quorum(policies_of(view, self.name, self._defaults))
         )
         try:
             # Only a view after their close has their entries.
-            self.chain = await self._follower.follow(self.part, self, None if were_open else view)
+            self.chain = await self._follower.follow_topic(self.part, self, None if were_open else view)
             self.follow_record(view)
             if self.policies.deduplication:
                 self.dedup = await self._dedups.load(self.part, view, self.chain)
                 self._apply_policies()
             else:
-                await self._dedups.forget(self.part, view)
+                await self._dedups.delete_snapshot(self.part, view)
         except BaseException:
-            self._follower.forget(self.topic_id)
+            self._follower.unfollow_topic(self.topic_id)
             self._journals.release_journal(self.topic_id)
             raise
 
@@ -173,10 +173,10 @@ class BrokerTopic:
         return is_moved or self.policies.deduplication != (self.dedup is not None)
 
     def _apply_policies(self) -> None:
-        self.producers.limit(self.policies)
+        self.producers.apply_limits(self.policies)
         self._limits = subscription_limits(self.policies, self._parts.dispatch)
-        self.subscriptions.limit(self._limits)
-        self._credit.follow(self._limits.topic_rate, self._limits.subscription_rate)
+        self.subscriptions.apply_limits(self._limits)
+        self._credit.update_rates(self._limits.topic_rate, self._limits.subscription_rate)
         if self.dedup is not None:
             self.dedup.core.save_every(self.policies.deduplication_snapshot_interval * 1000)
 
@@ -186,7 +186,7 @@ class BrokerTopic:
         try:
             await self.subscriptions.close()
         finally:
-            self._follower.forget(self.topic_id)
+            self._follower.unfollow_topic(self.topic_id)
             self._journals.release_journal(self.topic_id)
 
     async def unload(self) -> None:
@@ -214,13 +214,13 @@ class BrokerTopic:
 
         Raises:
             JournalUnavailableError: the topic's entries in the journal cannot be acknowledged now.
-            PulsarpyError: as `Incarnation.terminate`.
+            PulsarpyError: as `Incarnation.terminate_topic`.
         """
         if self.terminated is None:
             self.producers.hold_producers(_unloaded(self.name))
             try:
                 await self._drained()
-                self._note_terminated(await self.incarnation.terminate(self.part, self.chain.ends))
+                self._note_terminated(await self.incarnation.terminate_topic(self.part, self.chain.ends))
             finally:
                 if self.terminated is None:
                     self.producers.disconnect_all()
@@ -271,7 +271,7 @@ class BrokerTopic:
             await asyncio.wait([self._opening])
         try:
             async with asyncio.timeout(DRAIN_S):
-                await self.incarnation.drained(self.topic_id)
+                await self.incarnation.wait_until_drained(self.topic_id)
         except TimeoutError as error:
             raise JournalUnavailableError(
                 f"Entries of {self.name} were not acknowledged in {DRAIN_S:.0f} s: check that enough storage paths are "
@@ -284,7 +284,7 @@ class BrokerTopic:
         """Check an entry of a producer and pass it to the journal."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
-            producer.refuse(producer.take(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
             return
         if sent.marker or producer.info.replication is not None:
             self._publish_unlike_others(producer, sent)
@@ -297,7 +297,7 @@ class BrokerTopic:
         entry = received(sent, producer.info.name, producer.info.replication)
         if entry is None:
             reason = f"An entry of {producer.info.name} to {self.name} lacks its position in the source."
-            producer.refuse(producer.take(), sent.sequence_id, ServerError.PersistenceError, reason)
+            producer.refuse(producer.take_number(), sent.sequence_id, ServerError.PersistenceError, reason)
             return
         self._path.publish_entry(self, producer, entry)
         if producer.info.replication is None:
@@ -339,7 +339,7 @@ class BrokerTopic:
         try:
             if self._credit.is_relative:
                 self._credit.grant(self.subscriptions.all)
-            if self._follower.grow(self.topic_id, ledger, end):
+            if self._follower.grow_ledger(self.topic_id, ledger, end):
                 self.subscriptions.on_entries_grew()
         except Exception:
             # The journal acknowledges entries of many topics at once: other topics must still get theirs.
@@ -347,9 +347,9 @@ class BrokerTopic:
                 "New entries of %s could not be announced to consumers.", self.name, extra={"topic": self.name}
             )
 
-    async def settle(self) -> None:
+    async def wait_until_readable(self) -> None:
         """Wait until all acknowledged entries are visible in the chain."""
-        await self._follower.settle(self.topic_id)
+        await self._follower.wait_until_readable(self.topic_id)
 
     async def _commit_epoch(self, epoch: int) -> None:
         """Make a topic epoch durable (errors as `MetadataStore.commit`)."""

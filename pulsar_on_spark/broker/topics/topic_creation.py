@@ -14,7 +14,7 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import SYSTEM_NAMESPACE, TopicName
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.topic_limits import NO_LIMITS, TopicLimits
 
@@ -69,7 +69,7 @@ class TopicCreation:
     def _default_partitions(self, view: View, name: TopicName) -> int | None:
         """Return the number of partitions of an automatically created topic (errors as `create`)."""
         require_namespace(view, name)
-        creation = effective(view, name, self._defaults).auto_topic_creation
+        creation = effective_policies(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:
             raise not_there(name)
         if name.namespace == SYSTEM_NAMESPACE:
@@ -82,8 +82,8 @@ class TopicCreation:
         return creation.default_num_partitions if creation.topic_type == "partitioned" else None
 
     async def _join(self, name: TopicName, partitions: int | None, rate: CreationRate) -> TopicRecord:
-        await rate.turn()
-        await self._rate.turn()
+        await rate.wait_for_turn()
+        await self._rate.wait_for_turn()
         self._wanted[name] = partitions
         if self._created is None:
             self._created = asyncio.get_running_loop().create_future()

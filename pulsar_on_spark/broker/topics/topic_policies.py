@@ -10,7 +10,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -85,7 +85,7 @@ def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
         name: The topic.
         defaults: The default policies.
     """
-    found = effective(view, name, defaults)
+    found = effective_policies(view, name, defaults)
     if defaults.encryption_required and not found.encryption_required:
         return found.model_copy(update={"encryption_required": True})
     return found

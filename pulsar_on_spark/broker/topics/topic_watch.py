@@ -161,11 +161,11 @@ class TopicWatch:
                 log.warning(
                     "Topic %s was deleted: its clients are disconnected.", topic.name, extra={"topic": topic.name}
                 )
-                await self._topics.forget(topic)
+                await self._topics.unload_if_loaded(topic)
             else:
                 topic.follow_record(view)
                 if topic.must_reload:
-                    await self._topics.forget(topic)
+                    await self._topics.unload_if_loaded(topic)
 
     async def _forget_unused(self) -> None:
         """Unload unused topics; runs rarely, because it visits every loaded topic on the event loop."""
@@ -174,9 +174,9 @@ class TopicWatch:
             return
         self._looked_for_unused_s = now_s
         unused: dict[BrokerTopic, None] = {topic: None for topic in self._topics if topic.is_unused}
-        for topic, unused_s in self._unused.look(now_s, unused).items():
+        for topic, unused_s in self._unused.record_scan(now_s, unused).items():
             if unused_s >= self._forget_after_s and topic.is_unused:
-                await self._topics.forget(topic)
+                await self._topics.unload_if_loaded(topic)
 
 
 def _names(view: View) -> frozenset[str]:

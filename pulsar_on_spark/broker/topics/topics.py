@@ -26,7 +26,7 @@ from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName, check_new_name
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog import catalog, permissions, registry
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 AnyTopic = BrokerTopic | NonPersistentTopic
@@ -149,7 +149,10 @@ class Topics:
             require_namespace(view, name)
         topic = self._non_persistent.get(name)
         if topic is None:
-            if view is None or not effective(view, name, self._defaults).auto_topic_creation.allow_auto_topic_creation:
+            if (
+                view is None
+                or not effective_policies(view, name, self._defaults).auto_topic_creation.allow_auto_topic_creation
+            ):
                 raise TopicNotFoundError(
                     f"Topic {name} does not exist: a non-persistent topic exists only while it has clients."
                 )
@@ -267,7 +270,7 @@ class Topics:
         for part in await self._parts(name):
             topic = self._loaded.get(part)
             if topic is not None:
-                await topic.settle()
+                await topic.wait_until_readable()
             self.compactions.run(part, None if topic is None else topic.chain.end)
 
     async def compaction_status(self, name: TopicName) -> CompactionStatus:
@@ -297,7 +300,7 @@ class Topics:
                     f"Topic {name} has the subscription {which!r}: delete its subscriptions, or force the deletion."
                 )
 
-    async def forget(self, topic: BrokerTopic) -> None:
+    async def unload_if_loaded(self, topic: BrokerTopic) -> None:
         """Unload a topic, if it is still loaded."""
         async with self._lock(topic.name):
             if self._loaded.get(topic.name) is topic:

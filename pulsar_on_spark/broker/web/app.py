@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
 from pulsar_on_spark.broker.web.admin.storage import StorageLook
 from pulsar_on_spark.broker.web.audited import OUTCOME, Audited
@@ -38,12 +38,12 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(services: Services, vitals: Vitals) -> FastAPI:
+def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     """Create the broker's web application.
 
     Args:
         services: The broker's parts.
-        vitals: Its vital signs, for metrics and probes.
+        broker_health: Its health, for metrics and probes.
     """
     app = FastAPI(
         title="pulsar_on_spark",
@@ -54,7 +54,7 @@ def create_app(services: Services, vitals: Vitals) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
-    app.state.vitals = vitals
+    app.state.broker_health = broker_health
     app.state.peek_turns = peek_turns()
     app.state.storage_look = StorageLook()
     for router in ROUTERS:

@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from pulsar_on_spark.broker.web.requests import BrokerServices, BrokerVitals
+from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth
 
 router = APIRouter(default_response_class=PlainTextResponse)
 
@@ -24,7 +24,7 @@ async def ready() -> str:
 
 
 @router.get("/admin/v2/brokers/health")
-async def health(vitals: BrokerVitals, services: BrokerServices, response: Response) -> str:
+async def health(broker_health: CurrentHealth, services: BrokerServices, response: Response) -> str:
     """Check that a message can be stored and read within ten seconds; if not, respond with 503 and the reason.
 
     The outcome is cached for a second. A TLS certificate that expires soon is no failure: a header warns of it.
@@ -32,7 +32,7 @@ async def health(vitals: BrokerVitals, services: BrokerServices, response: Respo
     Raises:
         ServerRefusalError: the check failed.
     """
-    await vitals.health.require()
+    await broker_health.health.require()
     if services.tls is not None and (warning := services.tls.warning) is not None:
         response.headers["X-Pulsarpy-Warning"] = warning
     return "ok"

@@ -14,13 +14,13 @@ from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
 from pulsar_on_spark.broker.services.gather import gather
 from pulsar_on_spark.broker.services.store_families import store_families
 from pulsar_on_spark.broker.services.topic_families import topic_families
-from pulsar_on_spark.broker.web.requests import BrokerServices, BrokerVitals
+from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth
 
 router = APIRouter()
 
 
 @router.get("/metrics")
-async def metrics(services: BrokerServices, vitals: BrokerVitals) -> StreamingResponse:
+async def metrics(services: BrokerServices, broker_health: CurrentHealth) -> StreamingResponse:
     """Stream the broker's metrics in Prometheus' text format; a thread renders one family at a time."""
     settings = services.settings
     topics = await gather(
@@ -29,7 +29,7 @@ async def metrics(services: BrokerServices, vitals: BrokerVitals) -> StreamingRe
         services.topics.compactions.counts,
         by_consumer=settings.expose_consumer_level_metrics_in_prometheus,
     )
-    store = list(store_families(services, vitals))
+    store = list(store_families(services, broker_health))
     state = services.stored.state
 
     def families() -> Iterator[bytes]:

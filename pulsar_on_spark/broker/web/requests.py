@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import Depends, HTTPException, Path, Query, Request
 from starlette.convertors import Convertor, register_url_convertor
 
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
@@ -58,8 +58,8 @@ async def _services(request: Request) -> Services:
     return _services_of(request)
 
 
-async def _vitals(request: Request) -> Vitals:
-    return cast(Vitals, request.app.state.vitals)
+async def _broker_health(request: Request) -> BrokerHealth:
+    return cast(BrokerHealth, request.app.state.broker_health)
 
 
 async def _web_url(request: Request) -> str:
@@ -67,7 +67,7 @@ async def _web_url(request: Request) -> str:
 
 
 BrokerServices = Annotated[Services, Depends(_services)]
-BrokerVitals = Annotated[Vitals, Depends(_vitals)]
+CurrentHealth = Annotated[BrokerHealth, Depends(_broker_health)]
 WebUrl = Annotated[str, Depends(_web_url)]
 
 Force = Annotated[bool, Query(description="Do it even if the object is in use.")]

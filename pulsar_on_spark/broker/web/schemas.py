@@ -58,7 +58,7 @@ async def all_versions(
 async def latest(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """Return the latest version; 404 if there is none."""
     name = await _topic(services, tenant, namespace, local)
-    return _response(await services.schemas.record(name, None))
+    return _response(await services.schemas.find_version(name, None))
 
 
 @router.get("/schema/{version}", responses=_MISSING)
@@ -71,7 +71,7 @@ async def one(
 ) -> dict[str, Any]:
     """Return one version; 404 if it does not exist."""
     name = await _topic(services, tenant, namespace, local)
-    return _response(await services.schemas.record(name, version))
+    return _response(await services.schemas.find_version(name, version))
 
 
 @router.post("/schema", responses=_UNSUITED | _MALFORMED)

@@ -12,8 +12,8 @@ import uvicorn
 
 from pulsar_on_spark.broker.runtime.ports import Ports
 from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.http_protocol import HEADERS_S, HttpLimits, LimitedHttp
 
@@ -29,12 +29,12 @@ class WebServer:
 
     Args:
         services: The broker's parts.
-        vitals: Its vital signs, for metrics and probes.
+        broker_health: Its health, for metrics and probes.
     """
 
-    def __init__(self, services: Services, vitals: Vitals) -> None:
+    def __init__(self, services: Services, broker_health: BrokerHealth) -> None:
         self._services = services
-        self._vitals = vitals
+        self._broker_health = broker_health
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._tls_listener: TlsListener | None = None
@@ -44,7 +44,7 @@ class WebServer:
         settings = self._services.settings
         limits = HttpLimits(settings.max_http_server_connections, settings.max_http_server_connections_per_ip)
         config = uvicorn.Config(
-            create_app(self._services, self._vitals),
+            create_app(self._services, self._broker_health),
             lifespan="off",
             log_config=None,
             log_level="error",  # "warning" logs a line per malformed request, without its client

@@ -146,7 +146,7 @@ class PathThread:
         self._thread = threading.Thread(target=self._run, name=f"journal-path-{path.path_id}", daemon=True)
         self._thread.start()
 
-    def begin(self, copy: Copy, fd: int, first: FrameNumber, header: bytes) -> None:
+    def begin_file(self, copy: Copy, fd: int, first: FrameNumber, header: bytes) -> None:
         """Take over the descriptor of a file that `create_copy` made; `header` goes in front of frame `first`."""
         self._orders.put(_Begin(copy, fd, first, header))
 
@@ -156,7 +156,7 @@ class PathThread:
         """Append frames, `first` being the number of the first one and `size_bytes` about the size of all."""
         self._orders.put(_Append(copy, first, frames, size_bytes, sync))
 
-    def release(self, copy: Copy) -> None:
+    def release_file(self, copy: Copy) -> None:
         """Close the file after the orders before; nothing is reported of it afterwards."""
         self._orders.put(_Release(copy))
 

@@ -111,7 +111,7 @@ class Ensemble:
         self._creating[copy] = 0
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
-    def begin(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
+    def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
         """Note the first frame of a created file; ignore a file whose path was given up meanwhile."""
         fd = self._created.pop(copy, None)
         if fd is None:
@@ -121,7 +121,7 @@ class Ensemble:
             thread = PathThread(self._paths[copy.path], self._incarnation, self._post, self._files)
             state = self._states[copy.path] = _PathQueue(thread)
         state.outstanding[copy] = deque()
-        state.thread.begin(copy, fd, first, header)
+        state.thread.begin_file(copy, fd, first, header)
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
@@ -136,7 +136,7 @@ class Ensemble:
             state.backlog_bytes += size_bytes
         state.thread.append(copy, first, frames, size_bytes, sync=sync)
 
-    def release(self, copies: Iterable[Copy]) -> None:
+    def release_files(self, copies: Iterable[Copy]) -> None:
         """Close these files after what is queued for them."""
         for copy in copies:
             self._creating.pop(copy, None)
@@ -144,7 +144,7 @@ class Ensemble:
                 self._close(self._created.pop(copy))
             state = self._states.get(copy.path)
             if state is not None and copy in state.outstanding:
-                state.thread.release(copy)
+                state.thread.release_file(copy)
                 state.released.add(copy)
                 if not state.outstanding[copy]:
                     state.released.discard(copy)

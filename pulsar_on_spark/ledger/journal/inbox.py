@@ -21,7 +21,7 @@ class Inbox(Generic[_M]):
     """A queue of messages from any thread to one reader.
 
     Args:
-        wake: makes the reader call `take` soon; called in any thread.
+        wake: makes the reader call `take_messages` soon; called in any thread.
         ack_quorum: number of copies that acknowledge a frame.
     """
 
@@ -42,7 +42,7 @@ class Inbox(Generic[_M]):
             self._is_woken = True
             self._wake()
 
-    def take(self) -> Iterator[_M | CopyAcked]:
+    def take_messages(self) -> Iterator[_M | CopyAcked]:
         """Take all messages. Messages that arrive meanwhile are included or wake the reader again."""
         self._is_woken = False
         while self._messages:

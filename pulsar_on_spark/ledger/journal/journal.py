@@ -95,7 +95,7 @@ class Journal(ShellOwner):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the log; entries are welcome afterwards. A caller that is cancelled meanwhile calls `abandon`.
+        """Open the log; entries are welcome afterwards. A caller that is cancelled meanwhile calls `abandon_log`.
 
         Raises:
             NotEnoughCopiesError: journal files could be made on fewer paths than the ack quorum.
@@ -121,12 +121,12 @@ class Journal(ShellOwner):
         self._flush()
         await asyncio.shield(self._closed)
 
-    def abandon(self) -> None:
+    def abandon_log(self) -> None:
         """Leave a log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
 
         Entries that are not acknowledged yet never will be: the sinks get them as unknown, then `on_ended` is called.
         """
-        self._shell.abandon()
+        self._shell.abandon_log()
 
     def offer_spare(self, path: StoragePath) -> None:
         """Allow writes to a path from now on, a new one or one that was given up and is well again.
@@ -138,9 +138,9 @@ class Journal(ShellOwner):
         self._shell.offer_spare(path)
         self._flush()
 
-    def withdraw(self, path: PathId) -> None:
+    def withdraw_path(self, path: PathId) -> None:
         """Leave a path: its files count as before, the next group goes elsewhere if enough other paths are there."""
-        self._shell.withdraw(path)
+        self._shell.withdraw_path(path)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
         """Let the record forget all frames below `before`, whose files are deleted."""
@@ -269,7 +269,7 @@ class Journal(ShellOwner):
             return
         reason = "fewer paths than the ack quorum take journal files: check the storage paths."
         self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
-        self._shell.end(reason)
+        self._shell.end_log(reason)
 
     @override
     def on_turn(self) -> None:

@@ -60,7 +60,7 @@ class LogIndex(Generic[R, S]):
         self._wanted: dict[int, dict[int, _Chunk[R, S]]] = {}
         self._others: set[int] = set()
 
-    def want(self, ledgers: Collection[int]) -> bool:
+    def select_ledgers(self, ledgers: Collection[int]) -> bool:
         """Keep these ledgers' entries, and no others'; False if entries of one were passed over already."""
         known = self._wanted
         self._others |= {ledger for ledger, chunks in known.items() if chunks and ledger not in ledgers}

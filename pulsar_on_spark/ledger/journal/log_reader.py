@@ -96,12 +96,12 @@ class OpenJournalFile:
         """Return the file's present length."""
         return self._files.size(self.fd)
 
-    def forget(self, end: int) -> None:
+    def drop_cached_bytes(self, end: int) -> None:
         """Release the bytes up to `end`, which are not read again, from the page cache, in large steps."""
         if end - self._forgotten >= STEP_BYTES:
             self._forgotten = end
             with suppress(OSError):  # advice
-                self._files.forget(self.fd, end)
+                self._files.drop_cached_bytes(self.fd, end)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -239,7 +239,7 @@ class LogReader(Generic[F]):
         except StoragePathError as error:
             self._note(copy, error)
             self._open.pop(copy).close()  # a descriptor that fails is dead: the path may have been mounted again
-            self.walk.lost(copy)
+            self.walk.on_copy_lost(copy)
             return None
         if isinstance(found, BadFrame):
             self._note(copy, found.reason)

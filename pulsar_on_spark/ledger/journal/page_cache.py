@@ -65,6 +65,6 @@ class PageCache:
     def _forget_in(self, directory: Path, end: int) -> None:
         fd = open_journal_file(directory, self._os)
         try:
-            self._os.forget(fd, end)
+            self._os.drop_cached_bytes(fd, end)
         finally:
             self._os.close(fd)

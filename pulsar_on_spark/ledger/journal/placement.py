@@ -27,13 +27,13 @@ class Placement:
     """
 
     def __init__(self, quorum: Quorum) -> None:
-        """Without any path; `offer` them."""
+        """Without any path; `offer_path` them."""
         self._quorum = quorum
         self._paths: dict[PathId, _Offered] = {}
         self._failed: set[PathId] = set()
         self._files = 0
 
-    def offer(self, path: PathId, label: str = "") -> None:
+    def offer_path(self, path: PathId, label: str = "") -> None:
         """Add a new path, or one that failed and returns; data lost on it stays lost. `label` is its rack."""
         self._failed.discard(path)
         self._paths[path] = _Offered(path, label)

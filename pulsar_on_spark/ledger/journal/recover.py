@@ -242,7 +242,7 @@ class _Recovering:
             case WriteBack():
                 self._write_back(effect)
             case ReleaseFiles(copies):
-                self._ensemble.release(copies)
+                self._ensemble.release_files(copies)
             case LogRecovered(record):
                 self._result = record
                 _LOGGER.info(
@@ -283,7 +283,7 @@ class _Recovering:
             assert first == effect.first, "a file begins with the first frame that is written back"
             crc = frames[0].position.chain.crc
             header = JournalFileHeader(self._incarnation, JournalFileId(effect.copy.file), ChainPoint(first, crc))
-            self._ensemble.begin(effect.copy, first, header.encode())
+            self._ensemble.begin_file(effect.copy, first, header.encode())
         self._ensemble.append(effect.copy, effect.first, frames, 0, sync=True)
 
     def _take(self, message: _Message) -> None:

@@ -275,7 +275,7 @@ class Recovery:
         if first > last:
             return []
         is_first = not self._files.held
-        effects = self._files.take(first, last, source)
+        effects = self._files.write_back_frames(first, last, source)
         return self._add_targets() if is_first else effects
 
     def _add_targets(self) -> list[RecoveryEffect]:

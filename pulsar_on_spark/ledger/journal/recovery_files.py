@@ -52,7 +52,7 @@ class RecoveryFiles:
             effects.append(CreateFile(copy))
         return effects
 
-    def take(self, first: FrameNumber, last: FrameNumber, source: Copy) -> list[RecoveryEffect]:
+    def write_back_frames(self, first: FrameNumber, last: FrameNumber, source: Copy) -> list[RecoveryEffect]:
         """These frames are written back, too, into all files that are there."""
         self.held.append(Held(first, last, source))
         return [WriteBack(copy, source, first, last) for copy, acked in self.targets.items() if acked is not None]

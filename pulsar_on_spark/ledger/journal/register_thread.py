@@ -85,7 +85,7 @@ class RegisterThread:
         """Posts LogRead or RegisterSilent; the later, the more commits came out unknown in a row."""
         self._work.put(self._do_read)
 
-    def look(self) -> None:
+    def post_record(self) -> None:
         """Posts Looked; nothing if the record cannot be read."""
         self._work.put(self._do_look)
 

@@ -112,7 +112,7 @@ class GivenUp:
     entries: tuple[EntryRange, ...] = ()
     unknown_runs: int = 0
 
-    def explains(self, gaps: Iterable[EntryRange]) -> bool:
+    def explains_gaps(self, gaps: Iterable[EntryRange]) -> bool:
         """True if these gaps, all that one ledger has, are due to it."""
         return sum(not self._names(gap) for gap in gaps) <= self.unknown_runs
 

@@ -99,7 +99,7 @@ class LogWalk:
         """True if opening the file was tried since `forget_failures`."""
         return copy in self._files
 
-    def lost(self, copy: Copy) -> None:
+    def on_copy_lost(self, copy: Copy) -> None:
         """Note that an open file cannot be read and was closed."""
         self._files[copy] = False
         if self.copy == copy:
@@ -123,14 +123,14 @@ class LogWalk:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     @property
-    def limit(self) -> FrameNumber:
+    def last_readable(self) -> FrameNumber:
         """The last frame that may be read: never past the proved LAC."""
         return readable_to(self._record, self.lac)
 
     @property
     def is_due(self) -> bool:
         """True if the next frame is acknowledged, so that some copy must have it."""
-        return self.next <= self.limit
+        return self.next <= self.last_readable
 
     @property
     def is_stuck(self) -> bool:

@@ -167,11 +167,11 @@ class JournalWriter:
             case PathWithdrawn(path):
                 effects = self._withdrawn(path)
             case FragmentsTrimmed(before):
-                self._fragments.forget(before)
+                self._fragments.forget_fragments(before)
             case StartLog(paths, labels):
                 assert self._phase is _Phase.NEW, "a log is started once"
                 for path in paths:
-                    self._fragments.offer(path, labels.get(path, ""))
+                    self._fragments.offer_path(path, labels.get(path, ""))
                 self._phase = _Phase.OPENING
             case CloseLog():
                 assert self._phase is _Phase.OPEN, "only an open log can be closed"
@@ -258,12 +258,12 @@ class JournalWriter:
         return [] if self._changing else self._fragments.drop_unfit_prepared()
 
     def _spare(self, path: PathId, label: str) -> list[WriterEffect]:
-        self._fragments.offer(path, label)
+        self._fragments.offer_path(path, label)
         self._prepare_blocked = False
         return self._drop_unfit_prepared()
 
     def _withdrawn(self, path: PathId) -> list[WriterEffect]:
-        self._fragments.withdraw(path)
+        self._fragments.withdraw_path(path)
         self._prepare_blocked = False
         return self._drop_unfit_prepared()
 

@@ -114,23 +114,23 @@ class WriterFragments:
         self.ended.append(Fragment(run.first, run.copies))
         return self._released(run.copies)
 
-    def forget(self, before: FrameNumber) -> None:
+    def forget_fragments(self, before: FrameNumber) -> None:
         """Note that the record may drop fragments whose frames are all below."""
         firsts = [fragment.first or 0 for fragment in self.ended[1:]] + [run.first for run in self.runs[:1]]
         self.ended = [f for f, end in zip(self.ended, firsts, strict=False) if end > before]
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
-    def offer(self, path: PathId, label: str) -> None:
+    def offer_path(self, path: PathId, label: str) -> None:
         """A path that files may be made on, a new one or one that comes back."""
-        self._placement.offer(path, label)
+        self._placement.offer_path(path, label)
 
     def fail(self, path: PathId, known: set[Copy]) -> None:
         """Give up a path, and with it all its files among the known ones."""
         self._placement.fail(path)
         self.lost |= {copy for copy in known if copy.path == path}
 
-    def withdraw(self, path: PathId) -> None:
+    def withdraw_path(self, path: PathId) -> None:
         """Create no new file on this path; its open files are used until the next roll."""
         self._placement.fail(path)
 

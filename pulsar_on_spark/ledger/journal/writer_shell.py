@@ -183,17 +183,17 @@ class WriterShell:
         self._paths[path.path_id] = path
         self._feed(SpareOffered(path.path_id, path.label))
 
-    def withdraw(self, path: PathId) -> None:
+    def withdraw_path(self, path: PathId) -> None:
         """Create no file on this path until it is offered again."""
         self._feed(PathWithdrawn(path))
 
-    def abandon(self) -> None:
+    def abandon_log(self) -> None:
         """Leave the log as a crash would; nothing more is written."""
         if not self.is_over:
             self._ensemble.shut_down(at_once=True)
-            self.end("it was abandoned")
+            self.end_log("it was abandoned")
 
-    def end(self, reason: str | None) -> None:
+    def end_log(self, reason: str | None) -> None:
         """End the closed (`reason` None) or lost log; nothing is acknowledged afterwards. Called once."""
         if self.is_over:
             return
@@ -211,7 +211,7 @@ class WriterShell:
             yield
         except Exception as error:
             self._log.exception("The journal's writer of %s has failed", self._incarnation)
-            self.end(f"its writer has failed: {error!r}")
+            self.end_log(f"its writer has failed: {error!r}")
 
     # -- the core's effects --------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class WriterShell:
             case CreateFile(copy):
                 self._ensemble.create(copy)
             case ReleaseFiles(copies):
-                self._ensemble.release(copies)
+                self._ensemble.release_files(copies)
             case CommitLog() as commit:
                 self._register.commit(commit)
             case ReadLog():
@@ -254,7 +254,7 @@ class WriterShell:
                 self._owner.on_starved()
             case LogClosed(last_frame):
                 self._log.info("The journal of %s is closed at frame %d", self._incarnation, last_frame)
-                self.end(None)
+                self.end_log(None)
             case LogFenced() | LogAbandoned():
                 self._lost(effect)
             case _:
@@ -278,16 +278,16 @@ class WriterShell:
             return
         for copy in effect.copies:
             header = JournalFileHeader(self._incarnation, JournalFileId(copy.file), point)
-            self._ensemble.begin(copy, effect.first, header.encode())
+            self._ensemble.begin_file(copy, effect.first, header.encode())
 
     def _lost(self, end: LogFenced | LogAbandoned) -> None:
         if isinstance(end, LogFenced):
             self._taken_over()
         else:
-            self.end(f"its record could not be committed in {MAX_COMMIT_ATTEMPTS} attempts")
+            self.end_log(f"its record could not be committed in {MAX_COMMIT_ATTEMPTS} attempts")
 
     def _taken_over(self) -> None:
-        self.end(f"incarnation {self._incarnation} was taken over")
+        self.end_log(f"incarnation {self._incarnation} was taken over")
 
     # -- from other threads --------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class WriterShell:
 
     def _drain(self) -> None:
         with self.ending_at_defects():
-            for message in self._inbox.take():
+            for message in self._inbox.take_messages():
                 self._take(message)
             if not self.is_over:
                 self._owner.on_turn()
@@ -314,7 +314,7 @@ class WriterShell:
             case RegisterSilent(reason):
                 self._unreadable(reason)
             case RegisterLost(reason):
-                self.end(reason)
+                self.end_log(reason)
             case Looked(state):
                 self._looked(state)
             case _:
@@ -322,14 +322,14 @@ class WriterShell:
 
     def _failed(self, event: CopyFailed | FileNotCreated) -> None:
         if isinstance(event, FileNotCreated) and event.exists:
-            self.end("it has journal files already")
+            self.end_log("it has journal files already")
         else:
             self._give_up(event)
 
     def _unreadable(self, reason: str) -> None:
         """Continue in the last fragment while the metadata is away and the next one cannot be recorded."""
         if self._core.waits_for_record:
-            self.end(reason)
+            self.end_log(reason)
         else:
             self._register.read()
 
@@ -352,7 +352,7 @@ class WriterShell:
         if isinstance(event, CopyFailed) and known is not None:
             event = CopyFailed(known, reason)  # the core has forgotten a file that was released
         self._feed(event)
-        self._register.look()
+        self._register.post_record()
 
     def _looked(self, state: LogState | None) -> None:
         """After a failure: either the log was taken over, or it is ours and the path is really ill."""

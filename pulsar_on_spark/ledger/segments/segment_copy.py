@@ -135,7 +135,7 @@ class SegmentCopy:
         self._files.fdatasync(self._fd)
         self._unsynced_bytes = 0
         if not self._stays_cached:
-            self._files.forget(self._fd, self._written_bytes)
+            self._files.drop_cached_bytes(self._fd, self._written_bytes)
 
     def _append_from(self, source: SegmentCopy, tiles: Tiles) -> None:
         try:

@@ -43,7 +43,7 @@ class WrittenFile:
     write_quorum: int
     failures: tuple[PathFailure, ...]
 
-    def record(self, write_id: WriteId) -> FileRecord:
+    def file_record(self, write_id: WriteId) -> FileRecord:
         """The metadata record of this file, written under `write_id`."""
         return FileRecord(
             file_id=self.file_id,

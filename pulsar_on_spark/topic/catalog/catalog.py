@@ -149,7 +149,7 @@ def _creation(
         check_new_name("Topic name", name.full)
         topics = [_topic(name, partitions, None, properties)]
         if schema is not None:
-            puts.append(schema.record(SchemaOwner(topics[0].name, topics[0].topic_id), 0))
+            puts.append(schema.to_record(SchemaOwner(topics[0].name, topics[0].topic_id), 0))
         topics += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
         puts += topics
         moved |= {keys.topic(record.name): None for record in topics}
@@ -328,7 +328,7 @@ def topics(view: RecentView) -> list[TopicRecord]:
     return [topic for topic in view.all(TopicRecord) if topic.partition_of is None]
 
 
-def matching(view: RecentView, pattern: str) -> list[TopicRecord]:
+def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
     """Return topics whose full name, with or without `persistent://`, matches the whole regular expression.
 
     A pattern without a namespace is one for `public/default`, as in Pulsar's clients.

@@ -126,7 +126,7 @@ def add_schema(
                 "one of its versions, or register the schema first."
             )
         check_producer(topic.name, schema, _by_number(known), strategy)
-        record = schema.record(topic, _next_version(view, name))
+        record = schema.to_record(topic, _next_version(view, name))
         return Change(puts=[record], keys=_keys(name, topic))
 
     added = find_same(store.commit(decide), name, schema)
@@ -167,7 +167,7 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
         topic, stored, version = _owner(view, name), _stored(view, name), _next_version(view, name)
         if not (readable(view, name) if force else versions(view, name)):
             raise SchemaNotFoundError(f"Topic {topic.name} has no schema: there is nothing to delete.")
-        deletion = TopicSchema("", "").record(topic, version).model_copy(update={"is_deletion": True})
+        deletion = TopicSchema("", "").to_record(topic, version).model_copy(update={"is_deletion": True})
         return Change(puts=[deletion], deletes=stored if force else [], keys=_keys(name, topic))
 
     store.commit(decide)

@@ -138,7 +138,7 @@ def _change(
     first_id = next_id = ids.next_ledger_id if ids else 1
     ends: dict[str, tuple[int, int]] = {}
     for file in files:
-        puts.append(file.written.record(write_id))
+        puts.append(file.written.file_record(write_id))
         for staged in file.segments:
             if staged.topic not in ends:
                 _require_topic(view, staged)

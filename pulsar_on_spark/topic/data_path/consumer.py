@@ -1,7 +1,7 @@
 """A consumer of a subscription: the shell that drives `ownership` with the metadata, cursors and leases.
 
-One per streaming query and process. The Spark reader calls `admit` before it replays a batch, `turn` for each new one,
-and `acknowledge` when Spark has committed one.
+One per streaming query and process. The Spark reader calls `admit_batch` before it replays a batch,
+`decide_turn` for each new one, and `acknowledge` when Spark has committed one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SubscriptionConsumer:
         """True if this process holds slots."""
         return any(self._held.values())
 
-    def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
+    def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
         """Make sure that a batch which Spark logged but did not commit may run now; waits at most two lease periods.
 
         Raises:
@@ -120,7 +120,7 @@ class SubscriptionConsumer:
                 return
             time.sleep(_WAIT_STEP_S)
 
-    def turn(
+    def decide_turn(
         self,
         view: View,
         parts: Sequence[TopicPart],
@@ -270,7 +270,7 @@ class SubscriptionConsumer:
             for record in held.values()
             if record is not None and record.face == "broker"
         }
-        self._holders = {owner: self._brokers.settle(owner) for owner in owners}
+        self._holders = {owner: self._brokers.save_dead_cursors(owner) for owner in owners}
         gone = {owner for owner, state in self._holders.items() if state is LeaseState.EXPIRED}
         if not gone:
             return view

@@ -54,10 +54,10 @@ class JournalScan:
             sealed_before: The first frame that is not sealed, of the same view.
             ledgers: The ledgers of interest.
         """
-        if not self._index.want(ledgers):
+        if not self._index.select_ledgers(ledgers):
             # Earlier frames may have entries of a ledger that is wanted only now.
             self._index = LogIndex()
-            self._index.want(ledgers)
+            self._index.select_ledgers(ledgers)
             self.reader.walk.restart()
         self.reader.main_read(record, sealed_before)
 
@@ -108,7 +108,9 @@ class JournalScan:
             return unsealed_segment(self._incarnation, topic_id, ledger, first, fragment, runs)
 
         walk = self.reader.walk
-        return self._index.readable(ledger, sealed_end, walk.resolved, walk.limit, make, entries=entries, strict=strict)
+        return self._index.readable(
+            ledger, sealed_end, walk.resolved, walk.last_readable, make, entries=entries, strict=strict
+        )
 
     def _index_entries(self, head: FrameHead) -> None:
         counts: npt.NDArray[np.int64] | None = None

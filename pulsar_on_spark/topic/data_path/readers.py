@@ -25,7 +25,7 @@ class SparkReaders:
         self._clock = clock
         self._watchers: dict[str, LeaseWatcher] = {}
 
-    def watch(self, names: Iterable[str]) -> None:
+    def watch_subscriptions(self, names: Iterable[str]) -> None:
         """Poll the leases of these subscriptions."""
         for name in set(names):
             watcher = self._watchers.get(name)
@@ -38,7 +38,7 @@ class SparkReaders:
         """Poll the leases of these subscriptions, and stop watching all others."""
         wanted = set(names)
         self._watchers = {name: watcher for name, watcher in self._watchers.items() if name in wanted}
-        self.watch(wanted)
+        self.watch_subscriptions(wanted)
 
     def read(self, record: SubscriptionRecord) -> bool:
         """True if a live query may be reading a watched subscription."""

@@ -229,7 +229,7 @@ class SliceReader:
         try:
             root = RootHandle(self.root)
             with closing(Tail(root, fail_on_data_loss=self.fail_on_data_loss)) as tail:
-                view = tail.look([part], reach={slice_.topic_id: end})
+                view = tail.read_view([part], reach={slice_.topic_id: end})
         except (NotARootError, MetadataError, OSError):
             if isinstance(cause, CopiesUnreachableError):
                 raise cause from None

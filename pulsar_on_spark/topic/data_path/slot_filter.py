@@ -30,12 +30,12 @@ class SlotFilter:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The segment columns that `keep` needs."""
+        """The segment columns that `select_rows` needs."""
         if self.by_key:
             return KEY_COLUMNS
         return ("entry_id",)
 
-    def keep(self, batch: pa.RecordBatch, slice_: SegmentSlice, slots: frozenset[int]) -> pa.RecordBatch:
+    def select_rows(self, batch: pa.RecordBatch, slice_: SegmentSlice, slots: frozenset[int]) -> pa.RecordBatch:
         """Select the rows of a batch of whole entries that belong to one of `slots`."""
         found = key_slots(batch) if self.by_key else _block_slots(batch, slice_)
         wanted = np.zeros(NO_SLOT + 1, np.bool_)

@@ -78,7 +78,7 @@ class Tail:
         self._brokers = DeadBrokers(root, clock)
         self._unfinished = _Unfinished()
 
-    def look(
+    def read_view(
         self,
         parts: Sequence[TopicPart],
         view: View | None = None,
@@ -102,7 +102,7 @@ class Tail:
         """
         view = view or self._fresh()
         needed = self._needed(view, parts)
-        recovered = (self._brokers.settle if settle else self._brokers.recover)(view, list(needed))
+        recovered = (self._brokers.recover_or_wait if settle else self._brokers.recover_dead_logs)(view, list(needed))
         if recovered:
             view = self._fresh()
         for scan in self._scans.values():
@@ -119,7 +119,7 @@ class Tail:
                 return seen  # entries that no journal has are lost, and the plan reports them
             if every_copy:
                 time.sleep(0.1)
-                self._brokers.recover(seen, list(self._needed(seen, parts)))
+                self._brokers.recover_dead_logs(seen, list(self._needed(seen, parts)))
                 view = self._fresh()
             every_copy = True
 

@@ -234,7 +234,7 @@ class MessageColumns:
         """The number of rows."""
         return len(self.null_value)
 
-    def take(self, rows: Int64s) -> MessageColumns:
+    def select_rows(self, rows: Int64s) -> MessageColumns:
         """These rows."""
         indices = pa.array(rows)
         return MessageColumns(

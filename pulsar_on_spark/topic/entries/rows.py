@@ -348,7 +348,7 @@ class _RowColumns:
         of_entries = self._group.named
         source = np.where(self._unknown, of_entries.count - 1, self._entry)
         source[in_batch] = of_entries.count + np.arange(self._named.count)
-        return of_entries.then(self._named).take(source)
+        return of_entries.then(self._named).select_rows(source)
 
     def _message_metadata(self) -> pa.BinaryArray:
         in_batch = self._rows.in_batch

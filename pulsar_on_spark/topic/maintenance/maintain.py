@@ -100,7 +100,7 @@ def maintain(
         merge=step("merge", lambda: merge(root, progress), MergeReport()),
         expired_subscriptions=step("expire subscriptions", lambda: expire_subscriptions(root), 0),
         collect=step("collect", lambda: collect(root, ages, progress), CollectReport()),
-        folded=step("fold and checkpoint", root.store.housekeep, False),
+        folded=step("fold and checkpoint", root.store.fold_and_checkpoint, False),
         vacuumed_files=step("vacuum", root.store.vacuum, 0),
         swept_leases=step("sweep leases", lambda: sweep_leases(root), 0),
         problems=tuple(problems),
@@ -131,7 +131,7 @@ def heal_paths(
         told.update(ills)
     well = {record.path_id for record in failed} - ills.keys()
     for path_id in well:
-        trials.tried(PathId(path_id))
+        trials.record_trial(PathId(path_id))
     healed: list[PathRecord] = []
     # A path that was away may return with fewer files: its copies count after repair has read them.
     changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}

@@ -152,7 +152,7 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
         StorageError: the reports cannot be read.
     """
     durable = root.store.view(durable=True)
-    view = look(root, durable)
+    view = view_with_journals(root, durable)
     files = catalog.live_files(durable)
     verified = _verify(root, durable, files, progress) if verify else None
     return RootStatus(
@@ -181,11 +181,11 @@ def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord
     }
 
 
-def look(root: RootHandle, view: DurableView) -> View:
+def view_with_journals(root: RootHandle, view: DurableView) -> View:
     """Return the root with the contents of journals; if these cannot be read, the known rest."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
-        return tail.look(parts, view)
+        return tail.read_view(parts, view)
 
 
 def topic_subscriptions(root: RootHandle, view: View) -> tuple[TopicSubscription, ...]:

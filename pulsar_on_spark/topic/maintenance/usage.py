@@ -34,7 +34,7 @@ from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.status import TopicSubscription, look, topic_subscriptions
+from pulsar_on_spark.topic.maintenance.status import TopicSubscription, topic_subscriptions, view_with_journals
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 
 
@@ -127,7 +127,7 @@ def usage(root: RootHandle) -> RootUsage:
     Raises:
         MetadataError: the metadata cannot be read.
     """
-    view = look(root, root.store.view(durable=True))
+    view = view_with_journals(root, root.store.view(durable=True))
     shares = file_shares(view)
     stored: Counter[FileId] = Counter()
     unsealed = unsealed_journal_files(view)

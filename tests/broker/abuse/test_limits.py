@@ -34,7 +34,7 @@ from pulsar_on_spark.protocol.commands import (
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.frames import frame_of
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.maintenance.status import look
+from pulsar_on_spark.topic.maintenance.status import view_with_journals
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.raw import answer, answer_of, command, connect
 from tests.kit import messages
@@ -347,6 +347,7 @@ def test_large_batches_of_official_clients_are_delivered_and_read_from_the_journ
     client.close()
     assert {each.message_id().entry_id() for each in found} == {0}, "one batch"
     root = Root.open(broker.root)
-    assert [each.value for each in messages.read(root, "large", view=look(root, root.store.view(durable=True)))] == [
-        b"x"
-    ] * count
+    assert [
+        each.value
+        for each in messages.read(root, "large", view=view_with_journals(root, root.store.view(durable=True)))
+    ] == [b"x"] * count

@@ -68,7 +68,7 @@ def test_the_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
     parts = messages.target(root, "t").parts
     subscriptions.create_subscriptions(root.store, "s", "Exclusive", dict.fromkeys(parts, EARLIEST))
     query = SubscriptionConsumer(root, "s", "Exclusive", "query", lease_s=600)
-    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+    query.decide_turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
 
     async def go() -> None:
         expiry = SubscriptionExpiry(root, Views(root), NO_TOPICS, DEFAULTS)

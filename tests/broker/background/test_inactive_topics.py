@@ -46,7 +46,7 @@ def test_a_query_of_spark_that_has_caught_up_keeps_its_topic(tmp_path: Path) -> 
     parts = messages.target(root, "t").parts
     subscriptions.create_subscriptions(root.store, "s", "Exclusive", dict.fromkeys(parts, EARLIEST))
     query = SubscriptionConsumer(root, "s", "Exclusive", "query", lease_s=600)
-    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+    query.decide_turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
 
     async def go() -> None:
         inactive = InactiveTopics(root, Views(root), cast(Topics, NoneLoaded(root)), DEFAULTS)

@@ -21,7 +21,7 @@ from tests.kit.running_broker import RunningBroker
 def stored(root: Path, topic: str) -> list[bytes | None]:
     opened = Root.open(root)
     parts = catalog.parts(opened.store.view(), catalog.require_topic(opened.store.view(), TopicName.parse(topic)))
-    seen = Tail(opened).look(parts, settle=True)
+    seen = Tail(opened).read_view(parts, settle=True)
     return [message.value for message in messages.read(opened, topic, view=seen)]
 
 

@@ -411,7 +411,7 @@ def test_a_topic_that_spark_reads_is_not_truncated_in_part(
     parts = messages.target(root, topic).parts
     subscriptions.create_subscriptions(root.store, "b", "Exclusive", dict.fromkeys(parts, EARLIEST))
     query = SubscriptionConsumer(root, "b", "Exclusive", "query", lease_s=3)
-    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+    query.decide_turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
     url = f"{broker.web_url}/admin/v2/{topic.replace('://', '/')}/truncate"
     assert httpx.delete(url, timeout=WAIT_MS / 1000).status_code == 412
     query.stop((), None)

@@ -263,7 +263,7 @@ class Consumers(RuleBasedStateMachine):
         self.now_ms += ms
         due_ms = self.dispatcher.due_ms
         if due_ms is not None and due_ms <= self.now_ms:
-            self.ticked(self.dispatcher.tick(self.now_ms))
+            self.ticked(self.dispatcher.handle_due(self.now_ms))
 
     def ticked(self, effects: list[ActiveConsumerChanged]) -> None:
         assert effects == []
@@ -276,8 +276,8 @@ class Consumers(RuleBasedStateMachine):
             self.leave(consumer)
         ledger, entry = data.draw(st.sampled_from(sorted(self.topic.infos)))
         self.epoch += 1
-        self.topic.cursor.reset(Position(LedgerId(ledger), EntryId(entry)), self.epoch)
-        self.dispatcher.reset()
+        self.topic.cursor.reset_position(Position(LedgerId(ledger), EntryId(entry)), self.epoch)
+        self.dispatcher.restart_reading()
         self.unacked = {
             place: set(range(info.messages))
             for place, info in self.topic.infos.items()

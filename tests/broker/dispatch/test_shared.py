@@ -287,12 +287,12 @@ def test_a_delayed_entry_is_never_early_and_is_delivered_with_the_next_tick() ->
     topic.publish()
     assert places(pump(dispatcher, topic, 5_000)) == [(1, 2)]
     assert (dispatcher.stats().delayed, dispatcher.due_ms) == (2, 5_200)
-    dispatcher.tick(5_199)
+    dispatcher.handle_due(5_199)
     assert pump(dispatcher, topic, 5_199) == []
-    dispatcher.tick(5_200)
+    dispatcher.handle_due(5_200)
     assert places(pump(dispatcher, topic, 5_200)) == [(1, 1)]
     assert dispatcher.due_ms == 6_200
-    dispatcher.tick(6_200)
+    dispatcher.handle_due(6_200)
     assert places(pump(dispatcher, topic, 6_200)) == [(1, 0)]
     assert dispatcher.due_ms is None
 
@@ -303,7 +303,7 @@ def test_delayed_entries_do_not_wait_for_a_clock_that_was_set_back() -> None:
     join(dispatcher, 1, 100)
     topic.publish(deliver_at_ms=5_000_000)
     pump(dispatcher, topic, 4_000_000)
-    dispatcher.tick(5_000_000)
+    dispatcher.handle_due(5_000_000)
     topic.publish(deliver_at_ms=1_002_000)
     assert places(pump(dispatcher, topic, 1_000_000)) == [(1, 0)]
     assert dispatcher.due_ms == 1_002_000
@@ -322,7 +322,7 @@ def test_delayed_entries_beyond_the_limit_are_found_again_by_reading() -> None:
         due[place] = deliver_at_ms
     got: dict[tuple[int, int], int] = {}
     for now_ms in range(0, 72_000, 500):
-        dispatcher.tick(now_ms)
+        dispatcher.handle_due(now_ms)
         for place in places(pump(dispatcher, topic, now_ms)):
             assert place not in got
             got[place] = now_ms
@@ -341,7 +341,7 @@ def test_forgotten_delayed_entries_are_found_also_if_others_are_being_read_when_
     topic.publish(1)
     wanted = dispatcher.wanted()
     assert wanted is not None
-    dispatcher.tick(5_000)
+    dispatcher.handle_due(5_000)
     late = dispatcher.offer(wanted, topic.read(wanted), 5_000)
     assert sorted(places([*late, *pump(dispatcher, topic, 5_000)])) == sorted(topic.infos)
 
@@ -376,9 +376,9 @@ def test_a_higher_limit_frees_a_consumer_that_is_blocked() -> None:
     dispatcher = SharedDispatcher(topic.cursor, replace(LIMITS, max_unacked_messages_per_consumer=2))
     join(dispatcher, 1, 10)
     assert places(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
-    dispatcher.limit(replace(LIMITS, max_unacked_messages_per_consumer=4))  # half of it is out
+    dispatcher.apply_limits(replace(LIMITS, max_unacked_messages_per_consumer=4))  # half of it is out
     assert places(pump(dispatcher, topic)) == [(1, 2)]
-    dispatcher.limit(replace(LIMITS, max_unacked_messages_per_consumer=2))
+    dispatcher.apply_limits(replace(LIMITS, max_unacked_messages_per_consumer=2))
     topic.publish()
     assert pump(dispatcher, topic) == []
 

@@ -62,8 +62,8 @@ def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mar
     dispatcher.flow(ConsumerId(1), 100)
     assert pump(dispatcher, topic) == []
     assert dispatcher.due_ms == 1_000
-    assert dispatcher.tick(999) == []
-    assert dispatcher.tick(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
+    assert dispatcher.handle_due(999) == []
+    assert dispatcher.handle_due(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
     assert places(pump(dispatcher, topic), 1) == [(1, entry) for entry in range(4)]
 
     assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(2), "c"), 5_000) == [
@@ -87,8 +87,8 @@ def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mar
 def test_a_change_does_not_wait_for_a_clock_that_was_set_back() -> None:
     dispatcher = failover(Topic())
     join(dispatcher, 1, 10, 5_000_000)
-    assert dispatcher.tick(5_000_500) == []
-    assert dispatcher.tick(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
+    assert dispatcher.handle_due(5_000_500) == []
+    assert dispatcher.handle_due(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
 
 
 def test_a_consumer_that_leaves_within_the_delay_changes_and_repeats_nothing() -> None:
@@ -96,12 +96,12 @@ def test_a_consumer_that_leaves_within_the_delay_changes_and_repeats_nothing() -
     topic.publish(3)
     dispatcher = failover(topic)
     join(dispatcher, 1, 100, name="b")
-    dispatcher.tick(1_000)
+    dispatcher.handle_due(1_000)
     pump(dispatcher, topic)
     join(dispatcher, 2, 100, 2_000, name="a")
     dispatcher.remove_consumer(ConsumerId(2), 2_500)
     topic.publish(1)
-    assert dispatcher.tick(3_000) == []
+    assert dispatcher.handle_due(3_000) == []
     assert places(pump(dispatcher, topic)) == [(1, 3)]
 
 
@@ -109,12 +109,12 @@ def test_a_consumer_that_loses_its_election_within_the_delay_is_notified() -> No
     """Of three consumers the second one's partition is this; another one that comes makes it the first one's again."""
     dispatcher = SingleActiveDispatcher(Topic().cursor, LIMITS, is_failover=True, partition=1)
     join(dispatcher, 1, 10, name="b")
-    dispatcher.tick(1_000)
+    dispatcher.handle_due(1_000)
     assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(2), "c"), 2_000) == []
     assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(3), "a"), 2_500) == [
         ActiveConsumerChanged(ConsumerId(3), False)
     ]
-    assert dispatcher.tick(3_000) == [ActiveConsumerChanged(ConsumerId(2), False)]
+    assert dispatcher.handle_due(3_000) == [ActiveConsumerChanged(ConsumerId(2), False)]
     assert dispatcher.active == 1
 
 

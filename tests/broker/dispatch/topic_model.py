@@ -28,7 +28,7 @@ class Topic:
         for info in entries:
             self.infos[info.ledger, info.entry] = info
         if self.infos:
-            self.chain.grow(LedgerId(1), len(self.infos))
+            self.chain.grow_ledger(LedgerId(1), len(self.infos))
 
     def publish(
         self,
@@ -41,20 +41,20 @@ class Topic:
         chunk: Chunk | None = None,
     ) -> list[Place]:
         ledger = LedgerId(self.ledgers[-1])
-        first = self.chain.stop(ledger)
+        first = self.chain.readable_end(ledger)
         found = []
         for entry in range(first, first + count):
             place = (int(ledger), entry)
             self.infos[place] = EntryInfo(ledger, EntryId(entry), messages, 100, key, deliver_at_ms, is_marker, chunk)
             found.append(place)
-        self.chain.grow(ledger, first + count)
+        self.chain.grow_ledger(ledger, first + count)
         return found
 
     def next_ledger(self) -> None:
         self.ledgers.append(self.ledgers[-1] + 3)
-        extents = [LedgerExtent(LedgerId(x), self.chain.stop(x), True) for x in self.ledgers[:-1]]
+        extents = [LedgerExtent(LedgerId(x), self.chain.readable_end(x), True) for x in self.ledgers[:-1]]
         self.chain = LedgerChain([*extents, LedgerExtent(LedgerId(self.ledgers[-1]), 0, False)])
-        self.cursor.follow(self.chain)
+        self.cursor.apply_chain(self.chain)
 
     def read(self, wanted: Wanted) -> list[EntryInfo]:
         return [self.infos[x.ledger, entry] for x in wanted.ranges for entry in range(x.first, x.end)]

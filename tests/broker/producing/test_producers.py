@@ -217,12 +217,12 @@ def test_the_limit_counts_waiting_producers() -> None:
 def test_another_limit_holds_for_newcomers() -> None:
     core = Producers(TOPIC, max_producers=1)
     core.add(producer("one"))
-    core.limit(2)
+    core.set_max_producers(2)
     assert core.add(producer("two")) == [Ready(producer("two"), None)]
-    core.limit(1)
+    core.set_max_producers(1)
     assert errors(core.add(producer("three"))) == [("three", "ProducerBusy")]
     assert [each.name for each in core.connected] == ["one", "two"]
-    core.limit(0)
+    core.set_max_producers(0)
     assert core.add(producer("three")) == [Ready(producer("three"), None)]
 
 

@@ -56,7 +56,7 @@ class Following:
         return self.heard.chain
 
     async def follow(self, view: View | None = None) -> None:
-        self.heard.chain = await self.follower.follow(
+        self.heard.chain = await self.follower.follow_topic(
             self.broker.part("clicks"), self.heard, view or self.root.store.view()
         )
 
@@ -64,7 +64,7 @@ class Following:
         """Send messages as a broker's topic does; whether they are readable at once."""
         await asyncio.to_thread(self.broker.send, "clicks", [b"x"] * count)
         last = self.broker.acknowledged_ids[-1]
-        return self.follower.grow(self.topic_id, last.ledger, last.entry + 1)
+        return self.follower.grow_ledger(self.topic_id, last.ledger, last.entry + 1)
 
     async def attach(self, count: int = 1) -> None:
         """Write as Spark does."""
@@ -115,14 +115,14 @@ def test_settle_waits_for_acknowledged_entries(root: Root) -> None:
             await topic.follow()
             for count, entries in ((3, 3), (7, 10)):
                 await topic.send(count)
-                await topic.follower.settle(topic.topic_id)
+                await topic.follower.wait_until_readable(topic.topic_id)
                 assert topic.entries() == entries
             await topic.attach()
             await topic.send(5)
-            await topic.follower.settle(topic.topic_id)
+            await topic.follower.wait_until_readable(topic.topic_id)
             assert topic.entries() >= 15
-            topic.follower.forget(topic.topic_id)
-            await topic.follower.settle(topic.topic_id)
+            topic.follower.unfollow_topic(topic.topic_id)
+            await topic.follower.wait_until_readable(topic.topic_id)
 
     asyncio.run(scenario())
 
@@ -166,9 +166,9 @@ def test_a_ledger_attached_after_an_open_one_becomes_visible_after_it(root: Root
             await topic.send(5)
             await topic.until(lambda: topic.entries() == 8)
             own = topic.chain.end.ledger
-            assert topic.chain.stop(first) == 2
+            assert topic.chain.readable_end(first) == 2
             attached = next(ledger for ledger in topic.chain._ledgers if first < ledger < own)
-            assert topic.chain.stop(attached) == 1
+            assert topic.chain.readable_end(attached) == 1
 
     asyncio.run(scenario())
 
@@ -201,7 +201,7 @@ def test_a_topic_is_loaded_with_its_chain(root: Root) -> None:
             await topic.send(3)
             await topic.follow()
             assert topic.entries() == 4, "the broker knows what it acknowledged"
-            topic.follower.forget(topic.topic_id)
+            topic.follower.unfollow_topic(topic.topic_id)
             await topic.send(2)
             await topic.follow()
             assert topic.entries() == 6

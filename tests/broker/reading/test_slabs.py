@@ -41,7 +41,7 @@ def test_entries_put_into_a_slab_are_taken_out(
     last = list(kept)[-1]
     assert slab.next == (last[0], last[1] + 1)
     for ledger in range(1, 4):
-        taken = slab.take(ledger, first, first + count, max_bytes)
+        taken = slab.copy_entries(ledger, first, first + count, max_bytes)
         assert taken == [kept[ledger, first + number] for number in range(len(taken))]
         assert len(taken) <= 1 or sum(map(len, taken)) <= max_bytes
         assert bool(taken) == ((ledger, first) in kept)

@@ -35,7 +35,7 @@ class Reading:
 
     def values(self, filled: Filled) -> list[bytes | None]:
         slab = Slab(self.slab, filled.runs)
-        taken = [data for run in filled.runs for data in slab.take(run.ledger, run.first, run.end, SLAB_BYTES)]
+        taken = [data for run in filled.runs for data in slab.copy_entries(run.ledger, run.first, run.end, SLAB_BYTES)]
         assert len(taken) == sum(run.end - run.first for run in filled.runs)
         return [message.value for data in taken for message in read_entry(data)]
 

@@ -26,8 +26,8 @@ from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.route_rules import GUARDS
 from pulsar_on_spark.broker.web.routers import ROUTERS
@@ -94,7 +94,7 @@ class Guarded:
         self.headers = {role: self._credentials(role) for role in ROLES}
 
     def _app(self) -> FastAPI:
-        app = create_app(self.services, cast(Vitals, None))
+        app = create_app(self.services, cast(BrokerHealth, None))
         app.router = cast(Any, passed)
         return app
 

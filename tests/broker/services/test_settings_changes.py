@@ -14,7 +14,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import Policies, RetentionPolicies
 
 GIVEN = BrokerSettings(default_retention_time_in_minutes=5, max_producers_per_topic=3)
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def policies(store: MetadataStore, given: BrokerSettings) -> Policies:
-    return effective(store.view(), TOPIC, default_policies(given))
+    return effective_policies(store.view(), TOPIC, default_policies(given))
 
 
 def retention(minutes: int, mib: int) -> RetentionPolicies:
@@ -88,10 +88,10 @@ def test_spark_goes_by_the_backlog_quotas_that_a_broker_was_given(root: Root) ->
     """A quota from the broker's own file: Spark must know it without that file."""
     store = root.store
     renew(store, BrokerSettings(backlog_quota_default_limit_bytes=10))
-    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == 10
-    assert effective(store.view(), TOPIC).backlog_quota_age.limit_time == -1
+    assert effective_policies(store.view(), TOPIC).backlog_quota_size.limit_size == 10
+    assert effective_policies(store.view(), TOPIC).backlog_quota_age.limit_time == -1
     set_namespace_policies(root, "public/default", {"backlog_quota_size": {"limitSize": 20}})
-    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == 20
+    assert effective_policies(store.view(), TOPIC).backlog_quota_size.limit_size == 20
     set_namespace_policies(root, "public/default", {"backlog_quota_size": None})
     renew(store, BrokerSettings())
-    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == -1, "the next broker was given none"
+    assert effective_policies(store.view(), TOPIC).backlog_quota_size.limit_size == -1, "the next broker was given none"

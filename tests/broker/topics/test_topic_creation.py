@@ -142,9 +142,9 @@ def test_clients_that_create_too_fast_wait_and_are_then_refused() -> None:
         rate = CreationRate(10)
         began_s = time.monotonic()
         for _ in range(20):
-            await rate.turn()
+            await rate.wait_for_turn()
         assert time.monotonic() - began_s < 1, "an application that starts creates its topics at once"
-        waiting = [asyncio.create_task(rate.turn()) for _ in range(200)]
+        waiting = [asyncio.create_task(rate.wait_for_turn()) for _ in range(200)]
         await asyncio.sleep(0)
         refused = [task for task in waiting if task.done()]
         assert 80 < len(refused) < 120

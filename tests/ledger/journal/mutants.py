@@ -399,8 +399,11 @@ MUTANTS = (
     Mutant("a close that leaves the seal key", ((Register, "commit_log", _close_keeps_seal_key),), "sealing"),
     Mutant("a torn frame read as the end", ((CopyReader, "_end", _later_files_deny),), "disks"),
     Mutant("metadata read before the journal", ((LogWalk, "is_ready", property(_metadata_first)),), "sealing"),
-    Mutant("a reader past the LAC", ((LogWalk, "limit", property(_past_the_lac)),)),
-    Mutant("a reader believes a ROLL that was not acknowledged", ((LogWalk, "limit", property(_begun_means_ended)),)),
+    Mutant("a reader past the LAC", ((LogWalk, "last_readable", property(_past_the_lac)),)),
+    Mutant(
+        "a reader believes a ROLL that was not acknowledged",
+        ((LogWalk, "last_readable", property(_begun_means_ended)),),
+    ),
     Mutant(
         "a reader that skips a gap",
         ((LogWalk, "found_none", _skips_what_is_lost), (log_index, "_is_gap", _no_gap)),

@@ -28,7 +28,7 @@ def test_only_the_answer_that_completes_the_quorum_wakes() -> None:
     woken.inbox.post(CopyAcked(copy(1), 5))
     woken.inbox.post(CopyAcked(copy(0), 5))
     assert woken.times == 1
-    assert [message.copy for message in woken.inbox.take()] == [copy(0), copy(1), copy(2), copy(1), copy(0)]
+    assert [message.copy for message in woken.inbox.take_messages()] == [copy(0), copy(1), copy(2), copy(1), copy(0)]
     woken.inbox.expect((COPIES, 7))
     woken.inbox.post(CopyAcked(copy(0), 6))
     assert woken.times == 1
@@ -41,12 +41,12 @@ def test_an_unexpected_event_always_wakes_the_loop() -> None:
     woken = Woken()
     woken.inbox.post(CopyAcked(copy(0), 0))
     assert woken.times == 1
-    assert len(list(woken.inbox.take())) == 1
+    assert len(list(woken.inbox.take_messages())) == 1
     woken.inbox.expect((COPIES, 1))
     woken.inbox.post(CopyFailed(copy(1), "it is gone"))
     woken.inbox.post(CopyFailed(copy(2), "it is gone, too"))
     assert woken.times == 2
-    assert len(list(woken.inbox.take())) == 2
+    assert len(list(woken.inbox.take_messages())) == 2
 
 
 def test_answers_of_ended_files_are_forgotten() -> None:
@@ -59,7 +59,7 @@ def test_answers_of_ended_files_are_forgotten() -> None:
     assert woken.times == 1, "a file that continues still has its answer"
     woken.inbox.expect((COPIES[1:], 5))
     woken.inbox.expect((later, 5))
-    list(woken.inbox.take())
+    list(woken.inbox.take_messages())
     woken.inbox.post(CopyAcked(copy(1, "2"), 5))
     assert woken.times == 1
 

@@ -192,11 +192,11 @@ def test_an_abandoned_journal_reports_at_once_and_is_left_to_a_recovery(place):
         first = add(journal, 1, 0, b"first")
         await listener.wait(lambda: listener.acked == [first])
         second = add(journal, 1, 1, b"second")
-        journal.abandon()
+        journal.abandon_log()
         assert listener.lost == [second]
         assert listener.said == ["room", "ended: it was abandoned"]
         assert not journal.can_add
-        journal.abandon()
+        journal.abandon_log()
         with pytest.raises(JournalFencedError, match="it was abandoned"):
             await journal.close()
         return first, second

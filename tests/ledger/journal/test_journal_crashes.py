@@ -133,7 +133,7 @@ def run(base: Path, files: RecordingFiles) -> Run:
             await listener.wait(lambda: len(listener.acked) == len(entries))
         entries.append(add(journal, 1, 18, b"perhaps"))
         await asyncio.sleep(0.0005)
-        journal._shell.end("the process is gone")
+        journal._shell.end_log("the process is gone")
         await asyncio.sleep(0.1)
         return entries
 

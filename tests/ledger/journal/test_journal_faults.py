@@ -86,7 +86,7 @@ def test_another_file_under_the_name_is_no_permission(tmp_path):
         add(journal, 1, 3, b"3")
         await listener.wait_until(lambda: not journal.can_add or len(listener.acked) > 3)
         assert len(listener.acked) == 3
-        journal.abandon()
+        journal.abandon_log()
 
     asyncio.run(run())
 

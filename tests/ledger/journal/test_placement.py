@@ -14,7 +14,7 @@ def offered(*labels: str) -> Placement:
     """Paths 0, 1, ... with these labels, best ones first; three copies, two must be durable."""
     placement = Placement(Quorum(3, 3, 2))
     for number, label in enumerate(labels):
-        placement.offer(PathId(number), label)
+        placement.offer_path(PathId(number), label)
     return placement
 
 
@@ -55,13 +55,13 @@ def test_two_copies_under_one_label_separate_when_possible() -> None:
     placement = offered("a", "a", "b")
     copies = placement.placed((), (), ())
     assert sorted(paths(copies)) == [0, 1, 2], "rather two under one label than two copies only"
-    placement.offer(PathId(3), "c")
+    placement.offer_path(PathId(3), "c")
     assert sorted(paths(placement.placed((), (), [PathId(0), PathId(1), PathId(2)]))) == [0, 2, 3]
 
 
 def test_a_returning_path_may_have_another_label() -> None:
     placement = offered("a", "b", "c", "a")
-    placement.offer(PathId(3), "d")
+    placement.offer_path(PathId(3), "d")
     placement.fail(PathId(1))
     assert sorted(paths(placement.placed((), (), ()))) == [0, 2, 3]
     assert placement.placed((), (), ()) is not None

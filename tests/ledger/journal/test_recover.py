@@ -75,7 +75,7 @@ async def prepared(place: Place, listener: Listener, fragments: int = 2) -> None
 async def abandoned(journal: Journal, listener: Listener) -> None:
     """The journal is left when all its paths have what an ack quorum of them has."""
     await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)
-    journal.abandon()
+    journal.abandon_log()
 
 
 def file_of(place: Place, path: int, file: str = "1"):

@@ -97,17 +97,17 @@ def test_sealed_ranges_tile_each_ledger() -> None:
 def test_gaps_are_explained_by_given_up_frames_only() -> None:
     two, five = entries(ONE, 2, 4), entries(ONE, 4, 5)
     named = GivenUp((five, two, entries(TWO, 7, 9)), unknown_runs=0)
-    assert named.explains([])
-    assert named.explains([two])
-    assert named.explains([entries(ONE, 2, 5)]), "frames that follow each other"
-    assert named.explains([two, entries(ONE, 4, 5)])
-    assert not named.explains([entries(ONE, 1, 4)])
-    assert not named.explains([entries(ONE, 2, 6)])
-    assert not named.explains([entries(ONE, 7, 9)]), "those of another ledger"
+    assert named.explains_gaps([])
+    assert named.explains_gaps([two])
+    assert named.explains_gaps([entries(ONE, 2, 5)]), "frames that follow each other"
+    assert named.explains_gaps([two, entries(ONE, 4, 5)])
+    assert not named.explains_gaps([entries(ONE, 1, 4)])
+    assert not named.explains_gaps([entries(ONE, 2, 6)])
+    assert not named.explains_gaps([entries(ONE, 7, 9)]), "those of another ledger"
     once = GivenUp((two,), unknown_runs=1)
-    assert once.explains([entries(ONE, 90, 95)])
-    assert once.explains([two, entries(ONE, 90, 95)])
-    assert not once.explains([entries(ONE, 80, 81), entries(ONE, 90, 95)])
+    assert once.explains_gaps([entries(ONE, 90, 95)])
+    assert once.explains_gaps([two, entries(ONE, 90, 95)])
+    assert not once.explains_gaps([entries(ONE, 80, 81), entries(ONE, 90, 95)])
 
 
 def test_a_log_is_sealed_if_it_is_closed_and_complete() -> None:

@@ -70,11 +70,11 @@ def test_files_of_frames_that_were_read_or_sealed_are_closed() -> None:
 
 def test_frames_are_readable_as_proved_by_a_header_or_the_record() -> None:
     walk = take(at(OPEN), A, -1, 0)
-    assert walk.limit == 0
+    assert walk.last_readable == 0
     walk.main_read(ROLLED, 0)
-    assert walk.limit == 2, "the fragment before 3 has ended"
+    assert walk.last_readable == 2, "the fragment before 3 has ended"
     walk.main_read(CLOSED, 0)
-    assert walk.limit == 4
+    assert walk.last_readable == 4
 
 
 def test_a_frame_that_is_not_due_may_come_yet_and_one_that_is_may_not_be_missing() -> None:
@@ -128,7 +128,7 @@ def test_a_prepared_fragment_begins_where_its_files_say() -> None:
     walk.use(D, first=2)
     assert walk.resolved.fragments == (Fragment(0, (A, B)), Fragment(2, (C, D)))
     walk.took(2, 1)
-    assert walk.limit == 1, "that it has begun proves nothing of the frames before"
+    assert walk.last_readable == 1, "that it has begun proves nothing of the frames before"
     walk.main_read(
         replace(PREPARED, fragments=(*PREPARED.fragments[:1], Fragment(2, (C, D)), Fragment(None, (AHEAD,)))), 0
     )
@@ -172,7 +172,7 @@ def test_a_dead_descriptor_is_given_up() -> None:
     walk = at(OPEN)
     walk.opened(A, is_open=True)
     walk.use(A, first=0)
-    walk.lost(A)
+    walk.on_copy_lost(A)
     assert walk.copy is None
     assert walk.to_open() == B
 

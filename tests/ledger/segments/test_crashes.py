@@ -49,7 +49,7 @@ def write_and_crash(tmp_path, batches, files):
     with SegmentFileWriter(FILE_ID, paths, DEFAULT_QUORUM, files) as writer:
         for batch in batches:
             writer.write_batch(batch)
-        record = writer.close().record(WriteId("w"))
+        record = writer.close().file_record(WriteId("w"))
     recording = files.recording()
     assert len(recording.steps) > start + 3 * len(batches)
     for count in range(start, len(recording.steps) + 1):

@@ -28,7 +28,7 @@ from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 def stored(store, batch):
     """Three copies of a file with a sidecar, and its record."""
     written = store.write([batch(5, seed) for seed in range(INLINE_BATCHES + 1)])
-    return store, written.record(WriteId("w"))
+    return store, written.file_record(WriteId("w"))
 
 
 def flip(path: Path, offset: int) -> None:
@@ -148,7 +148,7 @@ def test_a_copy_that_was_set_aside_is_put_back_or_deleted(stored):
 def test_stopped_at_any_step_a_copy_is_complete_unchanged_or_absent(tmp_path, new_store, batch, was_there):
     base = tmp_path / "base"
     store = new_store(base=base)
-    record = store.write([batch(5, seed) for seed in range(INLINE_BATCHES + 1)]).record(WriteId("w"))
+    record = store.write([batch(5, seed) for seed in range(INLINE_BATCHES + 1)]).file_record(WriteId("w"))
     if was_there == "bad":
         flip(store.location(record, 1), record.length // 2)
     elif was_there == "missing":

@@ -42,7 +42,7 @@ def flip(path, position, bit):
 @pytest.mark.parametrize("count", [3, 40])
 def test_round_trip_of_any_range_and_columns(store, batch, count):
     batches = [batch(20, seed) for seed in range(count)]
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     assert store.read(record) == batches
     assert store.read(record, ()) == []
     for first in range(0, count, 7):
@@ -59,7 +59,7 @@ def test_round_trip_of_any_range_and_columns(store, batch, count):
 def test_groups_of_any_size_read_the_same(store, batch, monkeypatch, group_bytes):
     monkeypatch.setattr(segment_reader, "GROUP_BYTES", group_bytes)
     batches = [batch(20, seed) for seed in range(20)]
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     assert store.read(record, range(1, 19)) == batches[1:19]
     assert store.read(record, [0, 3, 4, 19]) == [batches[number] for number in (0, 3, 4, 19)]
 
@@ -87,13 +87,13 @@ def test_any_rows_are_read_back(new_store, tmp_path_factory, data):
         ]
         batches.append(pa.record_batch(columns, schema=SEGMENT_SCHEMA))
     store = new_store(base=tmp_path_factory.mktemp("rows"))
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     assert store.read(record) == batches
     verify_file(record, store.paths[0])
 
 
 def test_missing_ranges_and_columns_are_refused(store, batch):
-    record = store.write([batch(3)] * 3).record(WRITE_ID)
+    record = store.write([batch(3)] * 3).file_record(WRITE_ID)
     for numbers in ([-1], range(4), [3], [1, 1], [2, 1]):
         with pytest.raises(InvalidArgumentError, match="has 3 batches"):
             store.read(record, numbers)
@@ -106,7 +106,7 @@ def test_missing_ranges_and_columns_are_refused(store, batch):
 def test_every_flipped_bit_is_detected(store, batch):
     """Flip one bit of each byte, all eight in turn, and all bits of some bytes."""
     batches = [batch(2, 1), batch(3, 2)]
-    record = store.write(batches, "3/1/1").record(WRITE_ID)
+    record = store.write(batches, "3/1/1").file_record(WRITE_ID)
     (only,) = record.copies
     location = store.location(record, only)
     footer_start = record.length - record.tile_lengths[-1]
@@ -125,7 +125,7 @@ def test_every_flipped_bit_is_detected(store, batch):
 
 
 def test_a_truncated_copy_is_detected_at_every_length(store, batch):
-    record = store.write([batch(2)], "3/1/1").record(WRITE_ID)
+    record = store.write([batch(2)], "3/1/1").file_record(WRITE_ID)
     (only,) = record.copies
     location = store.location(record, only)
     for length in (record.length + 1, *reversed(range(record.length))):
@@ -139,7 +139,7 @@ def test_a_truncated_copy_is_detected_at_every_length(store, batch):
 def test_a_bad_copy_is_passed_over_and_reported(store, batch, count):
     """The read is right whichever copy is good, and each bad copy that was tried is reported once."""
     batches = [batch(10, seed) for seed in range(count)]
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     for good in record.copies:
         bad = set(record.copies) - {good}
         for path_id in bad:
@@ -204,7 +204,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_kind_of_damage(store, batch, damage):
     batches = [batch(10, seed) for seed in range(20)]
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     for number, path_id in enumerate(record.copies):
         if number < 2:
             damage(store.by_id[PathId(path_id)], store.location(record, path_id), record)
@@ -229,7 +229,7 @@ def test_every_kind_of_damage(store, batch, damage):
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ENOMEM])
 @pytest.mark.parametrize("call", ["open", "read_into"])
 def test_errors_of_the_operating_system_are_not_damage(store, batch, call, number):
-    record = store.write([batch(10, seed) for seed in range(20)]).record(WRITE_ID)
+    record = store.write([batch(10, seed) for seed in range(20)]).file_record(WRITE_ID)
     directories = tuple(path.directory for path in store.paths)
     for skip in range(6):  # the identity file, the segment, its sidecar, a group of batches
         refusing = FailingFiles(directories, call, skip, number)
@@ -243,7 +243,7 @@ def test_errors_of_the_operating_system_are_not_damage(store, batch, call, numbe
 
 def test_a_file_on_a_disk_that_goes_away_just_now_is_not_gone(store, batch):
     """The disk goes away between the check of the path's identity and the opening of the file."""
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
 
     class Unmounting:
         def __getattr__(self, name):
@@ -260,7 +260,7 @@ def test_a_file_on_a_disk_that_goes_away_just_now_is_not_gone(store, batch):
 
 
 def test_a_file_gone_from_everywhere_is_no_bad_copy(store, batch):
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
     for path in store.paths:
         path.delete_segment(FileId(record.file_id))
     with pytest.raises(SegmentGoneError, match="no good copy left: look up where"):
@@ -269,7 +269,7 @@ def test_a_file_gone_from_everywhere_is_no_bad_copy(store, batch):
 
 
 def test_a_file_missing_on_present_paths_is_not_lost_while_a_path_is_away(store, batch):
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
     shutil.rmtree(store.paths[1].directory)
     for path in store.paths[::2]:
         path.delete_segment(FileId(record.file_id))
@@ -281,7 +281,7 @@ def test_a_file_missing_on_present_paths_is_not_lost_while_a_path_is_away(store,
 
 
 def test_a_file_with_missing_and_damaged_copies_is_gone_not_corrupt(store, batch):
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
     for path in store.paths[:2]:
         path.delete_segment(FileId(record.file_id))
     flip(store.location(record, 2), 100, 0)
@@ -293,7 +293,7 @@ def test_a_file_with_missing_and_damaged_copies_is_gone_not_corrupt(store, batch
 def test_a_copy_that_turns_bad_while_it_is_read(store, batch, monkeypatch):
     monkeypatch.setattr(segment_reader, "GROUP_BYTES", 1)
     batches = [batch(50, seed) for seed in range(8)]
-    record = store.write(batches).record(WRITE_ID)
+    record = store.write(batches).file_record(WRITE_ID)
     for skip in range(17):
         # Schema and batch are two reads a group; the identity file is read before.
         directory = store.paths[skip % 3].directory
@@ -304,7 +304,7 @@ def test_a_copy_that_turns_bad_while_it_is_read(store, batch, monkeypatch):
 
 
 def test_a_path_that_the_root_does_not_know(store, batch):
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
     store.paths = store.paths[:1]
     assert store.read(record) == [batch(3)]
     assert all("not known to the root" in reason for _, reason in store.reports)
@@ -316,7 +316,7 @@ def test_a_path_that_the_root_does_not_know(store, batch):
 
 
 def test_tiles_that_do_not_fit_the_file_are_refused(store, batch):
-    record = store.write([batch(3)]).record(WRITE_ID)
+    record = store.write([batch(3)]).file_record(WRITE_ID)
     broken = record.model_copy(update={"tile_crcs": record.tile_crcs[:-1]})
     with pytest.raises(CorruptSegmentError, match="has 2 checksums for 3 tiles"):
         store.read(broken)
@@ -365,7 +365,7 @@ def test_uncompressed_batches_outlive_the_reader(store, batch):
 
 
 def test_bytes_that_no_arrow_reader_takes(store, batch):
-    record = store.write([batch(3)], "3/1/1").record(WRITE_ID)
+    record = store.write([batch(3)], "3/1/1").file_record(WRITE_ID)
     location = store.location(record, record.copies[0])
     content = bytearray(location.read_bytes())
     start, length = record.tile_lengths[0], record.tile_lengths[1]
@@ -377,7 +377,7 @@ def test_bytes_that_no_arrow_reader_takes(store, batch):
 
 
 def test_descriptors_are_given_back(tmp_path, store, batch):
-    record = store.write([batch(10, seed) for seed in range(20)]).record(WRITE_ID)
+    record = store.write([batch(10, seed) for seed in range(20)]).file_record(WRITE_ID)
     reading = segment_reader.read_batches(record, lambda: store.by_id, range(20), None, print)
     next(reading)
     reading.close()

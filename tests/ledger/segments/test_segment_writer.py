@@ -31,7 +31,7 @@ STEPS = [
 
 def check_copies(store, written, count):
     """Check that the file has this number of complete, equal copies, and that the paths hold no other files."""
-    record = written.record(WRITE_ID)
+    record = written.file_record(WRITE_ID)
     assert len(set(written.copies)) == len(written.copies) == count
     for path_id in written.copies:
         verify_file(record, store.by_id[path_id])
@@ -55,7 +55,7 @@ def test_a_file_on_three_paths(store, batch):
 def test_the_copy_that_is_read_first_stays_in_memory(store, batch):
     if not can_forget(store.base):
         pytest.skip("this file system keeps all in memory")
-    record = store.write([batch(20_000)]).record(WRITE_ID)
+    record = store.write([batch(20_000)]).file_record(WRITE_ID)
     whole, *others = [cached_bytes(store.location(record, path_id)) for path_id in record.copies]
     assert whole >= record.length
     assert others == [0, 0]
@@ -214,7 +214,7 @@ def test_a_source_that_cannot_be_read_back_is_replaced_too(new_store, batch):
     check_copies(store, written, 3)
     assert [failure.path_id for failure in written.failures] == [order[0].path_id, order[1].path_id]
     assert "bytes differ" in written.failures[1].reason
-    assert store.read(written.record(WRITE_ID)) == [batch(10, seed) for seed in range(3)]
+    assert store.read(written.file_record(WRITE_ID)) == [batch(10, seed) for seed in range(3)]
 
 
 def test_missing_and_foreign_paths_are_passed_over(new_store, batch):
@@ -282,7 +282,7 @@ def test_a_full_disk(new_store, batch, mount):
     assert "No space left" in written.failures[0].reason
     assert sorted(written.copies) == [1, 2, 3]
     assert written.length > 4 * 1024 * 1024
-    assert store.read(written.record(WRITE_ID)) == batches
+    assert store.read(written.file_record(WRITE_ID)) == batches
     assert list(full.segment_files(0)) == []
     assert full.free_bytes() > 1024 * 1024
 
@@ -299,7 +299,7 @@ def test_a_disk_that_is_read_only(new_store, batch, mount):
     assert [failure.path_id for failure in written.failures] == [0]
     assert "Read-only file system" in written.failures[0].reason
     assert sorted(written.copies) == [1, 2]
-    verify_file(first.record(WRITE_ID), path)
+    verify_file(first.file_record(WRITE_ID), path)
 
 
 MEMORY_SCRIPT = """
@@ -329,7 +329,7 @@ with SegmentFileWriter("ab-0", list(paths.values()), DEFAULT_QUORUM) as writer:
         writer.write_batch(batch)
     written = writer.close()
 wrote = rss_bytes()
-for one in read_batches(written.record("w"), lambda: paths, range(written.batches), None, print):
+for one in read_batches(written.file_record("w"), lambda: paths, range(written.batches), None, print):
     assert one.num_rows == 1024
 print(written.length, wrote - idle, rss_bytes() - idle)
 """

@@ -128,7 +128,7 @@ def test_a_vacuum_makes_no_entry(root: Path, store: MetadataStore, put: Put, mon
     monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 2)
     for name in "abcde":
         put(store, name)
-    assert store.housekeep()
+    assert store.fold_and_checkpoint()
     version = store.view().version
     assert store.vacuum() > 0
     assert store.view().version == version == MetadataStore(root).view().version

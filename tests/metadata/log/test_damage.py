@@ -238,7 +238,7 @@ def test_a_healthy_log_is_never_touched(ten_commits: Path, put: Put, short_folds
     for number in range(25):
         put(store, "t0", note=number)
     _never_touched(ten_commits)
-    store.housekeep()
+    store.fold_and_checkpoint()
     _never_touched(ten_commits)
 
 
@@ -318,7 +318,7 @@ def test_a_broken_checkpoint_loses_nothing(checkpointed: Path, damage: str, put:
     store = MetadataStore(checkpointed)
     assert store.view().version == 14
     put(store, "e")
-    store.housekeep()
+    store.fold_and_checkpoint()
     assert _tenants(checkpointed) == sorted([*expected, "e"])
     assert not find_damage(_main(checkpointed), deep=True)
 

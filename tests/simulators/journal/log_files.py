@@ -96,6 +96,6 @@ class LogFiles:
             del self._files[copy]
             self.found_dead = True
             self.failures += 1
-            self.walk.lost(copy)
+            self.walk.on_copy_lost(copy)
             return None
         return file.good_end()

@@ -52,7 +52,7 @@ class TailProcess(Actor):
         self.failed: str | None = None
         self.holes = 0
         self._index: LogIndex[SimRun, Stretch] = LogIndex()
-        self._index.want(LEDGERS)
+        self._index.select_ledgers(LEDGERS)
         self._files = LogFiles(self, 0, world.rng.randrange(3))
         self._main = world.register.main
         self._faults = 0
@@ -116,7 +116,7 @@ class TailProcess(Actor):
             sealed_end = main.sealed.get(ledger, 0)
             try:
                 readable[ledger] = self._index.readable(
-                    ledger, sealed_end, walk.resolved, walk.limit, _stretch, entries=entries, strict=strict
+                    ledger, sealed_end, walk.resolved, walk.last_readable, _stretch, entries=entries, strict=strict
                 )
             except GapError as gap:
                 self._fail(walk.next, str(gap))

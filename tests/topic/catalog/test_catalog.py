@@ -149,7 +149,7 @@ def test_patterns(root: Root) -> None:
         root.create_topic(name)
     view = root.store.view()
     found = {
-        pattern: [topic.name.removeprefix("persistent://") for topic in catalog.matching(view, pattern)]
+        pattern: [topic.name.removeprefix("persistent://") for topic in catalog.matching_topics(view, pattern)]
         for pattern in ("flights.*", "persistent://shop/.*", "shop/orders/flights", "nothing")
     }
     assert found == {
@@ -159,7 +159,7 @@ def test_patterns(root: Root) -> None:
         "nothing": [],
     }
     with pytest.raises(InvalidArgumentError, match="not a regular expression"):
-        catalog.matching(view, "(")
+        catalog.matching_topics(view, "(")
 
 
 def test_a_topic_is_created_with_its_schema_in_one_commit(root: Root) -> None:

@@ -11,7 +11,7 @@ from pulsar_on_spark.broker.observe import of_root
 from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.maintenance.status import RootStatus, look
+from pulsar_on_spark.topic.maintenance.status import RootStatus, view_with_journals
 from tests.kit import messages
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "root-1.tar.xz"
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Root:
 def test_an_older_root_is_read_and_written(root: Root) -> None:
     found = root.status(verify=True)
     assert_whole(found)
-    before = look(root, root.store.view(durable=True))
+    before = view_with_journals(root, root.store.view(durable=True))
     assert [each.value for each in messages.read(root, "clients", view=before)] == BY_CLIENTS
     (typed,) = [each for each in found.topics if each.name.endswith("/typed")]
     assert typed.schema == "JSON"

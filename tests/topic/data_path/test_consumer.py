@@ -52,7 +52,7 @@ def new_consumer(root: Root, made: list[SubscriptionConsumer], type_: Subscripti
 
 
 def turn(root: Root, consumer: SubscriptionConsumer, parts: tuple[TopicPart, ...]) -> Turn:
-    return consumer.turn(root.store.view(durable=True), parts, NOTHING)
+    return consumer.decide_turn(root.store.view(durable=True), parts, NOTHING)
 
 
 def owners(root: Root, part: TopicPart) -> set[str | None]:

@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SegmentRe
 from pulsar_on_spark.metadata.state import State, View, encode
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, TopicTail, UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.chain.unsealed import IndexedRun, unsealed_segment
 
@@ -40,7 +40,7 @@ def run(frame: int, first: int, entries: int, rows: int = 1) -> IndexedRun:
 
 def index_of(*runs: IndexedRun) -> Index:
     index: Index = LogIndex()
-    assert index.want([LEDGER])
+    assert index.select_ledgers([LEDGER])
     for each in runs:
         index.add(LEDGER, each)
     return index
@@ -125,10 +125,10 @@ def test_stretches_are_reused_while_nothing_changes() -> None:
 
 def test_a_ledger_that_is_wanted_late_is_not_missed() -> None:
     index: Index = LogIndex()
-    assert index.want([1])
+    assert index.select_ledgers([1])
     assert not index.is_wanted(2)
-    assert index.want([1, 3])
-    assert not index.want([1, 2])
+    assert index.select_ledgers([1, 3])
+    assert not index.select_ledgers([1, 2])
 
 
 # -- the view ----------------------------------------------------------------------------------------------------------
@@ -169,4 +169,4 @@ def test_readers_of_a_view_with_a_tail() -> None:
         assert isinstance(plan.slices[-1].file, JournalPlace) if first < 5 else not plan.slices
     whole = chain.plan_range(opened, "t", T, -1, EARLIEST, Position(LedgerId(9), EntryId(5)))
     assert [(s.segment.ledger_id, s.first, s.end) for s in whole.slices] == [(3, 0, 4), (7, 0, 2), (7, 2, 5), (9, 0, 5)]
-    assert waiting(opened, T, EARLIEST, Position(LedgerId(9), EntryId(5))).rows == 14
+    assert count_waiting(opened, T, EARLIEST, Position(LedgerId(9), EntryId(5))).rows == 14

@@ -34,7 +34,7 @@ def log(root: Root) -> LogOnDisk:
 def place_of(log: LogOnDisk, topic: str) -> JournalPlace:
     (part,) = messages.target(log.root, topic).parts
     with closing(Tail(log.root)) as tail:
-        view = tail.look([part])
+        view = tail.read_view([part])
     limit = chain.read_limit(view, part.topic_id)
     (slice_,) = chain.plan_range(view, part.name, part.topic_id, -1, EARLIEST, limit).slices
     assert isinstance(slice_.file, JournalPlace)

@@ -70,7 +70,7 @@ class Follower:
         self.values: list[bytes] = []
 
     def plan(self) -> chain.RangePlan:
-        seen = self.tail.look([self.part])
+        seen = self.tail.read_view([self.part])
         limit = chain.read_limit(seen, self.part.topic_id)
         assert limit >= self.position, "what was readable stays so"
         plan = chain.plan_range(seen, self.part.name, self.part.topic_id, -1, self.position, limit)
@@ -207,7 +207,7 @@ def test_known_entries_are_looked_up_in_one_copy_if_possible(root: Root, start: 
     send_in_frames(broker, numbered(0, 20))
     assert follower.follow_to(20) == numbered(0, 20)
     for _ in range(10):
-        follower.tail.look([follower.part], reach={follower.part.topic_id: follower.position})
+        follower.tail.read_view([follower.part], reach={follower.part.topic_id: follower.position})
     (reader,) = [scan.reader for scan in follower.tail._scans.values()]
     assert [copy.file for copy in reader._open].count("1") == 1
 
@@ -292,7 +292,7 @@ def test_frames_on_unreachable_paths_are_never_skipped(
     storage.rename(away)
     for strict in (True, False):
         with closing(Tail(root, fail_on_data_loss=strict)) as tail, pytest.raises(CopiesUnreachableError):
-            tail.look(messages.target(root, "t").parts)
+            tail.read_view(messages.target(root, "t").parts)
         reader = SliceReader(root.path, root.storage_paths(root.store.view()), ("value",), strict)
         with pytest.raises(CopiesUnreachableError, match="mount its disk"):
             list(reader.read(planned.slices[0]))
@@ -304,7 +304,7 @@ def test_frames_on_unreachable_paths_are_never_skipped(
         file.write_bytes(file.read_bytes()[:600])
     (storage / "2").rename(away)
     with closing(Tail(root, fail_on_data_loss=False)) as tail, pytest.raises(CopiesUnreachableError):
-        tail.look(messages.target(root, "t").parts)
+        tail.read_view(messages.target(root, "t").parts)
     storage_paths.give_up(root, 2)
     with pytest.raises(DataLossError):
         Follower(root).follow()
@@ -324,7 +324,7 @@ def test_entries_that_became_unreachable_are_not_lost(
     (root.path / "storage").rename(root.path / "away")
     try:
         with closing(Tail(root, fail_on_data_loss=False)) as tail, pytest.raises(CopiesUnreachableError):
-            tail.look([follower.part], reach={follower.part.topic_id: follower.position})
+            tail.read_view([follower.part], reach={follower.part.topic_id: follower.position})
     finally:
         (root.path / "away").rename(root.path / "storage")
 
@@ -484,7 +484,7 @@ def test_entries_sealed_during_a_look_are_not_skipped(
     monkeypatch.setattr(tail_module, "MAX_PASSES", 2)
     part = messages.target(root, "t").parts[0]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
-        seen = tail.look([part])
+        seen = tail.read_view([part])
     plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
     assert (plan.losses, read(root, plan)) == ((), numbered(0, 2_000))
 
@@ -497,7 +497,7 @@ def test_idle_looks_are_cheap(root: Root, start: Callable[..., RunningIncarnatio
     open_files = len(os.listdir("/proc/self/fd"))
     before = time.process_time()
     for _ in range(50):
-        follower.tail.look([follower.part])
+        follower.tail.read_view([follower.part])
     assert (time.process_time() - before) / 50 < 0.02
     # The broker of this process opens and closes files, too; a leak would be fifty.
     assert len(os.listdir("/proc/self/fd")) < open_files + 25

@@ -80,7 +80,7 @@ async def peek(
 async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Number, entry: _Number) -> Response:
     """Return the entry with an id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
-    if not topic.chain.holds(ledger, entry):
+    if not topic.chain.holds_entry(ledger, entry):
         raise HTTPException(404, f"Entry {ledger}:{entry} of {name} does not exist.")
     return await _entry(services, topic, Position(LedgerId(ledger), EntryId(entry)))
 
@@ -111,7 +111,7 @@ async def id_at(
     """Return the id of the first message published at a time or later; if there is none, the last message's id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
-    found = position if topic.chain.holds(position.ledger, position.entry) else topic.chain.entry_before(position)
+    found = position if topic.chain.holds_entry(position.ledger, position.entry) else topic.chain.entry_before(position)
     if found is None:
         raise HTTPException(404, f"Topic {name} has no messages.")
     return MessageIdJson.of(MessageId(found.ledger, found.entry, topic.part.partition))
@@ -132,7 +132,7 @@ async def last_id(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
     topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
-    await topic.settle()
+    await topic.wait_until_readable()
     return topic
 
 

@@ -32,7 +32,7 @@ from pulsar_on_spark.broker.web.requests import (
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, tenants
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies, namespace_policies, topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, PersistencePolicies, Policies
 
 router = APIRouter()
@@ -62,7 +62,7 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
     catalog.require_topic(view, name)
     if not applied:
         return topic_policies(view, name)
-    return _in_the_end(services, effective(view, name, default_policies(services.settings)))
+    return _in_the_end(services, effective_policies(view, name, default_policies(services.settings)))
 
 
 def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:

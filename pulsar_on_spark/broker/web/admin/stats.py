@@ -36,7 +36,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.maintenance.retention.trim import kept_segments
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
 router = APIRouter(tags=["stats"])
 
@@ -137,7 +137,7 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
     contents = await services.overview.contents(record)
     behind = Position(LedgerId(body.ledger_id), EntryId(body.entry_id + 1)) if body.ledger_id >= 0 else EARLIEST
     end = chain.read_limit(contents.view, record.topic_id)
-    return waiting(contents.view, record.topic_id, behind, end).bytes
+    return count_waiting(contents.view, record.topic_id, behind, end).bytes
 
 
 async def _with_reasons(services: Services, name: TopicName, found: InternalStats) -> InternalStats:

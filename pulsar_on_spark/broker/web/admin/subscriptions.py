@@ -78,7 +78,7 @@ async def create(
     async def make(part: TopicRecord) -> None:
         async with limit:
             topic = await _loaded(services, part)
-            start = topic.chain.end if body is None else topic.chain.clamp(body.position(topic.chain.end))
+            start = topic.chain.end if body is None else topic.chain.clamp_position(body.position(topic.chain.end))
             await topic.subscriptions.create_subscription(
                 subscription, start, None if body is None else body.properties
             )
@@ -244,7 +244,7 @@ async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
     """Load the topic and wait until all acknowledged entries are readable."""
     topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
-    await topic.settle()
+    await topic.wait_until_readable()
     return topic
 
 

@@ -46,7 +46,7 @@ def settings_policies(view: View) -> dict[str, Any]:
     return {} if record is None else given(record.policies)
 
 
-def effective(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Policies:
+def effective_policies(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Policies:
     """The policies in force for a topic, whether it exists or not.
 
     Args:

@@ -218,7 +218,7 @@ class DelayedDelivery(_Value):
 
 
 class Policies(BaseModel):
-    """All policies that there are. What holds for a topic has every one of them; see `effective`."""
+    """All policies that there are. What holds for a topic has every one of them; see `effective_policies`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

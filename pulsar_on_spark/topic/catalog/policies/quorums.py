@@ -12,7 +12,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 
 MAX_QUORUMS: Final = 4
@@ -22,7 +22,7 @@ _FIELD: Final = "persistence"
 
 def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
     """The quorum of a topic's policies; `otherwise` if they set none."""
-    asked = effective(view, name).persistence
+    asked = effective_policies(view, name).persistence
     return otherwise if asked is None else asked.quorum
 
 

@@ -72,7 +72,7 @@ class TopicSchema:
         """Return the schema that a record stores."""
         return cls(record.type, record.data, record.properties)
 
-    def record(self, owner: SchemaOwner, version: int) -> SchemaRecord:
+    def to_record(self, owner: SchemaOwner, version: int) -> SchemaRecord:
         """This as a version of a topic's schema, made now."""
         return SchemaRecord(
             name=owner.name,

@@ -53,18 +53,18 @@ class CompactedChain(LedgerChain):
         return self._log.ends
 
     @override
-    def grow(self, ledger: LedgerId, end: int) -> None:
-        self._log.grow(ledger, end)
+    def grow_ledger(self, ledger: LedgerId, end: int) -> None:
+        self._log.grow_ledger(ledger, end)
 
     @override
-    def holds(self, ledger: int, entry: int) -> bool:
+    def holds_entry(self, ledger: int, entry: int) -> bool:
         """Return True for entries that compaction took out, too: a consumer that got one before may acknowledge it."""
-        return (ledger, entry) < self._horizon or self._log.holds(ledger, entry)
+        return (ledger, entry) < self._horizon or self._log.holds_entry(ledger, entry)
 
     @override
-    def stop(self, ledger: int) -> int:
+    def readable_end(self, ledger: int) -> int:
         entries = self._kept.get(ledger)
-        return max(self._log.stop(ledger), entries.max() + 1 if entries else 0)
+        return max(self._log.readable_end(ledger), entries.max() + 1 if entries else 0)
 
     @override
     def is_at_end(self, ledger: int, entry: int) -> bool:
@@ -82,24 +82,24 @@ class CompactedChain(LedgerChain):
             yield from self._log.runs(ledger, max(first, self._horizon[1]) if ledger == self._horizon[0] else first)
 
     @override
-    def settle(self, ledger: int, entry: int) -> tuple[int, int]:
+    def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
         if (ledger, entry) >= self._horizon:
-            return self._log.settle(ledger, entry)
+            return self._log.normalize_position(ledger, entry)
         for kept in self._kept_ledgers[bisect_left(self._kept_ledgers, ledger) :]:
             found = next_from(self._kept[kept], entry if kept == ledger else 0, _END)
             if found < _END:
                 return kept, found
-        return self._log.settle(*self._horizon)
+        return self._log.normalize_position(*self._horizon)
 
     @override
-    def clamp(self, position: Position) -> Position:
-        ledger, entry = self.settle(position.ledger, position.entry)
+    def clamp_position(self, position: Position) -> Position:
+        ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end)
 
     @property
     @override
     def start(self) -> Position:
-        return self.clamp(EARLIEST)
+        return self.clamp_position(EARLIEST)
 
     @override
     def entry_before(self, position: Position) -> Position | None:

@@ -127,7 +127,7 @@ def _compact(
 ) -> CompactionReport:
     began_s = time.monotonic()
     with closing(Tail(root)) as tail:
-        view = tail.look([part], settle=True, reach=None if reach is None else {part.topic_id: reach})
+        view = tail.read_view([part], settle=True, reach=None if reach is None else {part.topic_id: reach})
         source = Source(root, part, tail, view)
         if source.end <= max(horizon_of(source.base), EARLIEST) or source.start == source.end:
             return CompactionReport(part.name, "unchanged", horizon_of(source.base))
@@ -201,7 +201,7 @@ def _pass(source: Source, how: Compaction, share: Share, progress: Progress) -> 
     of = "" if share.of == 1 else f", {share.number + 1} of {share.of}"
     step = _Step(progress, f"{source.name}: find the newest messages{of}", source.rows_total)
     for each in source.rows(newest.COLUMNS):
-        keys_found.take(each.ledger, each.entry_offset, each.rows)
+        keys_found.add_rows(each.ledger, each.entry_offset, each.rows)
         step.done(each.rows.num_rows)
     return keys_found.finish()
 
@@ -281,7 +281,7 @@ def decide_swap(
         last_batch_index=ledger.last_batch_index,
         compacted_at=now,
     )
-    puts: list[Record] = [record, *(written.record(write_id) for written in ledger.written)]
+    puts: list[Record] = [record, *(written.file_record(write_id) for written in ledger.written)]
     moved: dict[str, int | None] = {keys.topic(part.name): None, keys.FILES: None}
     if ledger.written:
         puts.append(WriteRecord(write_id=write_id, status="committed", decided_at=now))

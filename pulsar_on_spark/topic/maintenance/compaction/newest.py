@@ -90,7 +90,7 @@ class NewestOfKeys:
         self._first_opaque: int | None = None
         self._chunks = _Chunks()
 
-    def take(self, ledger: LedgerId, entry_offset: int, rows: pa.RecordBatch) -> None:
+    def add_rows(self, ledger: LedgerId, entry_offset: int, rows: pa.RecordBatch) -> None:
         """Take rows with `COLUMNS`, all rows of each of their entries.
 
         Args:

@@ -117,7 +117,7 @@ class Source:
         position, plans = self.start, 0
         while position < self.end:
             plans += 1
-            view = self._tail.look([self._part], reach={self._part.topic_id: self.end})
+            view = self._tail.read_view([self._part], reach={self._part.topic_id: self.end})
             try:
                 for slice_ in self._slices(view, position):
                     for end, batch in self._read(slice_, columns):

@@ -275,12 +275,12 @@ def _commit(
         if not kept:
             aborted = WriteRecord(write_id=write_id, status="aborted", decided_at=now)
             return Change(puts=[aborted], keys=bucket) if verdict is None else None
-        puts: list[Record] = [piece.record(written.file_id) for piece in kept]
+        puts: list[Record] = [piece.segment_record(written.file_id) for piece in kept]
         puts += _replaced(view, job, kept, now)
         moved: dict[str, int | None] = {keys.topic(piece.topic): None for piece in kept}
         moved[keys.FILES] = None
         if file is None:
-            puts += [written.record(write_id), WriteRecord(write_id=write_id, status="committed", decided_at=now)]
+            puts += [written.file_record(write_id), WriteRecord(write_id=write_id, status="committed", decided_at=now)]
             moved |= bucket
         # The new segment has the id of the first one that it replaces.
         return Change(puts=puts, deletes=[source for piece in kept for source in piece.sources[1:]], keys=moved)

@@ -59,7 +59,7 @@ class Piece:
     sources: tuple[SegmentRecord, ...]
     places: SegmentPlaces
 
-    def record(self, file_id: str) -> SegmentRecord:
+    def segment_record(self, file_id: str) -> SegmentRecord:
         """The record of the merged segment; entry ids in the file are absolute."""
         first = self.sources[0]
         entries = sum(source.entries for source in self.sources)

@@ -24,7 +24,7 @@ from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareF
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, PathScrub, ScrubReport
-from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, discard, work
+from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans, discard
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,9 @@ def _round(
     progress("audit", 1, 1)
     reported = check_reports(root, found, is_over, pace, progress)
     plans = found.plans(root.quorum.write, reported)
-    done = work(root, [each for each in plans if not each.is_idle], is_over=is_over, pace=pace, progress=progress)
+    done = carry_out_plans(
+        root, [each for each in plans if not each.is_idle], is_over=is_over, pace=pace, progress=progress
+    )
     there = {each for each, reason in found.bad.items() if reason != MISSING}
     return found, there | {each for each in reported if found.bad.get(each) != MISSING}, plans, done
 

@@ -91,7 +91,7 @@ class WorkReport:
         )
 
 
-def work(
+def carry_out_plans(
     root: RootHandle,
     plans: Sequence[FilePlan],
     *,

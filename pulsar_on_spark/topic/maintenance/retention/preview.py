@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.catalog import catalog, tenants
 from pulsar_on_spark.topic.catalog.policies.change import parsed
 from pulsar_on_spark.topic.catalog.policies.effective import (
     DEFAULTS,
-    effective,
+    effective_policies,
     namespace_policies,
     policy_topic,
     settings_policies,
@@ -51,7 +51,7 @@ def retention_preview(
     done = TrimmedTopics()
     for topic in _concerned(view, of):
         name = TopicName.parse(topic.name)
-        policies = effective(view, name, defaults)
+        policies = effective_policies(view, name, defaults)
         holding = holders(view, cursors, topic.topic_id, policies, clock)
         ends = topic.terminated is not None
         before, after = (

@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.ids import EARLIEST, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -228,7 +228,7 @@ def _stored(view: View) -> list[TopicRecord]:
 
 
 def _policies(view: View, topic: TopicRecord, defaults: Policies) -> Policies:
-    return effective(view, TopicName.parse(topic.name), defaults)
+    return effective_policies(view, TopicName.parse(topic.name), defaults)
 
 
 def _is_terminated(topic: TopicRecord) -> bool:

@@ -6,7 +6,7 @@ from pulsar_on_spark.metadata.records import CompactionRecord, SegmentRecord, Tr
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
 
 def horizon_of(record: CompactionRecord | None) -> Position:
@@ -51,4 +51,4 @@ def truncated_before(trim: TrimRecord) -> Position:
 def waiting_bytes(view: View, topic_id: str) -> int:
     """Key and value bytes of the log that are not compacted yet: what a threshold is held against."""
     start = log_start(view, topic_id, view.get(CompactionRecord, topic_id))
-    return waiting(view, topic_id, start, chain.read_limit(view, topic_id)).bytes
+    return count_waiting(view, topic_id, start, chain.read_limit(view, topic_id)).bytes

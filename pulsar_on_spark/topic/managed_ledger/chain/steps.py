@@ -29,7 +29,7 @@ class Waiting:
     enough: Position
 
 
-def waiting(
+def count_waiting(
     view: View,
     topic_id: str,
     start: Position,

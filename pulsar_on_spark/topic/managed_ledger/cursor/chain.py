@@ -60,7 +60,7 @@ class LedgerChain:
         """The next entry that will be readable: no cursor passes it."""
         return Position(LedgerId(self._ledgers[-1]), EntryId(self._ends[-1])) if self._ledgers else EARLIEST
 
-    def grow(self, ledger: LedgerId, end: int) -> None:
+    def grow_ledger(self, ledger: LedgerId, end: int) -> None:
         """Note that the entries of the ledger up to `end` may be read now; it never shrinks.
 
         Raises:
@@ -70,12 +70,12 @@ class LedgerChain:
             raise InvalidArgumentError(f"Ledger {ledger} cannot grow to {end} entries: it is not open at the end.")
         self._ends[-1] = max(end, self._ends[-1])
 
-    def holds(self, ledger: int, entry: int) -> bool:
+    def holds_entry(self, ledger: int, entry: int) -> bool:
         """True if the entry is there and may be read."""
         index = self._index.get(ledger)
         return index is not None and self._extents[index].first <= entry < self._ends[index]
 
-    def stop(self, ledger: int) -> int:
+    def readable_end(self, ledger: int) -> int:
         """Return the end of the readable entries of a visible ledger; 0 of another ledger."""
         index = self._index.get(ledger)
         return 0 if index is None else self._ends[index]
@@ -91,11 +91,11 @@ class LedgerChain:
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
         """Runs [from, to) of readable entries of a ledger from `first` on."""
-        stop = self.stop(ledger)
+        stop = self.readable_end(ledger)
         if first < stop:
             yield first, stop
 
-    def settle(self, ledger: int, entry: int) -> tuple[int, int]:
+    def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
         """Normalize a position: return the equal one that is on an entry, present or future.
 
         Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. A place after the whole
@@ -114,9 +114,9 @@ class LedgerChain:
             entry = self._extents[index].first
         return self._ledgers[index], entry
 
-    def clamp(self, position: Position) -> Position:
-        """Return the nearest place for a cursor: `settle`, and not past the end."""
-        ledger, entry = self.settle(position.ledger, position.entry)
+    def clamp_position(self, position: Position) -> Position:
+        """Return the nearest place for a cursor: `normalize_position`, and not past the end."""
+        ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 
     @property
@@ -124,7 +124,7 @@ class LedgerChain:
         """The first entry that is there, or will be."""
         if not self._ledgers:
             return EARLIEST
-        ledger, entry = self.settle(self._ledgers[0], 0)
+        ledger, entry = self.normalize_position(self._ledgers[0], 0)
         return Position(LedgerId(ledger), EntryId(entry))
 
     def entry_before(self, position: Position) -> Position | None:
@@ -139,7 +139,7 @@ class LedgerChain:
 
     def entries_from(self, ledger: int, entry: int) -> int:
         """Readable entries from a place on."""
-        ledger, entry = self.settle(ledger, entry)
+        ledger, entry = self.normalize_position(ledger, entry)
         index = self._index.get(ledger)
         if index is None:
             return 0

@@ -64,7 +64,7 @@ class Cursor:
         self._snapshot_due = True
         """An owner's first record of an epoch is complete, so that its changes always find a snapshot."""
         self._ledger, self._entry = int(start.mark_delete.ledger), int(start.mark_delete.entry)
-        self._move_to(*chain.settle(self._ledger, self._entry))
+        self._move_to(*chain.normalize_position(self._ledger, self._entry))
 
     @property
     def mark_delete(self) -> Position:
@@ -142,7 +142,7 @@ class Cursor:
         passed = self._is_before_mark(ledger, entry)
         return (not passed and self._narrow(ledger, entry, ack_set, batch_size)) or moved
 
-    def reset(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
+    def reset_position(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
         """Seek, back or forward: forget all acknowledgements and begin a new epoch at a position.
 
         The next record is a snapshot. A move back must be in the cursors table before the client gets its answer.
@@ -159,27 +159,27 @@ class Cursor:
         if epoch <= self._epoch:
             raise InvalidArgumentError(f"Epoch {epoch} of {self._key[1]!r} does not follow {self._epoch}.")
         mask = batch_mask(batch_size) if ack_set else 0
-        at = self._chain.clamp(position)
+        at = self._chain.clamp_position(position)
         self._epoch, self._n = epoch, NO_RECORD
         self._holes, self._news = AckHoles(), AckHoles()
         self._ledger, self._entry = int(at.ledger), int(at.entry)
         self._snapshot_due = True
         unacked = ack_set & mask
-        if unacked != mask and at == position and self._chain.holds(at.ledger, at.entry):
+        if unacked != mask and at == position and self._chain.holds_entry(at.ledger, at.entry):
             self._narrow(at.ledger, at.entry, unacked, batch_size)
 
-    def clamp(self, position: Position) -> Position:
+    def clamp_position(self, position: Position) -> Position:
         """Return the position after a reset to one that may lie outside the chain."""
-        return self._chain.clamp(position)
+        return self._chain.clamp_position(position)
 
-    def follow(self, chain: LedgerChain) -> bool:
+    def apply_chain(self, chain: LedgerChain) -> bool:
         """Continue with another shape of the chain: ledgers have ended, were added, or were trimmed in front.
 
         Returns:
             Whether the mark-delete position moved. Trimmed entries count as acknowledged.
         """
         self._chain = chain
-        return self._move_to(*chain.settle(self._ledger, self._entry))
+        return self._move_to(*chain.normalize_position(self._ledger, self._entry))
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Cursor:
             max_entries: Most entries in all ranges together, which also bounds the ranges.
         """
         place = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
-        ledger, entry = self._chain.settle(*place)
+        ledger, entry = self._chain.normalize_position(*place)
         ranges: list[EntryRange] = []
         left = max_entries
         while left > 0:
@@ -215,8 +215,8 @@ class Cursor:
                 if left == 0:
                     break
             else:
-                stop = max(self._chain.stop(ledger), entry)
-            place = self._chain.settle(ledger, stop)
+                stop = max(self._chain.readable_end(ledger), entry)
+            place = self._chain.normalize_position(ledger, stop)
             if place[0] == ledger:
                 entry = place[1]
                 break
@@ -268,7 +268,7 @@ class Cursor:
         """Return True if the entry is before the mark-delete position; any other entry must exist."""
         if self._is_before_mark(ledger, entry):
             return True
-        if not self._chain.holds(ledger, entry):
+        if not self._chain.holds_entry(ledger, entry):
             raise InvalidArgumentError(
                 f"Entry {ledger}:{entry} is not there to be acknowledged on {self._key[1]!r}: "
                 f"acknowledge what was delivered, the topic ends at {self._chain.end}."
@@ -306,7 +306,7 @@ class Cursor:
         """Step over acknowledged runs, missing entries and ends of ledgers: at most one round for each of them."""
         while True:
             gap = self._holes.take_run(self._ledger, self._entry)
-            ledger, entry = self._chain.settle(self._ledger, gap)
+            ledger, entry = self._chain.normalize_position(self._ledger, gap)
             is_there = ledger == self._ledger and entry == gap
             self._ledger, self._entry = ledger, entry
             if is_there:

@@ -30,7 +30,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import (
     CursorRecord,
     decode_holes,
     encode_holes,
-    replay,
+    replay_records,
 )
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import holes_since, next_epoch
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
@@ -54,15 +54,15 @@ def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHo
     holes = AckHoles()
     start, end = min(positions.values()), max(positions.values())
     of_slot = [positions[slot] for slot in sorted(positions)]
-    ledger, entry = chain.settle(start.ledger, start.entry)
+    ledger, entry = chain.normalize_position(start.ledger, start.entry)
     while (ledger, entry) < (end.ledger, end.entry):
-        stop = min(_end_in(end, ledger, chain.stop(ledger)), entry + _BLOCK)
+        stop = min(_end_in(end, ledger, chain.readable_end(ledger)), entry + _BLOCK)
         if stop > entry:
             read_to = np.array([_end_in(position, ledger, stop) for position in of_slot], np.int64)
             entries = np.arange(entry, stop, dtype=np.int64)
             slots = slots_of_entries(LedgerId(ledger), entry, stop - entry)
             holes.add_many(ledger, entries[entries < read_to[slots]])
-        before, (ledger, entry) = (ledger, entry), chain.settle(ledger, max(stop, entry))
+        before, (ledger, entry) = (ledger, entry), chain.normalize_position(ledger, max(stop, entry))
         if (ledger, entry) == before:
             break
     return holes
@@ -144,7 +144,7 @@ def broker_cursor(
     begun = CursorRecord(
         "snapshot", TopicId(record.topic_id), record.name, owner.epoch, NO_RECORD, begun_at, encode_holes(holes)
     )
-    return replay([begun, *map(CursorRecord.from_row, whole), *journal])
+    return replay_records([begun, *map(CursorRecord.from_row, whole), *journal])
 
 
 def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:

@@ -190,7 +190,7 @@ def decode_holes(data: bytes) -> AckHoles:
     return holes
 
 
-def replay(records: Iterable[CursorRecord]) -> CursorRecord:
+def replay_records(records: Iterable[CursorRecord]) -> CursorRecord:
     """Return the cursor after these records, in any order, with stale ones and repetitions among them.
 
     The newest snapshot counts, with all changes of its epoch. Give the row in the cursors table as well, if there is

@@ -25,7 +25,7 @@ class AttachedBehind:
         """The time until which a topic's past switches are its ration; entries of the past are left out."""
         self._looked_at = -1
 
-    def look(self, view: View, open_topics: Iterable[TopicId]) -> None:
+    def scan_changes(self, view: View, open_topics: Iterable[TopicId]) -> None:
         """Take in what has changed in the metadata since the last look."""
         changed = view.state.chains_since(self._looked_at)
         self._looked_at = view.state.revision
@@ -39,7 +39,7 @@ class AttachedBehind:
         latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
         return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
-    def tried(self, topic_id: TopicId) -> None:
+    def on_switch_requested(self, topic_id: TopicId) -> None:
         """Note that a new ledger was requested; if the topic got none, the next check finds it again if needed."""
         self._topics.discard(topic_id)
 

@@ -70,7 +70,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
     Args:
         root: The root.
         incarnation: The journal's incarnation.
-        give_up: Storage paths that an operator accepts as lost (see `recover`).
+        give_up: Storage paths that an operator accepts as lost (see `recover_incarnation`).
 
     Raises:
         MetadataError, JournalUndecidedError: as `recover_if_dead`.
@@ -95,7 +95,7 @@ def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
             if ledger.incarnation is not None and is_open(view, ledger)
         }
         if owners:
-            DeadBrokers(root).settle(view, owners)
+            DeadBrokers(root).recover_or_wait(view, owners)
     except (PulsarpyError, OSError) as error:
         log.warning("It is not known whether brokers of the topics are alive, readers will look again: %s", error)
 
@@ -115,7 +115,7 @@ class DeadBrokers:
         self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
 
-    def recover(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
+    def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Look at the leases of those that are not CLOSED, now and then; whether one was closed. Never raises."""
         living = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
         now_s = self._clock()
@@ -125,8 +125,8 @@ class DeadBrokers:
         recovered = [self._recover_one(view, each) for each in living]
         return any(recovered)
 
-    def settle(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover like `recover`, and wait for a lease that looks stale until it has run out or is renewed."""
+    def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
+        """Recover like `recover_dead_logs`, and wait until a lease that looks stale has run out or is renewed."""
         waited = False
         while undecided := [each for each in incarnations if self._is_undecided(view, each)]:
             if not waited:
@@ -140,7 +140,7 @@ class DeadBrokers:
             self._watcher.observe_leases()
         if waited:
             self._look_at_s = float("-inf")
-        return self.recover(view, incarnations)
+        return self.recover_dead_logs(view, incarnations)
 
     def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
         """Return True if the incarnation may be dead; its lease is watched for at most one of its durations."""

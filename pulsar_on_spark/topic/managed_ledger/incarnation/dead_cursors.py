@@ -39,7 +39,7 @@ class DeadOwners:
         self._settled: set[IncarnationId] = set()
         self._lock = threading.Lock()
 
-    def settle(self, incarnation: IncarnationId) -> LeaseState:
+    def save_dead_cursors(self, incarnation: IncarnationId) -> LeaseState:
         """Bring a broker's cursor records into the cursors table if it is gone, its journal being recovered before.
 
         Returns:

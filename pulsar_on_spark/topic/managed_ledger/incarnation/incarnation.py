@@ -132,7 +132,7 @@ class Incarnation:
             made._require_alive()
         except BaseException:
             made._reason = made._reason or "its start was cut off"
-            made.journal.abandon()
+            made.journal.abandon_log()
             made._lease.stop()
             raise
         made._polling = asyncio.create_task(made._poll())
@@ -180,10 +180,10 @@ class Incarnation:
         self._require_alive()
         retired = self._retire(topic_ids)
         for ledger in retired:
-            await ledger.drained()
+            await ledger.wait_until_drained()
         await self._close_retired()
 
-    async def terminate(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
+    async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
         """Accept no more entries of a topic, and close its ledger in the same commit.
 
         Args:
@@ -204,7 +204,7 @@ class Incarnation:
             self._retire([topic_id])
             retired = [each for each in self._retired if each.part.topic_id == topic_id]
             for ledger in retired:
-                await ledger.drained()
+                await ledger.wait_until_drained()
             found = await self._commit(
                 closes=[ledger.closed() for ledger in retired], terminations=[Termination(part, ends)]
             )
@@ -213,12 +213,12 @@ class Incarnation:
             raise found.refused[topic_id]
         return found.terminated[topic_id]
 
-    async def drained(self, topic_id: TopicId) -> None:
+    async def wait_until_drained(self, topic_id: TopicId) -> None:
         """Wait until the outcome of every entry of a topic is known; nothing may be appended to it meanwhile."""
         own = self._ledgers.get(topic_id)
         for ledger in [*([own] if own is not None else []), *self._retired]:
             if ledger.part.topic_id == topic_id:
-                await ledger.drained()
+                await ledger.wait_until_drained()
 
     def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
         """Stop appending to the topics' ledgers and queue them for closing."""
@@ -304,7 +304,7 @@ class Incarnation:
 
     # -- the metadata's news -------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def scan_metadata(self) -> None:
         """Look at the metadata now and not only at the next poll: Spark has attached something to one of the topics."""
         self._asked_to_look.set()
 
@@ -344,7 +344,7 @@ class Incarnation:
     def _look(self) -> IncarnationRecord | None:
         """Read this incarnation's record; note paths, and ledgers after which Spark attached others. In a thread."""
         view = self._path_news.fresh_view()
-        self._attached_behind.look(view, list(self._ledgers))
+        self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:
@@ -358,7 +358,7 @@ class Incarnation:
             found = await self._commits.open(due)
             for part in due:
                 topic_id = TopicId(part.topic_id)
-                self._attached_behind.tried(topic_id)
+                self._attached_behind.on_switch_requested(topic_id)
                 if topic_id not in found.opened:
                     continue
                 opened = OpenLedger(part, found.opened[topic_id])

@@ -46,7 +46,7 @@ class OpenLedger:
         """The ledger to commit as closed; once it is retired and drained."""
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until the outcome of every entry is known; nothing may be appended meanwhile."""
         if self.outstanding:
             drained = asyncio.Event()
@@ -58,7 +58,7 @@ class OpenLedger:
         if self.outstanding:
             self._awaiting.append(drained)
 
-    def settle(self, entries: int) -> None:
+    def count_outcomes(self, entries: int) -> None:
         """Count this many outcomes."""
         self.outstanding -= entries
         if not self.outstanding and self._awaiting:
@@ -78,4 +78,4 @@ class Appended(NamedTuple, Generic[_C_co]):
 def settle_entries(entries: Iterable[Appended[object]]) -> None:
     """Count the outcomes of these entries at their ledgers. The sink of entries calls it, once for each."""
     for ledger, count in Counter(map(_ledger_of, entries)).items():
-        ledger.settle(count)
+        ledger.count_outcomes(count)

@@ -78,7 +78,7 @@ class PathNews:
     def _seems_well(self, path: StoragePath, reason: str) -> bool:
         if not self._trials.may_try(path.path_id) or not self._trials.try_out(path, reason).is_well:
             return False
-        self._trials.tried(path.path_id)
+        self._trials.record_trial(path.path_id)
         return True
 
     def tell(self, journal: Journal) -> None:
@@ -86,7 +86,7 @@ class PathNews:
         for path_id in self._to_leave:
             self._known.discard(path_id)
             self._failed.discard(path_id)
-            journal.withdraw(path_id)
+            journal.withdraw_path(path_id)
         for path in self._offers:
             self._known.add(path.path_id)
             self._failed.discard(path.path_id)

@@ -15,7 +15,7 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import BacklogQuotaExceededError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import BacklogQuotaPolicy
 from pulsar_on_spark.topic.managed_ledger.quotas.ages import oldest_publish_ms
 from pulsar_on_spark.topic.managed_ledger.quotas.quotas import BacklogMeasure, exceeded, has_quota
@@ -36,7 +36,7 @@ def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> Non
     limited = [
         (record, policies)
         for record in (view.get(TopicRecord, name) for name in topics)
-        if record is not None and has_quota(policies := effective(view, TopicName.parse(record.name)))
+        if record is not None and has_quota(policies := effective_policies(view, TopicName.parse(record.name)))
     ]
     if not limited:
         return

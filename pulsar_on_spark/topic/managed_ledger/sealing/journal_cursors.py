@@ -37,7 +37,7 @@ class CursorsInFrames:
             self.begin, self._ranks = begin, {}
         self.end = end
 
-    def take(self, frames: Iterable[Frame]) -> None:
+    def add_frames(self, frames: Iterable[Frame]) -> None:
         """Note frames; any that do not follow the ones before start a new run.
 
         Raises:
@@ -52,7 +52,7 @@ class CursorsInFrames:
                 for record in cursor_records(frame):
                     ranks[record.cursor_key] = max(record.rank, ranks.get(record.cursor_key, record.rank))
 
-    def within(self, begin: FrameNumber, end: FrameNumber) -> Mapping[CursorKey, Rank] | None:
+    def newest_within(self, begin: FrameNumber, end: FrameNumber) -> Mapping[CursorKey, Rank] | None:
         """The newest record of each subscription in frames [begin, end); None if they were not all looked at."""
         if begin < self.begin or end > self.end:
             return None
@@ -63,7 +63,7 @@ class CursorsInFrames:
                     newest[key] = max(rank, newest.get(key, rank))
         return newest
 
-    def forget(self, before: FrameNumber) -> None:
+    def forget_frames(self, before: FrameNumber) -> None:
         """Forget frames below `before`."""
         self.begin = max(self.begin, min(before, self.end))
         for number in [number for number in self._ranks if number < before]:
@@ -71,7 +71,7 @@ class CursorsInFrames:
 
 
 def cursor_records(frame: Frame) -> list[CursorRecord]:
-    """The records of a CURSOR frame (raises as `CursorsInFrames.take`)."""
+    """The records of a CURSOR frame (raises as `CursorsInFrames.add_frames`)."""
     return [decode(record) for _, record in frame.cursor_records()]
 
 

@@ -85,7 +85,7 @@ class JournalFrames:
         frame = reader.next()
         if frame is not None:
             _, file = reader.source
-            file.forget(reader.offset)  # it is sealed next, and read as a segment from then on
+            file.drop_cached_bytes(reader.offset)  # it is sealed next, and read as a segment from then on
         if frame is None and reader.walk.is_stuck:
             causes = "; ".join(reader.problems[-3:]) or "no file that the record names has it"
             self.close()

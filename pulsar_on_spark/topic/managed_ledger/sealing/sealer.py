@@ -282,7 +282,7 @@ class _Pass:
 
     def _add(self, frames: list[Frame]) -> None:
         sealer = self._sealer
-        sealer.cursors.take(frames)
+        sealer.cursors.add_frames(frames)
         found = entries_of(frames)
         counts = {} if found is None else dict(zip(found.ledgers.tolist(), found.counts.tolist(), strict=True))
         known = sealer._known(counts)

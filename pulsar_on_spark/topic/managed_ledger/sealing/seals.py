@@ -135,7 +135,7 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
         moved |= _topic_keys(view, lost)
         if segments:
             committed = WriteRecord(write_id=sealed.write_id, status="committed", decided_at=now)
-            puts += [sealed.written.record(sealed.write_id), committed, *segments]
+            puts += [sealed.written.file_record(sealed.write_id), committed, *segments]
             moved[keys.write_bucket(sealed.write_id)] = None
     return Change(puts=puts, keys=moved)
 
@@ -226,14 +226,14 @@ def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tup
     end = max([ledger.entries or 0, sealed, *named])
     lost = (*ledger.lost, LostEntries(ledger_id=ledger.ledger_id, first=sealed, end=end))
     if end > sealed:
-        if not given_up.explains(map(_entries, lost)):
+        if not given_up.explains_gaps(map(_entries, lost)):
             raise MetadataError(
                 f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
                 f"and sealed are {sealed}: restore the metadata of this root."
             )
         return lost
     one_more = EntryRange(LedgerId(ledger.ledger_id), sealed, EntryId(sealed + 1))
-    may_be_longer = ledger.entries is None and given_up.explains([*map(_entries, ledger.lost), one_more])
+    may_be_longer = ledger.entries is None and given_up.explains_gaps([*map(_entries, ledger.lost), one_more])
     return lost if may_be_longer else ledger.lost
 
 
@@ -260,7 +260,7 @@ def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[Segm
         ledger = view.get(LedgerRecord, f"{segment.topic_id}/{ledger_id:020d}")
         assert ledger is not None, "segments of deleted topics are left out"
         lost = (*ledger.lost, LostEntries(ledger_id=ledger_id, first=end, end=first))
-        if first < end or not given_up.explains(map(_entries, lost)):
+        if first < end or not given_up.explains_gaps(map(_entries, lost)):
             raise MetadataError(
                 f"Entry {ledger_id}:{first} in frames {span.begin} to {span.end - 1} of incarnation {span.incarnation} "
                 f"does not follow {end}, the end of what is sealed: restore the metadata of this root."

@@ -141,14 +141,14 @@ class Trimmer:
     # -- cursor records ------------------------------------------------------------------------------------------------
 
     def _is_snapshotted(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> bool:
-        ranks = self._cursors.within(begin, end)
+        ranks = self._cursors.newest_within(begin, end)
         if ranks is None:
             seen = CursorsInFrames(begin, begin)
             for frame in self._frames(found, begin, end):
                 _pass_given_up(seen, found)
-                seen.take([frame])
+                seen.add_frames([frame])
             _pass_given_up(seen, found)
-            ranks = seen.within(begin, end)
+            ranks = seen.newest_within(begin, end)
             assert ranks is not None, "all frames were looked at"
         self._waiting = tuple(self._waiting_for(ranks))
         return not self._waiting
@@ -179,7 +179,7 @@ class Trimmer:
             elif copy not in self._deleted and (path := paths.get(copy.path)) is not None:
                 count += self._delete_file(path, copy)
         before = deleted_before(found.record, found.seal.trimmed_before, self._deleted)
-        self._cursors.forget(before)
+        self._cursors.forget_frames(before)
         self._committed(lambda view: decide_prune(view, self._incarnation, self._deleted))
         after = self._root.store.view(durable=True)
         is_cleared = sealed_log(after, self._incarnation) is None

@@ -123,7 +123,7 @@ class StreamOffset:
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
 
-    def before(self) -> StreamOffset:
+    def before_batch(self) -> StreamOffset:
         """Return the offset before its batch was read: the position of a batch that may have to run again."""
         topics = {
             name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
@@ -131,7 +131,7 @@ class StreamOffset:
         }
         return replace(self, topics=topics)
 
-    def reconcile(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
+    def reconcile_topics(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
         """The offset for the topics that exist now, by full name: new ones start at earliest, others are dropped.
 
         If there is nothing to read then, return Spark's own start, not this offset: its text may be new.

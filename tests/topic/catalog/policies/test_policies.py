@@ -14,7 +14,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFound
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies, namespace_policies, topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import (
     FIELDS,
     BacklogQuota,
@@ -37,16 +37,16 @@ def test_a_topic_over_its_namespace_over_the_broker(root: Root) -> None:
     root.create_topic("t", 2)
     name = TopicName.parse("t")
     told = Policies(message_ttl=7, max_producers_per_topic=3)
-    assert effective(root.store.view(), name, told) == told
+    assert effective_policies(root.store.view(), name, told) == told
 
     set_namespace_policies(root, "public/default", {"retention": DAY, "message_ttl": 60})
     set_topic_policies(root, name, {"message_ttl": 5})
 
     view = root.store.view()
     for each in (name, name.partition(1)):
-        found = effective(view, each, told)
+        found = effective_policies(view, each, told)
         assert (found.retention, found.message_ttl, found.max_producers_per_topic) == (DAY, 5, 3)
-    assert effective(view, TopicName.parse("other"), told).message_ttl == 60
+    assert effective_policies(view, TopicName.parse("other"), told).message_ttl == 60
     assert namespace_policies(view, "public/default") == {"retention": DAY, "message_ttl": 60}
     assert topic_policies(view, name.partition(0)) == {"message_ttl": 5}
 
@@ -86,7 +86,7 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
         "subscription_types_enabled": ["Exclusive", "Shared"],
         "schema_compatibility_strategy": "BACKWARD",
     }
-    found = effective(view, TopicName.parse("t"))
+    found = effective_policies(view, TopicName.parse("t"))
     assert found.backlog_quota_size == BacklogQuota(limit_size=1024, policy=BacklogQuotaPolicy.EXCEPTION)
 
 

@@ -50,15 +50,15 @@ def test_places_are_those_of_a_list(made: tuple[CompactedChain, list[Place], Pla
     place = min(place, end)
     assert chain.end == position(end)
     following = [each for each in there if each >= place]
-    assert chain.settle(*place) == (following[0] if following else end)
-    assert chain.clamp(position(place)) == position(following[0] if following else end)
+    assert chain.normalize_position(*place) == (following[0] if following else end)
+    assert chain.clamp_position(position(place)) == position(following[0] if following else end)
     assert chain.start == position(there[0] if there else end)
     before = [each for each in there if each < place]
     assert chain.entry_before(position(place)) == (position(before[-1]) if before else None)
     assert chain.entries_from(*place) == len(following)
     runs = [(place[0], entry) for first, stop in chain.runs(*place) for entry in range(first, stop)]
     assert runs == [each for each in following if each[0] == place[0]]
-    assert all(chain.holds(*each) for each in there)
+    assert all(chain.holds_entry(*each) for each in there)
 
 
 @given(chains(), st.data())

@@ -64,7 +64,7 @@ def log(root: Root, reach: Position = EARLIEST) -> list[messages.Message]:
     """All messages that are readable, in order; those below `reach` are known to be."""
     part = part_of(root)
     with closing(Tail(root)) as tail:  # the copy that is looked at first may be behind
-        return messages.read(root, "t", view=tail.look([part], reach={part.topic_id: reach}))
+        return messages.read(root, "t", view=tail.read_view([part], reach={part.topic_id: reach}))
 
 
 def newest(found: list[messages.Message]) -> dict[MessageId, bytes]:
@@ -308,7 +308,7 @@ def test_truncated_messages_that_still_exist_are_not_compacted(root: Root, broke
     end = Position(LedgerId(broker.acknowledged_ids[0].ledger), EntryId(1))
     part = part_of(root)
     with closing(Tail(root)) as tail:  # the copy that is looked at first may be behind
-        assert read_limit(tail.look([part], reach={part.topic_id: end}), part.topic_id) == end
+        assert read_limit(tail.read_view([part], reach={part.topic_id: end}), part.topic_id) == end
     truncate(root.store, NAME, end)
     assert compact(root, "t", reach=end)[0].outcome == "unchanged"
     messages.write(root, "t", [b"2"], [b"b"])

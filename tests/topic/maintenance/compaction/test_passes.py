@@ -109,7 +109,7 @@ def compacted(source: Source, *, retain_null_key: bool = False, shares: int = 1)
     for number in range(shares):
         keys = NewestOfKeys(places, retain_null_key=retain_null_key, share=Share(number, shares))
         for ledger, rows in source:
-            keys.take(ledger, 0, rows.select(COLUMNS))
+            keys.add_rows(ledger, 0, rows.select(COLUMNS))
         found.append(keys.finish())
     survivors = np.unique(np.concatenate(found))
     kept = [
@@ -235,6 +235,6 @@ def test_a_share_with_too_many_keys_raises() -> None:
     keys = NewestOfKeys(Places({LedgerId(1): 2000}), max_bytes=1000)
     rows = make_rows([b"v"] * 1000, [b"key %d" % number for number in range(1000)])
     cut = cut_entries(rows, 0, "t").batch.select(COLUMNS)
-    keys.take(LedgerId(1), 0, cut)
+    keys.add_rows(LedgerId(1), 0, cut)
     with pytest.raises(TooManyKeysError):
         keys.finish()

@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
-from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, discard, restore, work
+from pulsar_on_spark.topic.maintenance.repair.worker import Restored, carry_out_plans, commit, discard, restore
 from tests.kit import messages
 from tests.topic.maintenance.repair.conftest import assert_consistent, assert_whole, files
 
@@ -59,7 +59,7 @@ def test_two_workers_with_one_plan(spread: Root) -> None:
     storage_paths.drain(spread, 0)
     todo = plans(spread)
     assert todo
-    at_once = [threading.Thread(target=work, args=(Root.open(spread.path), todo)) for _ in range(3)]
+    at_once = [threading.Thread(target=carry_out_plans, args=(Root.open(spread.path), todo)) for _ in range(3)]
     for thread in at_once:
         thread.start()
     for thread in at_once:
@@ -89,7 +89,7 @@ def test_a_file_that_was_collected_meanwhile_stays_gone(spread: Root) -> None:
     todo = plans(spread)
     spread.delete_topic("t")
     maintain(spread, Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
-    done = work(spread, todo)
+    done = carry_out_plans(spread, todo)
     assert (done.restored, done.moved, done.lost) == (0, 0, ())
     maintain(spread, Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
     assert files(spread) == []
@@ -156,7 +156,7 @@ def test_a_failing_target_is_marked_and_another_one_used(spread: Root) -> None:
     bad = todo[0].targets[0]
     directory = spread.storage_paths(spread.store.view())[bad].directory
     (directory / "pulsarpy-path.json").rename(directory / "away")
-    done = work(spread, todo)
+    done = carry_out_plans(spread, todo)
     assert any("pulsarpy-path.json" in problem for problem in done.problems)
     assert [path.state for path in spread.status().paths if path.path_id == bad] == ["read-only"]
     (directory / "away").rename(directory / "pulsarpy-path.json")

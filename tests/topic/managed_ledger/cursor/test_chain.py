@@ -31,31 +31,31 @@ def chain() -> LedgerChain:
     ],
 )
 def test_equal_places_have_one_form(place: tuple[int, int], settled: tuple[int, int]) -> None:
-    assert chain().settle(*place) == settled
+    assert chain().normalize_position(*place) == settled
 
 
 def test_the_visible_end_is_that_of_the_open_ledger_and_grows_with_it() -> None:
     found = chain()
     assert found.end == Position(LedgerId(8), EntryId(2))
     assert [found.entries_from(*place) for place in ((0, 0), (3, 9), (8, 1), (8, 2), (9, 0))] == [8, 3, 1, 0, 0]
-    assert [found.holds(*place) for place in ((3, 3), (3, 4), (8, 1), (8, 2), (9, 0))] == [0, 1, 1, 0, 0]
-    found.grow(LedgerId(8), 5)
-    found.grow(LedgerId(8), 4)
-    assert (found.end.entry, found.entries_from(8, 1), found.stop(8), found.stop(9)) == (5, 4, 5, 0)
+    assert [found.holds_entry(*place) for place in ((3, 3), (3, 4), (8, 1), (8, 2), (9, 0))] == [0, 1, 1, 0, 0]
+    found.grow_ledger(LedgerId(8), 5)
+    found.grow_ledger(LedgerId(8), 4)
+    assert (found.end.entry, found.entries_from(8, 1), found.readable_end(8), found.readable_end(9)) == (5, 4, 5, 0)
     for place in ((9, 9), (99, 0)):
-        assert found.clamp(Position(LedgerId(place[0]), EntryId(place[1]))) == found.end
+        assert found.clamp_position(Position(LedgerId(place[0]), EntryId(place[1]))) == found.end
 
 
 def test_an_empty_chain_leaves_every_place_unchanged() -> None:
     empty = LedgerChain()
-    assert (empty.end, empty.settle(4, 2), empty.entries_from(0, 0)) == (EARLIEST, (4, 2), 0)
-    assert empty.clamp(Position(LedgerId(4), EntryId(2))) == EARLIEST
+    assert (empty.end, empty.normalize_position(4, 2), empty.entries_from(0, 0)) == (EARLIEST, (4, 2), 0)
+    assert empty.clamp_position(Position(LedgerId(4), EntryId(2))) == EARLIEST
 
 
 def test_impossible_values_are_refused() -> None:
     for ledger, end in ((3, 11), (9, 8)):
         with pytest.raises(InvalidArgumentError, match="not open at the end"):
-            chain().grow(LedgerId(ledger), end)
+            chain().grow_ledger(LedgerId(ledger), end)
     with pytest.raises(InvalidArgumentError, match="by id"):
         LedgerChain([LedgerExtent(LedgerId(2), 1, True), LedgerExtent(LedgerId(2), 1, True)])
     with pytest.raises(InvalidArgumentError, match="cannot hold"):

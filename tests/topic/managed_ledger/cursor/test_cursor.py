@@ -14,7 +14,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
-from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, decode, encode, replay
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, decode, encode, replay_records
 
 TOPIC = TopicId("0123456789abcdef" * 2)
 MAX_ENTRIES = 40
@@ -102,7 +102,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.ledgers[0].sizes = sizes
         self.cursor = Cursor(self.chain(), begin())
         self.shared = self.chain()
-        self.cursor.follow(self.shared)
+        self.cursor.apply_chain(self.shared)
         self.record()  # an owner's first record exists before anything is acknowledged to clients
 
     # -- what the topic does ---------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class CursorMachine(RuleBasedStateMachine):
     def publish(self, sizes: list[int]) -> None:
         last = self.visible()[-1]
         last.sizes += sizes
-        self.shared.grow(LedgerId(last.id), len(last.sizes))
+        self.shared.grow_ledger(LedgerId(last.id), len(last.sizes))
 
     @precondition(lambda self: len(self.ledgers) < MAX_LEDGERS)
     @rule(behind=st.lists(BATCH_SIZES, max_size=4))
@@ -140,7 +140,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     def follow(self) -> None:
         self.shared = self.chain()
-        self.cursor.follow(self.shared)
+        self.cursor.apply_chain(self.shared)
 
     # -- what clients do -------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class CursorMachine(RuleBasedStateMachine):
         index = data.draw(st.integers(0, size - 1))
         self.epoch += 1
         ack_set = (1 << size) - (1 << index) if index else 0
-        self.cursor.reset(at(ledger, entry), self.epoch, ack_set, size)
+        self.cursor.reset_position(at(ledger, entry), self.epoch, ack_set, size)
         self.acked = self.before(ledger, entry) | {(ledger, entry, i) for i in range(index)}
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class CursorMachine(RuleBasedStateMachine):
             self.record()
         records = [decode(data) for _, data in self.journal] * 2 + [self.row] * (self.row is not None)
         order.shuffle(records)  # type: ignore[attr-defined]
-        start = replay(records)
+        start = replay_records(records)
         if hand_over:
             self.epoch += 1
             start = start.begun(self.epoch)
@@ -267,7 +267,7 @@ def test_mark_delete_steps_over_acknowledged_runs_ledger_ends_and_empty_ledgers(
     assert ack(cursor, (1, 0)) == [True]
     assert (cursor.mark_delete, cursor.backlog_entries) == (at(7, 0), 1)
     assert ack(cursor, (7, 0), (1, 2)) == [True, False]
-    chain.grow(LedgerId(7), 2)
+    chain.grow_ledger(LedgerId(7), 2)
     assert (cursor.mark_delete, cursor.backlog_entries) == (at(7, 1), 1)
 
 
@@ -283,9 +283,9 @@ def test_the_last_message_of_a_batch_acknowledges_the_entry_also_from_another_re
     assert first is not None
     assert half is not None
     assert rest is not None
-    again = Cursor(chain, replay([first, rest]))
+    again = Cursor(chain, replay_records([first, rest]))
     assert again.is_acked(LedgerId(1), EntryId(1))  # a change does not need the one before it
-    again = Cursor(chain, replay([half, first]))
+    again = Cursor(chain, replay_records([half, first]))
     assert again.ack_set(LedgerId(1), EntryId(1)) == 0b101
 
 
@@ -296,7 +296,7 @@ def test_delivery_waits_at_an_open_ledger_until_it_closes() -> None:
     assert (found.ranges, found.next) == ((EntryRange(LedgerId(1), 0, 2),), at(1, 2))
     with pytest.raises(InvalidArgumentError, match="not there"):
         ack(cursor, (2, 0))
-    cursor.follow(LedgerChain([replace(shape[0], ended=True), shape[1]]))
+    cursor.apply_chain(LedgerChain([replace(shape[0], ended=True), shape[1]]))
     assert cursor.deliverable(found.next, 100).ranges == (EntryRange(LedgerId(2), 0, 5),)
 
 
@@ -304,11 +304,11 @@ def test_a_trimmed_ledger_in_front_moves_the_cursor_and_is_recorded() -> None:
     cursor = Cursor(LedgerChain([extent(1, 3), extent(2, 4)]), begin())
     cursor.take_change(0)
     ack(cursor, (2, 1))
-    assert cursor.follow(LedgerChain([extent(2, 4, first=1)]))
+    assert cursor.apply_chain(LedgerChain([extent(2, 4, first=1)]))
     change = cursor.take_change(1)
     assert change is not None
     assert (change.mark_delete, cursor.mark_delete, cursor.backlog_entries) == (at(2, 2), at(2, 2), 2)
-    assert not cursor.follow(LedgerChain([extent(2, 4, first=1)]))
+    assert not cursor.apply_chain(LedgerChain([extent(2, 4, first=1)]))
     assert not cursor.unrecorded
 
 
@@ -318,13 +318,13 @@ def test_a_seek_forgets_all_acknowledgements_and_begins_a_new_epoch(seek: Positi
     first = cursor.take_change(5)
     ack(cursor, *product((1,), range(3)), (2, 3))
     before = cursor.take_change(6)
-    cursor.reset(seek, 2)
+    cursor.reset_position(seek, 2)
     change = cursor.take_change(6)  # in the same frame: the epoch ranks it
     assert first is not None
     assert before is not None
     assert change is not None
     assert (change.kind, change.rank, change.mark_delete) == ("snapshot", (2, 6), lands)
-    assert replay([change, before, first]).mark_delete == lands
+    assert replay_records([change, before, first]).mark_delete == lands
     assert not cursor.is_acked(LedgerId(2), EntryId(3)) or lands == at(2, 4)
 
 
@@ -343,9 +343,9 @@ def test_impossible_acknowledgements_are_refused_and_change_nothing() -> None:
         with pytest.raises(InvalidArgumentError, match="batch"):
             cursor.acknowledge_through(LedgerId(1), EntryId(1), 1, batch_size)
         with pytest.raises(InvalidArgumentError, match="batch"):
-            cursor.reset(at(1, 1), 5, 1, batch_size)
+            cursor.reset_position(at(1, 1), 5, 1, batch_size)
     with pytest.raises(InvalidArgumentError, match="Epoch 4"):
-        cursor.reset(at(1, 1), 4)
+        cursor.reset_position(at(1, 1), 4)
     assert not cursor.unrecorded
     assert (cursor.mark_delete, cursor.backlog_entries, cursor.epoch) == (at(1, 0), 3, 4)
     ack(cursor, (1, 0))

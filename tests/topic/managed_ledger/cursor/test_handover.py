@@ -60,7 +60,7 @@ def unread(positions: Mapping[int, Position]) -> set[tuple[int, int]]:
     """By asking for each entry: those of a slot that are at or behind its position."""
     found = set()
     for ledger in (2, 5):
-        slots = slots_of_entries(LedgerId(ledger), 0, CHAIN.stop(ledger)).tolist()
+        slots = slots_of_entries(LedgerId(ledger), 0, CHAIN.readable_end(ledger)).tolist()
         found |= {(ledger, entry) for entry, slot in enumerate(slots) if at(ledger, entry) >= positions[slot]}
     return found
 

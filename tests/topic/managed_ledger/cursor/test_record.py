@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import (
     decode_holes,
     encode,
     encode_holes,
-    replay,
+    replay_records,
 )
 
 TOPIC = TopicId("0123456789abcdef" * 2)
@@ -153,7 +153,7 @@ def test_unstorable_records_are_refused() -> None:
 def test_replay_takes_the_newest_epoch_and_never_changes_without_their_snapshot() -> None:
     base, change = LONG, replace(SAMPLE, n=301)
     stale = replace(SAMPLE, epoch=2, n=999, mark_delete=Position(LedgerId(8), EntryId(0)))
-    found = replay([change, stale, base, change])
+    found = replay_records([change, stale, base, change])
     assert (found.kind, found.rank, found.mark_delete) == ("snapshot", (3, 301), SAMPLE.mark_delete)
     holes = decode_holes(found.ack_holes)
     assert holes.is_acked(7, 131)
@@ -161,15 +161,15 @@ def test_replay_takes_the_newest_epoch_and_never_changes_without_their_snapshot(
     assert holes.ack_set(8, 1) == 6
     for records in ([change], [base, replace(change, epoch=4)]):
         with pytest.raises(CorruptCursorError, match="no snapshot"):
-            replay(records)
+            replay_records(records)
     for mixed in ([], [base, replace(base, subscription="other")]):
         with pytest.raises(InvalidArgumentError, match="cursors cannot"):
-            replay(mixed)
+            replay_records(mixed)
 
 
 def test_a_replay_drops_holes_before_the_mark_delete_position() -> None:
     change = replace(SAMPLE, n=302, mark_delete=Position(LedgerId(8), EntryId(2)), ack_holes=b"")
-    assert replay([LONG, change]).ack_holes == b""
+    assert replay_records([LONG, change]).ack_holes == b""
 
 
 def test_a_snapshot_is_kept_in_the_cursors_table(root: Root) -> None:

@@ -221,7 +221,7 @@ def test_a_ledger_is_not_switched_and_opened_in_one_commit(root: Root, monkeypat
             await running.open_ledgers([part])
 
         async def both() -> None:
-            running._attached_behind.look(root.store.view(), list(running.ledgers))
+            running._attached_behind.scan_changes(root.store.view(), list(running.ledgers))
             await asyncio.gather(running._switch(time.monotonic()), unload_and_open())
 
         asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
@@ -251,7 +251,7 @@ def test_a_look_during_the_stop_does_not_delay_it(root: Root, monkeypatch: pytes
 
     async def look_and_stop(running: incarnation.Incarnation) -> None:
         await asyncio.sleep(0.01)  # it waits for the next look
-        running.look()
+        running.scan_metadata()
         for _ in range(turns):
             await asyncio.sleep(0)
         async with asyncio.timeout(10):
@@ -347,7 +347,7 @@ def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypat
 
         messages.write(root, "t", [b"spark"])
         publishing = asyncio.run_coroutine_threadsafe(publish_on(), broker._loop)
-        broker._loop.call_soon_threadsafe(running.look)
+        broker._loop.call_soon_threadsafe(running.scan_metadata)
         publishing.result(60)
         assert [each.incarnation is not None for each in ledgers(root)] == [True, False, True]
 

@@ -14,14 +14,14 @@ PART = TopicPart("persistent://public/default/t", "0123456789abcdef" * 2, -1)
 def test_all_waiters_get_the_last_outcome() -> None:
     async def scene() -> None:
         ledger = OpenLedger(PART, LedgerId(1), next=2, outstanding=2)
-        waiting = [asyncio.create_task(ledger.drained()) for _ in range(3)]
+        waiting = [asyncio.create_task(ledger.wait_until_drained()) for _ in range(3)]
         await asyncio.sleep(0)
-        ledger.settle(1)
+        ledger.count_outcomes(1)
         await asyncio.sleep(0)
         assert not any(task.done() for task in waiting)
-        ledger.settle(1)
+        ledger.count_outcomes(1)
         await asyncio.wait_for(asyncio.gather(*waiting), 60)
-        await ledger.drained()
+        await ledger.wait_until_drained()
 
     asyncio.run(scene())
 
@@ -36,9 +36,9 @@ def test_a_retired_ledger_wakes_its_closer_at_the_last_outcome() -> None:
     drained = asyncio.Event()
     ledger = OpenLedger(PART, LedgerId(1), next=2, outstanding=2)
     ledger.retire(drained)
-    ledger.settle(1)
+    ledger.count_outcomes(1)
     assert not drained.is_set()
-    ledger.settle(1)
+    ledger.count_outcomes(1)
     assert drained.is_set()
     drained.clear()
     OpenLedger(PART, LedgerId(2)).retire(drained)

@@ -100,7 +100,7 @@ def test_a_leading_gap_is_reported_to_a_reader_that_may_continue(
     damage(log, 0, HEADER_BYTES // 2)
     part = messages.target(log.root, "a").parts[0]
     with closing(Tail(log.root, fail_on_data_loss=False)) as tail:
-        seen = tail.look([part])
+        seen = tail.read_view([part])
     plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
     assert next(each.first for each in plan.slices) == 8
     assert [loss.reason for loss in plan.losses] == [f"entries 0:0 to {log.ledger('a')}:8 are gone"]
@@ -187,7 +187,7 @@ def test_an_open_ledger_of_a_journal_that_lost_its_end_with_paths_may_be_longer(
     messages.write(root, "a", [b"later"])
     part = messages.target(root, "a").parts[0]
     with closing(Tail(root)) as tail:
-        seen = tail.look([part])
+        seen = tail.read_view([part])
     plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
     assert ([(each.first, each.end) for each in plan.slices], len(plan.losses)) == ([(0, 2), (0, 1)], 1)
     seal(log)

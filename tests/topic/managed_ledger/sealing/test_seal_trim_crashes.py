@@ -125,7 +125,7 @@ def readable(root: Root, topic: str) -> list[bytes]:
     """Every message of a topic, from segments and the journal."""
     (part,) = messages.target(root, topic).parts
     tail = Tail(root)
-    seen = tail.look([part])
+    seen = tail.read_view([part])
     tail.close()
     plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
     assert not plan.losses, plan.losses

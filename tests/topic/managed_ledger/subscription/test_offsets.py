@@ -137,7 +137,7 @@ def test_whether_an_offset_was_read_under_a_subscription(offset: StreamOffset, s
 
 def test_the_offset_before_a_batch_excludes_it() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 2), at(1, 7))}, "s")
-    assert offset.before() == StreamOffset("c", {T: whole(at(1, 2), at(1, 2))}, "s")
+    assert offset.before_batch() == StreamOffset("c", {T: whole(at(1, 2), at(1, 2))}, "s")
 
 
 TOPIC = {"id": "a", "epoch": 1, "from": [1, 2], "to": [1, 7]}
@@ -207,18 +207,18 @@ def test_the_next_offset_is_the_start_verbatim_without_new_messages() -> None:
 
 def test_topics_that_appear_start_at_earliest_and_those_that_vanish_are_named() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5))})
-    same, changes = offset.reconcile({T: TopicId("a" * 32)})
+    same, changes = offset.reconcile_topics({T: TopicId("a" * 32)})
     assert same is offset
     assert changes.appeared == changes.vanished == ()
 
-    changed, changes = offset.reconcile({U: TopicId("b" * 32)})
+    changed, changes = offset.reconcile_topics({U: TopicId("b" * 32)})
     assert (changes.appeared, changes.vanished) == ((U,), (T,))
     assert changed.topics == {U: TopicOffset(TopicId("b" * 32), FROM_EARLIEST)}
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5))})
-    changed, changes = offset.reconcile({T: TopicId("b" * 32)})
+    changed, changes = offset.reconcile_topics({T: TopicId("b" * 32)})
     assert changes.appeared == changes.vanished == (T,)
     assert changed.topics == {T: TopicOffset(TopicId("b" * 32), FROM_EARLIEST)}
 

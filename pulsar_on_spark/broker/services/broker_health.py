@@ -1,4 +1,4 @@
-"""The broker's vital signs, for metrics and probes: its clients, its health, and the delay of its event loop."""
+"""The broker's health, for metrics and probes: its clients, its health, and the delay of its event loop."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Clients(Protocol):
         """Count the open connections."""
 
 
-class Vitals:
-    """The broker's vital signs.
+class BrokerHealth:
+    """The broker's health.
 
     Args:
         services: The broker's parts.
