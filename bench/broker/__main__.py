@@ -18,10 +18,9 @@ from rich.table import Table
 
 from bench.broker.load import Load
 from bench.broker.measures import MEASURES, Bench, Figures
-from bench.broker.targets import Peer, Target, our_broker
+from bench.broker.targets import Peer, Protection, Target, our_broker
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
-from tests.kit.tls_files import TlsFiles
 
 _REST_PERCENT: Final = 15.0
 _REST_S: Final = 2.0
@@ -33,7 +32,9 @@ def main(
     quorum: Annotated[list[str] | None, typer.Option(help="Our broker's quorum (may be repeated).")] = None,
     peer: Annotated[str | None, typer.Option(help="Another broker's service URL, on this machine.")] = None,
     ours: Annotated[bool, typer.Option(help="Measure ours.")] = True,
-    tls: Annotated[bool, typer.Option(help="Measure ours over TLS, too.")] = False,
+    protection: Annotated[
+        list[Protection] | None, typer.Option(help="Our broker's protection (may be repeated).")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Duration of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
     sustained: Annotated[float, typer.Option(help="Seconds of sustained produce.")] = 300.0,
     flow_gb: Annotated[float, typer.Option(help="GB that pass through while memory is measured.")] = 10.0,
@@ -58,13 +59,12 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
         work = Path(folder)
-        files = TlsFiles(work / "tls") if tls else None
-        bench = Bench(Load(work, "" if files is None else files.trust), seconds, sustained, flow_gb * 1e9, topics)
+        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9, topics)
         if peer is not None:
             measure(Peer(peer), bench)
         for each in (quorum or ["1/1/1", "3/3/2"]) if ours else []:
-            for with_tls in (None,) if files is None else (None, files):
-                with our_broker(work / "root", Quorum.parse(each), with_tls) as broker:
+            for protected in protection or [Protection.NONE]:
+                with our_broker(work, Quorum.parse(each), protected) as broker:
                     measure(broker, bench)
     _show(found)
 

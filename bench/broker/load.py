@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
@@ -45,6 +46,7 @@ class Outcome(Seconds):
         end_to_end_p99_ms: The same, 99th percentile.
         end_to_end_max_ms: The same, maximum.
         connect_s: Time until all producers and consumers were connected, before the warm-up.
+        all_acked: Messages with a receipt since the start, those of the warm-up and of the end included.
     """
 
     send_p50_ms: float
@@ -53,6 +55,7 @@ class Outcome(Seconds):
     end_to_end_p99_ms: float
     end_to_end_max_ms: float
     connect_s: float
+    all_acked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Shape:
         topics: Number of topics, with a producer each.
         rate: Messages a second of each topic; 0 for as many as possible, with a thousand in flight.
         consume: True if each topic also has a consumer.
+        compression: Of the messages, by the producers: "none" or "zstd".
     """
 
     length_s: float
@@ -72,6 +76,7 @@ class Shape:
     topics: int = 1
     rate: float = 0.0
     consume: bool = False
+    compression: str = "none"
 
 
 class RunningLoad:
@@ -102,11 +107,9 @@ class Load:
 
     Args:
         work: A folder for the program and the payloads.
-        trust_certs: PEM file of the CAs of brokers with TLS; "" for none.
     """
 
-    def __init__(self, work: Path, trust_certs: str = "") -> None:
-        self._trust_certs = trust_certs
+    def __init__(self, work: Path) -> None:
         self._program = work / "load"
         self._payloads = work / "payloads"
         _build(self._program)
@@ -114,19 +117,14 @@ class Load:
         self._payloads.write_bytes(values.buffers()[2])
 
     @contextmanager
-    def running(self, url: str, topic: str, shape: Shape) -> Iterator[RunningLoad]:
+    def running(self, target: Target, topic: str, shape: Shape) -> Iterator[RunningLoad]:
         """Put a load on a broker; it ends with the block at the latest."""
         command = [
             str(self._program),
-            *("-url", url, "-topic", topic, "-topics", str(shape.topics), "-rate", str(shape.rate)),
-            *(
-                "-payloads",
-                str(self._payloads),
-                "-size",
-                str(VALUE_SIZE_BYTES),
-                f"-consume={str(shape.consume).lower()}",
-            ),
-            *("-trust", self._trust_certs),
+            *("-url", target.url, "-trust", target.trust_certs or "", "-token", target.token or ""),
+            *("-topic", topic, "-topics", str(shape.topics), "-rate", str(shape.rate)),
+            *("-payloads", str(self._payloads), "-size", str(VALUE_SIZE_BYTES), "-compression", shape.compression),
+            f"-consume={str(shape.consume).lower()}",
             *("-warm-up", f"{shape.warm_up_s}s", "-length", f"{shape.length_s}s"),
         ]
         process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -136,9 +134,9 @@ class Load:
             process.kill()
             process.wait()
 
-    def run(self, url: str, topic: str, shape: Shape) -> Outcome:
+    def run(self, target: Target, topic: str, shape: Shape) -> Outcome:
         """Put a load on a broker and wait for its end."""
-        with self.running(url, topic, shape) as running:
+        with self.running(target, topic, shape) as running:
             *_, outcome = running.lines()
         assert isinstance(outcome, Outcome), "the last line is the outcome"
         return outcome

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import statistics
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import psutil
 import pulsar
@@ -23,6 +26,8 @@ SENDS: Final = 2_000
 BACKLOG: Final = 200_000
 """Number of consumed messages: fewer bytes than the default cache of either broker."""
 LATENCY_RATE: Final = 10_000
+HANDSHAKES: Final = 2_000
+"""At most 200 a second are accepted."""
 TOPIC_RATE: Final = 10
 _SAMPLE_S: Final = 0.5
 _RECEIVE_MS: Final = 60_000
@@ -58,15 +63,38 @@ def start(target: Target, bench: Bench) -> Figures:
 
 def burst(target: Target, bench: Bench) -> Figures:
     """Produce batches to one topic, as fast as possible."""
-    outcome = bench.load.run(target.url, _topic("burst"), Shape(bench.seconds))
-    return {"burst msg/s": outcome.acked / outcome.seconds}
+    return _burst(target, bench, Shape(bench.seconds), "burst")
+
+
+def burst_zstd(target: Target, bench: Bench) -> Figures:
+    """Repeat it with messages that the producer compresses."""
+    return _burst(target, bench, Shape(bench.seconds, compression="zstd"), "burst, zstd,")
+
+
+def handshakes(target: Target, bench: Bench) -> Figures:
+    """Count the TLS handshakes that a second of the broker's CPU serves, each on a connection of its own."""
+    if target.trust_certs is None:
+        return {}
+    context = ssl.create_default_context(cafile=target.trust_certs)
+    found = urlsplit(target.url)
+    assert found.hostname is not None, "a service URL has a host"
+    broker = target.processes()[0]
+    before_s, began_s = _cpu_s(broker), time.perf_counter()
+    for _ in range(HANDSHAKES):
+        with (
+            socket.create_connection((found.hostname, found.port)) as plain,
+            context.wrap_socket(plain, server_hostname=found.hostname),
+        ):
+            pass
+    rate = HANDSHAKES / (time.perf_counter() - began_s)
+    return {"handshakes/s": rate, "handshakes per CPU second of the broker": HANDSHAKES / (_cpu_s(broker) - before_s)}
 
 
 def sustained(target: Target, bench: Bench) -> Figures:
     """Produce for minutes, with sealing: the slowest ten seconds, and the unsealed rest."""
     rates: list[float] = []
     lags: list[int] = []
-    with bench.load.running(target.url, _topic("sustained"), Shape(bench.sustained_s)) as running:
+    with bench.load.running(target, _topic("sustained"), Shape(bench.sustained_s)) as running:
         for line in running.lines():
             if not isinstance(line, Outcome):
                 rates.append(line.acked / line.seconds)
@@ -166,7 +194,7 @@ def memory(target: Target, bench: Bench) -> Figures:
     with _sampling(sample):
         while flowed_bytes < bench.flow_bytes:
             passes += 1
-            outcome = bench.load.run(target.url, _topic(f"memory-{passes}"), Shape(30.0, warm_up_s=1.0, consume=True))
+            outcome = bench.load.run(target, _topic(f"memory-{passes}"), Shape(30.0, warm_up_s=1.0, consume=True))
             flowed_bytes += outcome.received * VALUE_SIZE_BYTES
     figures = {"memory: flowed, GB": flowed_bytes / 1e9, "PSS of all, MB": peak_total / 1e6}
     return figures | {name: size / 1e6 for name, size in sorted(peaks.items())}
@@ -175,6 +203,8 @@ def memory(target: Target, bench: Bench) -> Figures:
 MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
     "start": start,
     "burst": burst,
+    "burst-zstd": burst_zstd,
+    "handshakes": handshakes,
     "send": send,
     "consume-cached": consume_cached,
     "consume-fresh": consume_fresh,
@@ -187,19 +217,40 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
 }
 
 
+def _burst(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
+    """Return the rate, and the CPU of the process that serves clients and of all, from start to end."""
+    serving = target.processes()[0]
+    serving_s, all_s = _cpu_s(serving), _cpu_by_process(target)
+    outcome = bench.load.run(target, _topic("burst"), shape)
+    us_per_message = 1e6 / outcome.all_acked
+    return {
+        f"{what} msg/s": outcome.acked / outcome.seconds,
+        f"{what} CPU of the serving process, us/msg": (_cpu_s(serving) - serving_s) * us_per_message,
+        f"{what} CPU of all processes, us/msg": _spent_s(target, all_s) * us_per_message,
+    }
+
+
 def _flow(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
-    before_s = {process.pid: _cpu_s(process) for process in target.processes()}
-    with bench.load.running(target.url, _topic("flow"), shape) as running:
+    before_s = _cpu_by_process(target)
+    with bench.load.running(target, _topic("flow"), shape) as running:
         *_, outcome = running.lines()
     assert isinstance(outcome, Outcome), "the last line is the outcome"
-    spent_s = sum(_cpu_s(process) - before_s.get(process.pid, 0.0) for process in target.processes())
     return {
         f"{what}: end to end p50 ms": outcome.end_to_end_p50_ms,
         f"{what}: end to end p99 ms": outcome.end_to_end_p99_ms,
         f"{what}: received msg/s": outcome.received / outcome.seconds,
-        f"{what}: broker's CPU s, start to end": spent_s,
+        f"{what}: broker's CPU s, start to end": _spent_s(target, before_s),
         f"{what}: connected after s": outcome.connect_s,
     }
+
+
+def _cpu_by_process(target: Target) -> dict[int, float]:
+    return {process.pid: _cpu_s(process) for process in target.processes()}
+
+
+def _spent_s(target: Target, before_s: dict[int, float]) -> float:
+    """Return the CPU seconds of the target's present processes since then."""
+    return sum(spent_s - before_s.get(pid, 0.0) for pid, spent_s in _cpu_by_process(target).items())
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -248,6 +299,7 @@ def _client(target: Target) -> Iterator[pulsar.Client]:
     with closing(
         pulsar.Client(
             target.url,
+            authentication=None if target.token is None else pulsar.AuthenticationToken(target.token),
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             tls_trust_certs_file_path=target.trust_certs,
             tls_validate_hostname=True,

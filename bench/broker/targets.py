@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -18,10 +19,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.files import replace_file
+from pulsar_on_spark.security.issuing import new_secret, sign
+from pulsar_on_spark.security.keys import secret_key
 from tests.kit.running_broker import RunningBroker
 from tests.kit.tls_files import TlsFiles
 
 _LAG: Final = "pulsarpy_sealing_lag_bytes"
+_ADMIN: Final = "admin"
+_ROLE: Final = "bench"
 
 
 class Target(Protocol):
@@ -38,6 +44,10 @@ class Target(Protocol):
     @property
     def trust_certs(self) -> str | None:
         """PEM file of the CAs that clients trust; None without TLS."""
+
+    @property
+    def token(self) -> str | None:
+        """The token of the clients' role; None without authentication."""
 
     @property
     def start_s(self) -> float | None:
@@ -64,6 +74,7 @@ class Peer:
     name: str = "peer"
     start_s: float | None = None
     trust_certs: str | None = None
+    token: str | None = None
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes that listen on the broker's port."""
@@ -81,17 +92,36 @@ class Peer:
         """Do nothing: there is no sealing."""
 
 
+class Protection(StrEnum):
+    """Protection of our broker: none, TLS, or tokens with the permissions that the clients' role was granted."""
+
+    NONE = "none"
+    TLS = "TLS"
+    ROLES = "roles"
+
+
 class Ours:
     """A broker of ours; see `our_broker`."""
 
-    def __init__(self, root: Path, quorum: Quorum, tls: TlsFiles | None) -> None:
-        self.name = f"ours {quorum}" if tls is None else f"ours {quorum} TLS"
-        self.trust_certs = None if tls is None else tls.trust
-        self._settings = {} if tls is None else tls.settings(web_service_port_tls="")
-        self._root = Root.create(root, quorum=quorum)
+    def __init__(self, work: Path, quorum: Quorum, protection: Protection) -> None:
+        self.name = f"ours {quorum}" if protection is Protection.NONE else f"ours {quorum} {protection}"
+        self.trust_certs: str | None = None
+        self.token: str | None = None
+        self._settings: Mapping[str, object] = {}
+        if protection is Protection.TLS:
+            files = TlsFiles(work / "tls")
+            self.trust_certs = files.trust
+            self._settings = files.settings(web_service_port_tls="")
+        elif protection is Protection.ROLES:
+            roles = _Roles(work)
+            self.token = roles.token(_ROLE)
+            self._settings = roles.settings
+        self._root = Root.create(work / "root", quorum=quorum)
         began_s = time.perf_counter()
-        self._broker = RunningBroker(root, self._settings)
+        self._broker = RunningBroker(self._root.path, self._settings)
         self.start_s: float | None = time.perf_counter() - began_s
+        if protection is Protection.ROLES:
+            roles.grant(self._broker.web_url)
 
     @property
     def url(self) -> str:
@@ -120,15 +150,44 @@ class Ours:
 
 
 @contextmanager
-def our_broker(root: Path, quorum: Quorum, tls: TlsFiles | None = None) -> Iterator[Ours]:
-    """A broker of ours on a fresh root, with all storage paths on one disk; clients use TLS if it is given."""
-    shutil.rmtree(root, ignore_errors=True)
-    ours = Ours(root, quorum, tls)
-    try:
-        yield ours
-    finally:
-        ours.stop()
-        shutil.rmtree(root, ignore_errors=True)
+def our_broker(work: Path, quorum: Quorum, protection: Protection = Protection.NONE) -> Iterator[Ours]:
+    """A broker of ours on a fresh root in an existing folder, with all storage paths on one disk."""
+    with TemporaryDirectory(dir=work) as folder:
+        ours = Ours(Path(folder), quorum, protection)
+        try:
+            yield ours
+        finally:
+            ours.stop()
+
+
+class _Roles:
+    """The keys and settings of a broker that asks for tokens and permissions."""
+
+    def __init__(self, work: Path) -> None:
+        secret = work / "secret.key"
+        key = new_secret("HS256")
+        replace_file(secret, key, secret=True)
+        self._key = secret_key(key, "the bench's key")
+        self.settings: Mapping[str, object] = {
+            "authentication_enabled": True,
+            "authentication_providers": "token",
+            "token_secret_key": secret,
+            "authorization_enabled": True,
+            "super_user_roles": _ADMIN,
+        }
+
+    def token(self, role: str) -> str:
+        """Return a token without an end."""
+        return sign(self._key, {"sub": role})
+
+    def grant(self, web_url: str) -> None:
+        """Let the clients' role produce and consume in the default namespace."""
+        httpx.post(
+            f"{web_url}/admin/v2/namespaces/public/default/permissions/{_ROLE}",
+            json=["produce", "consume"],
+            headers={"Authorization": f"Bearer {self.token(_ADMIN)}"},
+            timeout=60,
+        ).raise_for_status()
 
 
 def _with_children(process: psutil.Process) -> list[psutil.Process]:

@@ -81,6 +81,7 @@ type summary struct {
 	EndP99    float64 `json:"end_to_end_p99_ms"`
 	EndMax    float64 `json:"end_to_end_max_ms"`
 	Connect   float64 `json:"connect_s"` // until all producers and consumers were there
+	AllAcked  int64   `json:"all_acked"` // since the start
 	IsSummary bool    `json:"is_summary"`
 }
 
@@ -95,6 +96,8 @@ type load struct {
 func main() {
 	url := flag.String("url", "", "service URL")
 	trust := flag.String("trust", "", "file of the CAs that are trusted")
+	token := flag.String("token", "", "token of the client's role")
+	compression := flag.String("compression", "none", "of the messages: none or zstd")
 	topic := flag.String("topic", "", "topic, or what their names begin with")
 	topics := flag.Int("topics", 1, "how many topics")
 	rate := flag.Float64("rate", 0, "messages a second of each topic; 0: as fast as it goes")
@@ -109,10 +112,18 @@ func main() {
 	l := &load{rate: *rate, payloads: read(*file, *size), sends: &histogram{}, endToEnd: &histogram{}}
 	logger := logrus.New()
 	logger.SetLevel(logrus.ErrorLevel)
-	client, err := pulsar.NewClient(pulsar.ClientOptions{
+	options := pulsar.ClientOptions{
 		URL: *url, OperationTimeout: 2 * time.Minute, Logger: log.NewLoggerWithLogrus(logger),
 		TLSTrustCertsFilePath: *trust, TLSValidateHostname: true,
-	})
+	}
+	if *token != "" {
+		options.Authentication = pulsar.NewAuthenticationToken(*token)
+	}
+	compressionType, isKnown := map[string]pulsar.CompressionType{"none": pulsar.NoCompression, "zstd": pulsar.ZSTD}[*compression]
+	if !isKnown {
+		check(fmt.Errorf("compression %q is neither none nor zstd", *compression))
+	}
+	client, err := pulsar.NewClient(options)
 	check(err)
 	started := time.Now()
 	producers := make([]pulsar.Producer, *topics)
@@ -136,7 +147,7 @@ func main() {
 			}
 			producer, err := client.CreateProducer(pulsar.ProducerOptions{
 				Topic: name, MaxPendingMessages: pending, BatchingMaxPublishDelay: time.Millisecond,
-				BatchingMaxSize: batchingBytes, BatchingMaxMessages: 1000,
+				BatchingMaxSize: batchingBytes, BatchingMaxMessages: 1000, CompressionType: compressionType,
 			})
 			check(err)
 			producers[i] = producer
@@ -181,6 +192,7 @@ func main() {
 	whole.EndP50, whole.EndP99 = l.endToEnd.quantile(0.5), l.endToEnd.quantile(0.99)
 	whole.EndMax = float64(l.endToEnd.max.Load()) / 1e6
 	whole.Connect = connecting.Seconds()
+	whole.AllAcked = l.acked.Load()
 	whole.IsSummary = true
 	say(whole)
 }
