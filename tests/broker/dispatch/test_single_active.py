@@ -76,7 +76,7 @@ def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mar
     assert pump(dispatcher, topic) == []
     assert "becomes the active one" in str(dispatcher.stats().blocked)
     ack(dispatcher, 1, (1, 0), (1, 2))  # what was on its way still counts
-    assert dispatcher.tick(7_000) == [
+    assert dispatcher.handle_due(7_000) == [
         ActiveConsumerChanged(ConsumerId(1), False),
         ActiveConsumerChanged(ConsumerId(2), False),
         ActiveConsumerChanged(ConsumerId(3), True),
