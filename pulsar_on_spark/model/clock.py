@@ -1,4 +1,4 @@
-"""The time as Pulsar counts it. Pure code receives the time as an argument; only shells read the clock."""
+"""The system's clock in Pulsar's units. Pure code receives the time as an argument; only shells read the clock."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class SubscriptionNotFoundError(PulsarpyError):
 
 
 class ConsumerBusyError(PulsarpyError):
-    """The subscription belongs to another consumer, or to the other of broker and Spark (Pulsar's ConsumerBusy)."""
+    """Another consumer, of a broker or of Spark, owns the subscription (Pulsar's ConsumerBusy)."""
 
 
 class ConsumerAssignError(PulsarpyError):
@@ -104,7 +104,7 @@ class WrongPathError(StoragePathError):
 
 
 class NotEnoughCopiesError(StorageError):
-    """Fewer than ack-quorum storage paths took the data: nothing was acknowledged."""
+    """Fewer storage paths than the ack quorum stored the data: nothing was acknowledged."""
 
 
 class CopiesUnreachableError(StorageError):
@@ -192,7 +192,7 @@ class SparkSessionError(PulsarpyError):
 
 
 def sentence_of(error: OSError) -> str:
-    """Describe an operating system's error to users in one sentence: the file, the reason and what to check."""
+    """Describe an operating system's error in one sentence for users: the file, the reason and the remedy."""
     why = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
         return f"The system refused ({why}): check that disks are mounted and have free space."

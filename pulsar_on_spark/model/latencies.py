@@ -38,8 +38,8 @@ class Latencies:
 
     def buckets(self) -> list[tuple[str, float]]:
         """List each upper bound with the number of observations up to it; the last bound is `+Inf`."""
-        found, total = [], 0
+        bounds, total = [], 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
             total += count
-            found.append((bound, float(total)))
-        return found
+            bounds.append((bound, float(total)))
+        return bounds

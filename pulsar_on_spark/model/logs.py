@@ -27,11 +27,11 @@ class TextLines(logging.Formatter):
     """Formatter of text lines, each followed by its traceback; characters that control a terminal are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """Return one line, whatever the message holds."""
+        """Format the record as one line: line breaks and other control characters in it are escaped."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
-        """The lines of a traceback."""
+        """Format a traceback, with control characters escaped in each of its lines."""
         return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
@@ -54,7 +54,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         text = json.dumps(line, ensure_ascii=False)
-        return text if text.isprintable() else "".join(each if each.isprintable() else _json(each) for each in text)
+        return text if text.isprintable() else "".join(char if char.isprintable() else _json(char) for char in text)
 
 
 def _json(letter: str) -> str:

@@ -97,19 +97,19 @@ def _put_varints(
     """
     least = int(numbers.min())
     partly: list[tuple[int, npt.NDArray[np.bool_]]] = []
-    for place in range(width):
-        column = table[:, at + place]
-        column[:] = numbers if place == 0 else numbers >> (7 * place)
-        if place == width - 1:
+    for digit in range(width):
+        column = table[:, at + digit]
+        column[:] = numbers if digit == 0 else numbers >> (7 * digit)
+        if digit == width - 1:
             break
-        followed_from = 1 << 7 * (place + 1)
+        followed_from = 1 << 7 * (digit + 1)
         if least >= followed_from:
             column |= 0x80
         else:
             follows = numbers >= followed_from
             column &= 0x7F
             column |= follows.view(np.uint8) << np.uint8(7)
-            partly.append((at + place + 1, follows))
+            partly.append((at + digit + 1, follows))
     return partly
 
 

@@ -155,7 +155,7 @@ def check_new_properties(of: str, properties: Mapping[str, str]) -> None:
 
     Args:
         of: The owner of the properties, such as "Subscription 'reports'".
-        properties: All properties that it would have.
+        properties: All properties of the object, new and existing ones.
 
     Raises:
         InvalidArgumentError: there are too many, or they are too long.
@@ -232,8 +232,8 @@ def _split(name: str) -> tuple[str, str, str, str]:
 
 def _partition_index(local: str) -> int:
     """N of a local name's `-partition-N` in canonical decimal digits, else -1 (Pulsar's `getPartitionIndex`)."""
-    _, found, digits = local.rpartition(PARTITION_SUFFIX)
-    if not found or not digits.isdecimal() or len(digits) > len(str(_MAX_PARTITION_INDEX)):
+    _, suffix, digits = local.rpartition(PARTITION_SUFFIX)
+    if not suffix or not digits.isdecimal() or len(digits) > len(str(_MAX_PARTITION_INDEX)):
         return -1
     index = int(digits)
     return index if len(str(index)) == len(digits) and index <= _MAX_PARTITION_INDEX else -1

@@ -9,7 +9,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """E >= Qw >= Qa >= 1: each entry goes to Qw paths, and Qa durable copies acknowledge it."""
+    """The numbers E >= Qw >= Qa >= 1: an entry is written to Qw of E paths, and acknowledged by Qa durable copies."""
 
     ensemble: int
     write: int
@@ -29,7 +29,7 @@ class Quorum:
         """Read `E/W/A`.
 
         Raises:
-            InvalidArgumentError: the text is not three whole numbers in falling order.
+            InvalidArgumentError: the text is not three whole numbers, none greater than the one before it.
         """
         parts = text.split("/")
         if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
