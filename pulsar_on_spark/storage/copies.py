@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class NoGoodCopyError(Exception):
-    """No copy is good; each reader turns it into its own error by the verdict."""
+    """No copy is good. The reader catches this and raises its own error, chosen by `CopiesInTurn.summary`."""
 
 
 class CopiesInTurn(Generic[C]):
@@ -48,7 +48,7 @@ class CopiesInTurn(Generic[C]):
         self._in_use: tuple[PathId, C] | None = None
 
     def read(self, read_from: Callable[[C], T]) -> T:
-        """Return what `read_from` reads, from the first copy where it raises neither StorageError nor OSError.
+        """Return the result of `read_from` for the first copy for which it raises neither StorageError nor OSError.
 
         Raises:
             NoGoodCopyError: no copy is left.

@@ -68,19 +68,19 @@ def boot_id() -> str:
 
 @contextmanager
 def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold flock on `lock_file`, by which processes exclude each other from creation, repair and clean-up of logs.
+    """Hold flock on `lock_file`, so that only one process at a time creates, repairs or cleans up logs.
 
-    A thread that holds it may acquire it again.
+    A thread that holds the lock may acquire it again.
 
     Args:
-        lock_file: created if it is missing.
-        wait: if False, yield False immediately while another process or thread holds the lock.
+        lock_file: The file to lock; created if it is missing.
+        wait: True to wait for the lock; False to yield False at once while another process or thread holds it.
 
     Raises:
         LockHeldError: another process or thread has held it for `LOCK_WAIT_S`.
     """
-    held: set[Path] = _held.__dict__.setdefault("paths", set())
-    if lock_file in held:
+    held_paths: set[Path] = _held.__dict__.setdefault("paths", set())
+    if lock_file in held_paths:
         yield True
         return
     with open(lock_file, "a", opener=opener) as handle:
@@ -92,11 +92,11 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
                 )
             yield False
             return
-        held.add(lock_file)
+        held_paths.add(lock_file)
         try:
             yield True
         finally:
-            held.discard(lock_file)
+            held_paths.discard(lock_file)
             fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not suffice: a forked child may have it open, too
 
 
@@ -121,7 +121,7 @@ def syncing(log: Path) -> Iterator[None]:
     """Exclude other processes from syncing a table's log until this one has synced it, or has marked its failure.
 
     The kernel reports an fsync error once, so another process could otherwise sync without error, and report its
-    commits, before the mark is there. The wait ends after `SYNC_WAIT_S`, for the case that the holder is suspended.
+    commits, before the mark is there. The wait ends after `SYNC_WAIT_S`, because a suspended process may hold the lock.
     """
     descriptor = os.open(log, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -107,8 +107,8 @@ class OsFiles:
 
     def identity(self, file: int | Path) -> tuple[int, int]:
         """Call the system's `stat`."""
-        found = os.stat(file)
-        return found.st_dev, found.st_ino
+        status = os.stat(file)
+        return status.st_dev, status.st_ino
 
     def fdatasync(self, fd: int) -> None:
         """Call the system's `fdatasync`."""

@@ -1,6 +1,6 @@
 """The health of a storage path: the one value that placement, repair, status and metrics decide by. Pure.
 
-    condition     found by a look at the path                            its copies
+    condition     result of examining the path                           its copies
     -----------   ----------------------------------------------------   -------------------------------
     well          it is there                                            are there
     full          it is there; its last write found no room              are there
@@ -8,7 +8,7 @@
     wiped         a directory is there that is not this path             may be good: on another disk
     unreachable   its disk is away, or does not answer                   may be good
 
-Lost are only copies that are there and bad, and those that are gone from a path that is there: see `loss`.
+A copy counts as lost only if it is damaged, or if it is missing from a path that can be reached: see `loss`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Condition(StrEnum):
 class PathHealth:
     """A storage path: its state in the metadata, and its condition when it was examined.
 
-    It is a `Place` for `placement.preferred`.
+    It satisfies the protocol `placement.Place`.
 
     Attributes:
-        path_id: Its id.
-        label: Its rack.
-        state: Its state in the metadata.
-        is_checked: False while a path that came back was not read in full: its copies do not count yet.
-        is_overdue: True if it is away for longer than repair waits: its copies are replaced.
-        condition: Its condition.
-        reason: The reason of the condition; empty if it is well.
-        total_bytes: The size of its file system; None while it cannot be reached.
-        free_bytes: Free space there; None while it cannot be reached.
+        path_id: The path's id.
+        label: The path's rack.
+        state: The path's state in the metadata.
+        is_checked: False for a path that came back and was not read in full yet: its copies do not count.
+        is_overdue: True if the path has been away for longer than repair waits: its copies are replaced.
+        condition: The path's condition.
+        reason: The reason for the condition; empty if the path is well.
+        total_bytes: Size of the path's file system; None while the path cannot be reached.
+        free_bytes: Free space on the path's file system; None while the path cannot be reached.
     """
 
     path_id: PathId
@@ -68,12 +68,12 @@ class PathHealth:
 
     @property
     def is_well(self) -> bool:
-        """True if nothing is known to be wrong with it."""
+        """True if the path has no known problem."""
         return self.condition is Condition.WELL
 
     @property
     def is_there(self) -> bool:
-        """True if it can be reached and is the path that the metadata mean."""
+        """True if the path can be reached and has the identity that the metadata name."""
         return self.condition not in (Condition.WIPED, Condition.UNREACHABLE)
 
     @property
@@ -83,20 +83,20 @@ class PathHealth:
 
     @property
     def is_readable(self) -> bool:
-        """True if copies are read from it."""
+        """True if copies are read from the path."""
         return self.is_there and self.state not in ("lost", "retired")
 
     @property
     def is_away(self) -> bool:
-        """True if it cannot be reached and was not given up: its copies may be good."""
+        """True if the path cannot be reached and was not given up: its copies may be good."""
         return not self.is_there and self.state not in ("lost", "retired")
 
     @property
     def holds_copies(self) -> bool:
-        """True if copies on it are there, and stay."""
+        """True if copies on the path exist, and will not be moved away."""
         return self.is_there and keeps_copies(self.state)
 
 
 def keeps_copies(state: PathState) -> bool:
-    """Return True for a path whose copies stay on it, according to the metadata."""
+    """Return True if copies stay on a path that has this state in the metadata."""
     return state in ("writable", "read-only")

@@ -1,7 +1,7 @@
 """The files of leases: one small file for each holder in a folder, replaced by rename, never synced.
 
-What a lease says, and when it has expired, is decided above (`topic.catalog.leases`). Files are not synced, because
-after a power cut no holder is alive.
+The content of leases and their expiry are defined in `topic.catalog.leases`. Files are not synced, because no holder
+survives a power cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def file_name(text: str) -> str:
 
 
 class LeaseFiles:
-    """The lease files in one folder. Methods raise `OSError` unless they say otherwise.
+    """The lease files in one folder. Methods raise `OSError` unless documented otherwise.
 
     Args:
         folder: The folder; it may be absent.
@@ -46,7 +46,7 @@ class LeaseFiles:
         return self.folder / f"{file_name(holder)}.json"
 
     def prepare(self, now_s: float) -> None:
-        """Create the folder and its parents, and delete what killed processes left in it.
+        """Create the folder and its parents, and delete old temporary files that killed processes left in it.
 
         Args:
             now_s: The time, in seconds since 1970.
@@ -64,10 +64,10 @@ class LeaseFiles:
     def read_all(self) -> Iterator[tuple[Path, bytes]]:
         """Iterate over all files and their contents by name; a file that vanishes meanwhile is left out."""
         try:
-            found = sorted(path for path in self.folder.iterdir() if path.suffix == ".json")
+            paths = sorted(path for path in self.folder.iterdir() if path.suffix == ".json")
         except FileNotFoundError:
             return
-        for path in found:
+        for path in paths:
             if (content := _content(path)) is not None:
                 yield path, content
 
@@ -79,7 +79,7 @@ class LeaseFiles:
 
         Args:
             holder: The holder.
-            token: The mark of the writing process, unique among the holder's.
+            token: Id of the writing process, unique among the processes of this holder.
             content: The new content.
         """
         with contextlib.suppress(FileExistsError):

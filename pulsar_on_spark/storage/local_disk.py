@@ -61,10 +61,10 @@ def file_system_type(directory: Path) -> int | None:
     """`f_type` of the file system under `directory`; None if it cannot be examined, or the system is not Linux."""
     if sys.platform != "linux":
         return None
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    if ctypes.CDLL(None).statfs(os.fsencode(directory), found):
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None).statfs(os.fsencode(directory), buffer):
         return None
-    word = int.from_bytes(found.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
+    word = int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
     return word & 0xFFFFFFFF
 
 

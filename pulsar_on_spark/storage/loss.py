@@ -2,15 +2,15 @@
 
 a copy's error                                                              verdict
 --------------------------------------------------------------------------  -----------
-its bytes are not the written ones, or some are missing                     DAMAGED
+its bytes differ from the written ones, or some are missing                 DAMAGED
 it does not exist, on a storage path that is well                           GONE
 it cannot be reached, on a path that an operator gave up as lost            GONE
 anything else: path away or wiped, another disk, EMFILE, EIO, EACCES ...    UNREACHABLE
 
-the copies' verdicts                 what follows
+the copies' verdicts                 conclusion
 -----------------------------------  ------------------------------------------------------------
-one is UNREACHABLE                   nothing is lost yet: an error that may be tried again, always
-else one is GONE                     the place may be another one by now: lost only if it is not
+one is UNREACHABLE                   not known to be lost: the error says to try again later
+else one is GONE                     lost, unless the metadata now name another file for the data
 all are DAMAGED, or there is none    lost
 """
 
@@ -36,7 +36,7 @@ LOOK_AGAIN: Final = (SegmentGoneError, JournalGoneError, CopiesUnreachableError)
 
 
 class CopyVerdict(Enum):
-    """An error's meaning for a copy."""
+    """The meaning of a reader's error for a copy."""
 
     DAMAGED = "it is there and bad"
     GONE = "it is not there"
@@ -59,10 +59,10 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
 
 
 def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
-    """Sum up the verdicts on all copies: data are lost only if they are DAMAGED, or GONE and in no other place."""
-    found = set(verdicts)
+    """Sum up the verdicts on all copies: DAMAGED data are lost, GONE data only if no other file has them."""
+    distinct = set(verdicts)
     for verdict in (CopyVerdict.UNREACHABLE, CopyVerdict.GONE):
-        if verdict in found:
+        if verdict in distinct:
             return verdict
     return CopyVerdict.DAMAGED
 
@@ -73,12 +73,12 @@ def in_words(causes: Mapping[PathId, Exception]) -> str:
 
 
 def unknown_path(path_id: PathId) -> StoragePathError:
-    """Make the error of a copy on a path that the root has no record of."""
+    """Make the error for a copy on a path of which the root has no record."""
     return StoragePathError(f"Storage path {path_id} is not known to the root.")
 
 
 def unreachable(what: str, causes: str) -> CopiesUnreachableError:
-    """Make the error of data of which a copy cannot be reached, and no other is good.
+    """Make the error for data of which no copy is good and at least one cannot be reached.
 
     Args:
         what: The data, as the sentence's subject, in singular.

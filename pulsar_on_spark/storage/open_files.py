@@ -15,12 +15,12 @@ def processes_with_open_files(directory: Path) -> Mapping[int, int]:
     Processes of other users are visible to root only; without `/proc` no process is.
     """
     prefix = f"{os.path.realpath(directory)}/"
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     with suppress(OSError):
         for process in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):  # the process has ended, or is another user's
-                found.update({int(process): _count_under(prefix, f"/proc/{process}/fd")})
-    return +found
+                counts.update({int(process): _count_under(prefix, f"/proc/{process}/fd")})
+    return +counts
 
 
 def _count_under(prefix: str, descriptors: str) -> int:

@@ -40,8 +40,8 @@ def opener(path: str | Path, flags: int) -> int:
 
 def adopt(descriptor: int, path: Path) -> None:
     """Give an open file the permissions of its folder if this user owns it; directories are not changed."""
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
         set_mode(descriptor, mode_of(path.parent) & _FILE_BITS)
 
 
@@ -71,7 +71,7 @@ def mode_of(folder: Path) -> int:
 
 
 def set_mode(what: int | Path, mode: int) -> None:
-    """Set the permissions of a file or folder; those of another user's are not changed."""
+    """Set the permissions of a file or folder, unless another user owns it."""
     if stat.S_IMODE(os.stat(what).st_mode) & _FOLDER_BITS != mode:
         # It belongs to another user, or its file system has no permissions.
         with suppress(PermissionError):

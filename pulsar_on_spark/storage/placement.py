@@ -19,7 +19,7 @@ _UNIT = 2.0**64
 
 
 class Place(Protocol):
-    """A storage path as the choice sees it."""
+    """A storage path among which the copies' paths are chosen."""
 
     @property
     def path_id(self) -> PathId:
@@ -27,7 +27,7 @@ class Place(Protocol):
 
     @property
     def label(self) -> str:
-        """The path's rack; a path without one is apart from all others."""
+        """The path's rack; a path without a label counts as a rack of its own."""
 
     @property
     def weight(self) -> int:
@@ -38,21 +38,21 @@ P = TypeVar("P", bound=Place)
 
 
 def preferred(places: Iterable[P], key: str) -> list[P]:
-    """Order places by preference for the file `key`: the first N, for any N, share as few labels as possible.
+    """Order storage paths by preference for the file `key`: the first N, for any N, share as few labels as possible.
 
     The order of the argument has no effect.
     """
-    left = sorted(places, key=lambda place: (_score(place, key), place.path_id))
+    remaining = sorted(places, key=lambda place: (_score(place, key), place.path_id))
     ordered: list[P] = []
-    while left:
-        chosen = next_apart(left, [place.label for place in ordered])
-        left.remove(chosen)
+    while remaining:
+        chosen = next_apart(remaining, [place.label for place in ordered])
+        remaining.remove(chosen)
         ordered.append(chosen)
     return ordered
 
 
 def next_apart(places: Sequence[P], labels: Collection[str]) -> P:
-    """Return the first place whose label is used least; `places` must not be empty."""
+    """Return the first path whose label occurs least in `labels`; `places` must not be empty."""
     used = Counter(label for label in labels if label)
     return min(places, key=lambda place: used[place.label])
 

@@ -1,6 +1,7 @@
-"""Looks at storage paths: the condition that each is in, and trials of those that failed.
+"""Checks of storage paths: `examine` determines a path's condition, `try_out` also writes to it.
 
-A look reads the path's identity and the size of its file system; a trial writes a durable file, too.
+`examine` reads the path's identity and the size of its file system. `try_out` is for a path that failed: it writes and
+syncs a file, too.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 def examine(path: StoragePath, mark: str = "") -> PathHealth:
-    """Look at a path: it is away, or there, and then in the condition that its last failure left it in.
+    """Determine a path's condition: unreachable or wiped now, else full or failing by its mark, else well.
 
     Args:
         path: The path.
-        mark: The reason for which a write or an audit marked it as failed; empty if none did.
+        mark: The reason for which a write or an audit marked the path as failed; empty if none did.
     """
     try:
         path.check()
@@ -59,30 +60,30 @@ def examine(path: StoragePath, mark: str = "") -> PathHealth:
 
 
 def try_out(path: StoragePath, mark: str) -> PathHealth:
-    """Write to a path that failed: it is well if it takes a durable file and is full no more.
+    """Write to a path that failed: it is well again if a file can be made durable and the path is no longer full.
 
     Args:
         path: The path.
-        mark: The reason of its failure. Free space is checked only if the path was full.
+        mark: The reason for the failure. Free space is checked only if the path was full.
     """
-    found = examine(path)
-    if not found.is_there:
-        return found
+    health = examine(path)
+    if not health.is_there:
+        return health
     probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         write_synced(OS_FILES, probe, b"\0" * 65_536)
         usage = shutil.disk_usage(path.directory)
     except OSError as error:
         condition = Condition.FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Condition.FAILING
-        return replace(found, condition=condition, reason=f"{error.strerror} at {path.directory}")
+        return replace(health, condition=condition, reason=f"{error.strerror} at {path.directory}")
     finally:
         with suppress(OSError):
             probe.unlink()
     needed_bytes = min(ROOM_BYTES, usage.total // _ROOM_PARTS)
     if _is_full(mark) and usage.free < needed_bytes:
         reason = f"less than {needed_bytes / 2**20:.0f} MiB are free at {path.directory}, and a journal file needs that"
-        return replace(found, condition=Condition.FULL, reason=reason)
-    return found
+        return replace(health, condition=Condition.FULL, reason=reason)
+    return health
 
 
 def _away(path: StoragePath, reason: str, *, is_wiped: bool = False) -> PathHealth:
@@ -101,14 +102,14 @@ class _Pause:
 
 
 class Trials:
-    """Retries of failed storage paths, for one caller that calls repeatedly.
+    """Retries of failed storage paths, for one caller that retries periodically.
 
     A path that seems healthy and fails again is retried with growing pauses: 5 s, 10 s, up to a minute. A disk that
     hangs delays the caller once, for a moment: it is checked in a thread of its own.
 
     Args:
-        clock: Seconds that only grow.
-        wait_s: Time in which a path must answer.
+        clock: Returns monotonic seconds.
+        wait_s: Seconds within which a path must answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wait_s: float = ANSWER_WITHIN_S) -> None:
@@ -123,7 +124,7 @@ class Trials:
         return pause is None or self._clock() >= pause.until_s
 
     def record_trial(self, path: PathId) -> None:
-        """Record a trial; a path that needed none for a minute after its pause starts with the shortest pause."""
+        """Record a trial of a path: its next pause is longer, or the shortest if the last pause ended a minute ago."""
         now_s = self._clock()
         pause = self._pauses.get(path)
         is_again = pause is not None and now_s < pause.until_s + LONGEST_PAUSE_S
@@ -131,7 +132,7 @@ class Trials:
         self._pauses[path] = _Pause(length_s, now_s + length_s)
 
     def try_out(self, path: StoragePath, mark: str) -> PathHealth:
-        """Try a path as `try_out` does, with a time limit: one that does not answer is unreachable."""
+        """Call `try_out` with a time limit: a path that does not answer is unreachable."""
         look, wait_s = self._looks.get(path.path_id), 0.0
         if look is None:
             look, wait_s = self._looks.setdefault(path.path_id, Future()), self._wait_s

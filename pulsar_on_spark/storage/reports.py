@@ -66,15 +66,15 @@ class LostBatches:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding.
+    """A bad copy or a loss that a reader found.
 
     Attributes:
         kind: Bad copy or loss.
         file_id: The file.
         path_id: The storage path of the copy; None for a loss, which concerns all copies.
         reason: The reason, in words.
-        found_at_ms: The time on the finder's clock, in milliseconds since 1970.
-        lost: The lost batches, if the finder knows them.
+        found_at_ms: The time on the reader's clock, in milliseconds since 1970.
+        lost: The lost batches; None if they are unknown.
     """
 
     kind: ReportKind
@@ -94,10 +94,10 @@ class Finding:
 
 
 def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool:
-    """Leave a report under the root; returns False if it was dropped.
+    """Write a report under the root; returns False if it was dropped.
 
-    It is dropped, with a warning in the log, if there are `MAX_REPORTS` others or the root cannot be written. Reading
-    continues without it.
+    A report is dropped, with a warning in the log, if there are `MAX_REPORTS` others or the root cannot be written.
+    Reading continues in any case.
     """
     directory = root / REPORTS_DIRECTORY
     fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
@@ -118,7 +118,7 @@ def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool
 
 
 def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
-    """Log that a copy is bad, missing or unreachable, and leave a report of it (see `write_report`)."""
+    """Log that a copy is bad, missing or unreachable, and write a report of it (see `write_report`)."""
     _log.warning(
         "Copy of file %s on storage path %d cannot be used: %s",
         file_id,
@@ -153,22 +153,22 @@ def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
     A batch in several reports counts once. Losses of unknown batches follow unchanged.
     """
     rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
-    found: dict[tuple[FileId, str], Finding] = {}
-    others = []
+    first_reports: dict[tuple[FileId, str], Finding] = {}
+    unknown = []
     for report in reports:
         if report.kind is not ReportKind.LOSS:
             continue
         if report.lost is None:
-            others.append(report)
+            unknown.append(report)
             continue
         key = (report.file_id, report.lost.topic)
-        found.setdefault(key, report)
+        first_reports.setdefault(key, report)
         rows[key] |= dict(enumerate(report.lost.rows, report.lost.first))
     summed = [
         replace(report, reason=f"{sum(rows[key].values())} messages of {key[1]} are lost: {report.reason}", lost=None)
-        for key, report in found.items()
+        for key, report in first_reports.items()
     ]
-    return summed + others
+    return summed + unknown
 
 
 def clear_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> None:

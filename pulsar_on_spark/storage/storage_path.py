@@ -103,7 +103,7 @@ class StoragePath:
         identity = self.directory / IDENTITY_FILE
         try:
             content = json.loads(read_file(files, identity))
-            found = (content["cluster_id"], content["path_id"])
+            actual = (content["cluster_id"], content["path_id"])
             version = int(content["format_version"])
         except FileNotFoundError as error:
             kind = WrongPathError if self.directory.is_dir() else StoragePathError
@@ -118,9 +118,9 @@ class StoragePath:
             raise StoragePathError(
                 f"{self._name} has format version {version}, this program knows up to {IDENTITY_FORMAT}: upgrade it."
             )
-        if found != (self.cluster_id, self.path_id):
+        if actual != (self.cluster_id, self.path_id):
             raise WrongPathError(
-                f"{self._name} is path {found[1]} of cluster {found[0]}, not path {self.path_id} of cluster "
+                f"{self._name} is path {actual[1]} of cluster {actual[0]}, not path {self.path_id} of cluster "
                 f"{self.cluster_id}: mount the right disk there."
             )
 
