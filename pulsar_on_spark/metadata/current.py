@@ -77,7 +77,7 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
 
 
 def _compare(directory: Path, delta: DeltaTable) -> None:
-    """Compare the files of a table with their checksums; plain Delta has none.
+    """Compare the files of a table with this project's checksums (Delta itself has none).
 
     Raises:
         MetadataError: a file was changed after it was written.

@@ -45,16 +45,16 @@ class Cursors:
         self._rows: dict[tuple[str, str], dict[int, CursorRow]] = {}
 
     def having(self, rows: Iterable[CursorRow]) -> Cursors:
-        """Merge in more rows, in any order and any number of times."""
-        taken = Cursors()
-        taken._rows = dict(self._rows)
+        """Return these cursors with more rows merged in; order and repetition of the rows have no effect."""
+        merged = Cursors()
+        merged._rows = dict(self._rows)
         for row in rows:
             subscription = (row.topic_id, row.subscription)
-            slots = taken._rows.get(subscription, {})
-            known = slots.get(row.slot)
-            if known is None or row.rank > known.rank:
-                taken._rows[subscription] = {**slots, row.slot: row}
-        return taken
+            slots = merged._rows.get(subscription, {})
+            previous = slots.get(row.slot)
+            if previous is None or row.rank > previous.rank:
+                merged._rows[subscription] = {**slots, row.slot: row}
+        return merged
 
     def of(self, topic_id: str, subscription: str) -> tuple[CursorRow, ...]:
         """The rows that count for a subscription on a topic, one per slot, sorted by slot."""

@@ -1,6 +1,6 @@
 """The compare-and-set keys of the main table: app transactions whose version a commit increases.
 
-Keys never expire in Delta, so only things that are few have them: never ledgers, batches or files.
+Keys never expire in Delta, so only objects that stay few have one: never ledgers, batches or files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def application(txn_app_id: str, target: str) -> str:
 
     Args:
         txn_app_id: The option.
-        target: The full name of the topic; "" for writes whose rows name their topics.
+        target: The full name of the topic; "" for a write whose rows name their topics.
     """
     return f"{application_of_root(txn_app_id)}/{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
@@ -82,7 +82,7 @@ def application_of_root(txn_app_id: str) -> str:
 
 
 def write_bucket(write_id: str) -> str:
-    """Key shared by the attach of a write and its abort: the second of the two commits sees the first."""
+    """Key shared by the attach of a write and its abort, so that the later of the two commits sees the earlier."""
     return f"write/{zlib.crc32(write_id.encode()) % WRITE_BUCKETS}"
 
 

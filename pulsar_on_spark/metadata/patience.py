@@ -39,7 +39,7 @@ def give_up_after(attempt: int, table: Path, error: StaleHandleError) -> None:
     """Stop the retries if another attempt is useless.
 
     Raises:
-        MetadataError: it is useless; the error names the reason.
+        MetadataError: another attempt is useless; the error names the reason.
     """
     if error.refused or attempt >= READ_ATTEMPTS:
         raise MetadataError(

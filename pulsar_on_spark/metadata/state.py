@@ -88,7 +88,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class ChangedChains:
-    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and that got segments (`grown`)."""
+    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and of topics that got some (`grown`)."""
 
     shaped: frozenset[str]
     grown: frozenset[str]
@@ -146,8 +146,8 @@ class State:
 
     def _apply_row(self, kind: str, record_id: str, row: _Row, added: dict[tuple[str, str | None], list[str]]) -> None:
         rows = self._rows[kind]
-        known = rows.get(record_id)
-        if known is not None and (known.seq, known.token) >= (row.seq, row.token):
+        previous = rows.get(record_id)
+        if previous is not None and (previous.seq, previous.token) >= (row.seq, row.token):
             return
         rows[record_id] = row
         if row.topic_id is not None:
@@ -155,7 +155,7 @@ class State:
                 self._shaped[row.topic_id] = self.revision
             elif kind == SegmentRecord.kind:
                 self._grown[row.topic_id] = self.revision
-        scopes_before: set[str | None] = set() if known is None or known.deleted else {None, known.topic_id}
+        scopes_before: set[str | None] = set() if previous is None or previous.deleted else {None, previous.topic_id}
         scopes_now: set[str | None] = set() if row.deleted else {None, row.topic_id}
         for scope in scopes_before - scopes_now:
             self._unindex(kind, scope, record_id, added)

@@ -251,25 +251,25 @@ class MetadataStore:
                 for key, wanted in change.keys.items()
             }
             table = state.encode(rows, version + 1, token, keys)
-            own = self._main.append(table, keys, token)
+            own_file = self._main.append(table, keys, token)
         except StaleHandleError as error:
             view = self._retried("main", lambda: self._found(token, version))
             if view is None and error.refused:
                 raise MetadataError(_refusal(self._root, error)) from error
             return view
         try:
-            rebuild, news = self._main.take_in(own)
+            rebuild, news = self._main.take_in(own_file)
         except StaleHandleError:
             return self.view()
-        return self._take_in((rebuild, news if rebuild or own is None else [table, *news]))
+        return self._take_in((rebuild, news if rebuild or own_file is None else [table, *news]))
 
     def _found(self, token: str, after_version: int) -> View | None:
         """The durable view after a commit with unknown outcome; None if the commit did not happen."""
         view = self._read_main()
-        found = self._main.find_commit(token, after_version)
-        if found is None:
+        version_of_commit = self._main.find_commit(token, after_version)
+        if version_of_commit is None:
             return None
-        self._main.sync_to(found)
+        self._main.sync_to(version_of_commit)
         return view
 
     # -- cursors ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ checksum is therefore damage to the medium, never the result of a power cut. Che
 missing or torn ones are ignored, and the next checkpoint replaces them. Roots of older versions have none until their
 first checkpoint.
 
-An entry that is missing at the end of a log although its checksums exist was lost, too: no crash has that result.
+An entry at the end of a log that is missing although its checksums exist was lost, too: a crash cannot cause this.
 
 - A commit writes its entry, syncs it, and writes the checksums. A crash in between leaves an entry without checksums.
 - A clean-up deletes entries, then their checksums. A crash leaves checksums below a checkpoint, for the next clean-up.
@@ -81,8 +81,8 @@ def sweep_checksums(table: Path, below: int) -> None:
 def _names(table: Path) -> list[str]:
     folder = table / _DIRECTORY
     try:
-        with os.scandir(folder) as found:
-            return [each.name for each in found if _NAME.fullmatch(each.name) and each.is_file()]
+        with os.scandir(folder) as folder_entries:
+            return [entry.name for entry in folder_entries if _NAME.fullmatch(entry.name) and entry.is_file()]
     except FileNotFoundError:
         return []
     except NotADirectoryError:

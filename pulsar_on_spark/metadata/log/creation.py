@@ -33,12 +33,12 @@ def check_location(directory: Path) -> None:
     """Refuse paths that deltalake would misread.
 
     Raises:
-        InvalidArgumentError: the path has such characters, which the error names.
+        InvalidArgumentError: the path has unusable characters; the error names the first.
     """
-    found = _UNUSABLE.search(str(directory))
-    if found is not None:
+    unusable = _UNUSABLE.search(str(directory))
+    if unusable is not None:
         raise InvalidArgumentError(
-            f"The root's path {str(directory)!r} contains {found.group()!r}, which the Delta library cannot handle: "
+            f"The root's path {str(directory)!r} contains {unusable.group()!r}, which the Delta library cannot handle: "
             "choose a path without control characters, backslash, brackets, ^, | and percent escapes."
         )
 

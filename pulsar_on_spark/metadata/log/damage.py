@@ -93,10 +93,10 @@ def _list(table: Path) -> _Listing:
 
 
 def clean_up(table: Path, below: int, older_than_s: float) -> None:
-    """Delete log entries and checkpoints older than a certain checkpoint. The caller holds the lock.
+    """Delete the log entries and checkpoints before a checkpoint. The caller holds the lock.
 
-    It is the newest checkpoint at or below version `below` that is at least `older_than_s` seconds old; all earlier
-    entries are older. This checkpoint and every later entry stay, so that damage to a newer checkpoint is harmless.
+    The checkpoint is the newest at or below version `below` that is at least `older_than_s` seconds old; all earlier
+    entries are older. It and every later entry stay, so that damage to a newer checkpoint is harmless.
     """
     listing = _list(table)
     latest_s = time.time() - older_than_s
@@ -156,7 +156,7 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
 
     Args:
         table: the table's directory.
-        deep: read data files and checkpoints completely, not only their length and both ends; for use after a failure.
+        deep: True to read data files and checkpoints completely, not only their length and both ends: after a failure.
     """
     checksummed = checksummed_versions(table)  # before the log: every version in this list was in the log already
     listing = _list(table)
@@ -181,8 +181,8 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
 
 def contradicts_checkpoint(table: Path, version: int, content: pa.Buffer) -> bool:
     """True if a checkpoint's content differs from its checksum; False if its checksum is unknown."""
-    known = read_checksums(checkpoint_checksums_path(table, version))
-    return known is not None and known.files.get(checkpoint_name(version)) != checksum_of(content)
+    checksums = read_checksums(checkpoint_checksums_path(table, version))
+    return checksums is not None and checksums.files.get(checkpoint_name(version)) != checksum_of(content)
 
 
 def _first_broken(
@@ -192,7 +192,7 @@ def _first_broken(
         return None, None
     expected = versions[0] if checkpoint is None else checkpoint + 1
     entries: list[LogEntry] = []
-    gone: set[str] = set()
+    removed: set[str] = set()
     broken: int | None = None
     for version in versions:
         entry = read_entry(table, version)
@@ -200,19 +200,19 @@ def _first_broken(
             broken = expected
             break
         entries.append(entry)
-        gone.update(entry.removed)
+        removed.update(entry.removed)
         expected = version + 1
     for entry in entries:
         for name, size in entry.added:
             # A file that a later entry removed may have been vacuumed since.
-            known = (entry.durable or {}).get(name)
-            if name not in gone and not _is_parquet(table / name, size, known, deep=deep):
+            checksum = (entry.durable or {}).get(name)
+            if name not in removed and not _is_parquet(table / name, size, checksum, deep=deep):
                 return entry.version, table / name
     return (None, None) if broken is None else (broken, entry_path(table, broken))
 
 
 def needs_repair(table: Path, *, deep: bool = False) -> bool:
-    """True if `repair` is needed, by a check without the lock that is cheap unless `deep`."""
+    """Check without the lock if `repair` is needed; cheap unless `deep`."""
     return bool(find_damage(table, deep=deep))
 
 
@@ -232,8 +232,8 @@ def repair(table: Path, lock_file: Path, *, deep: bool = False, is_used: bool = 
         LockHeldError: another process holds the lock: try again.
         MetadataError: the broken entries may have been reported, or the table has no readable first entry.
     """
-    with locked(lock_file, wait=False) as mine:
-        if not mine:
+    with locked(lock_file, wait=False) as is_locked:
+        if not is_locked:
             raise LockHeldError(f"{table} needs a repair, and another process holds {lock_file}")
         damage = find_damage(table, deep=deep)
         if not damage:

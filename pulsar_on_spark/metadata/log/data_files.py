@@ -22,7 +22,7 @@ _RECENT_FILES = 4 * folding.LAG
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """An active data file of the table: its name, its number of rows and the range of their `seq`."""
+    """An active data file of the table: its name, its number of rows and the range of the rows' `seq`."""
 
     name: str
     rows: int
@@ -81,7 +81,7 @@ def damaged(file: Path) -> CorruptMetadataError:
 
 @contextmanager
 def decoding(table: Path) -> Iterator[None]:
-    """Translate errors of decoding rows: those of older versions have no checksum.
+    """Translate errors of decoding rows, because rows that older versions wrote have no checksum.
 
     Raises:
         CorruptMetadataError: the rows are damaged.
@@ -133,7 +133,7 @@ class DataFiles:
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
     def measure(self, name: str) -> DataFile:
-        """Compute the statistics of a file without them (errors as `read`)."""
+        """Compute the statistics of a file whose log entry lacks them (errors as `read`)."""
         seq = self.read(name).column("seq")
         bounds = pc.min_max(seq).as_py()
         return DataFile(name, len(seq), bounds["min"] or 0, bounds["max"] or 0)

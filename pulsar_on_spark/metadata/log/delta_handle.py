@@ -50,7 +50,7 @@ _REFUSALS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 
 
 class StaleHandleError(MetadataError):
-    """The handle's knowledge is out of date, or the outcome of its commit is unknown: refresh and decide again.
+    """The handle's state is out of date, or the outcome of its commit is unknown: refresh and decide again.
 
     Attributes:
         refused: True if the operating system refused the write: a retry helps only after the disk was repaired.
@@ -128,8 +128,8 @@ class DeltaHandle:
             table = self._open()
             self._hold = TableHold(self._directory)
             version = int(table.version())
-            known = self._identity
-            if known is None or version < known.version or self._identify(known.version) != known:
+            last_seen = self._identity
+            if last_seen is None or version < last_seen.version or self._identify(last_seen.version) != last_seen:
                 self._forget()
                 self._identity = self._first_identity(version)
             self.checkpointed = or_before_first(damage.newest_checkpoint(self._directory))
@@ -177,8 +177,8 @@ class DeltaHandle:
 
     def _stale(self, error: Exception, what: str) -> StaleHandleError:
         self._handle = None
-        found = _OS_ERROR.search(str(error))
-        number = int(found.group(1)) if found else getattr(error, "errno", None)
+        match = _OS_ERROR.search(str(error))
+        number = int(match.group(1)) if match else getattr(error, "errno", None)
         return StaleHandleError(f"{what} {self._directory}: {error}", refused=number in _REFUSALS)
 
     @property
@@ -196,7 +196,7 @@ class DeltaHandle:
 
     @wrapping_os_errors
     def refresh(self) -> tuple[bool, list[pa.Table]]:
-        """Move to the newest version and take it in: see `take_in`."""
+        """Move to the newest version and read its new rows; returns and raises as `take_in`."""
         table = self._ensure_open()
         if self._is_newest(int(table.version())):
             return False, []
@@ -204,20 +204,20 @@ class DeltaHandle:
             table.update_incremental()
         except DeltaError as error:
             raise self._stale(error, "The log was cleaned up under a reader of") from error
-        known = self._identity
-        if known is None or self._identify(known.version) != known:
+        last_seen = self._identity
+        if last_seen is None or self._identify(last_seen.version) != last_seen:
             self._handle = None  # the next refresh opens the table again, from a checkpoint
         return self.take_in()
 
     def _is_newest(self, version: int) -> bool:
-        """True if all is taken in and no entry follows: two stats instead of a delta-rs update, 4 ms at 10,000 keys."""
-        known = self._identity
+        """True if `version` is read and is the newest: two `stat` calls, where delta-rs takes 4 ms at 10,000 keys."""
+        last_seen = self._identity
         return (
             not self._rebuild
-            and known is not None
-            and known.version == version == self._taken_in
+            and last_seen is not None
+            and last_seen.version == version == self._taken_in
             and self._identify(version + 1) is None
-            and self._identify(version) == known
+            and self._identify(version) == last_seen
         )
 
     @wrapping_os_errors
@@ -262,9 +262,9 @@ class DeltaHandle:
         Raises:
             StaleHandleError: the older entry is gone: the log was cleaned up, or cut.
         """
-        known = self._identity
+        last_seen = self._identity
         identity = self._identify(version)
-        if identity is None or known is None or self._identify(known.version) != known:
+        if identity is None or last_seen is None or self._identify(last_seen.version) != last_seen:
             raise self._stale(RuntimeError("the last known entry is gone"), "The log was cleaned up under a user of")
         return identity
 

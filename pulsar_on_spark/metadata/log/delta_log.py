@@ -147,20 +147,20 @@ class DeltaLog(DeltaHandle):
         An entry that was linked too late, under a number that had been cleaned up, does not count.
 
         Raises:
-            MetadataError: the log was cleaned up since, and the rows are no proof either.
+            MetadataError: the log was cleaned up since, and the table's rows do not show the outcome either.
         """
         version = self.version
         numbers = range(after_version + 1, version + 1)
         entries = {number: self._entries.get(number) for number in numbers}
-        found = next((number for number, entry in entries.items() if entry and entry.token == token), None)
-        if found is not None and damage.was_never_free(self._directory, found):
-            return found
-        if None not in entries.values() and found is None:
+        commit_version = next((number for number, entry in entries.items() if entry and entry.token == token), None)
+        if commit_version is not None and damage.was_never_free(self._directory, commit_version):
+            return commit_version
+        if None not in entries.values() and commit_version is None:
             return None
         for file in self.files:
             if pc.any(pc.equal(self._read(file.name).column("token"), token)).as_py():
                 return version
-        if found is not None and damage.has_gap_above(self._directory, found):
+        if commit_version is not None and damage.has_gap_above(self._directory, commit_version):
             return None
         raise MetadataError(
             f"The outcome of a commit to {self._directory} is unknown, because the process was suspended while "
@@ -276,8 +276,8 @@ class DeltaLog(DeltaHandle):
         version = self.version
         self.sync_to(version)
         log = self._directory / "_delta_log"
-        with locked(self._lock_file, wait=False) as mine:
-            if not mine:
+        with locked(self._lock_file, wait=False) as is_locked:
+            if not is_locked:
                 return False
             newest = or_before_first(damage.pointed_checkpoint(self._directory))
             if newest < version:
@@ -339,8 +339,8 @@ class DeltaLog(DeltaHandle):
                 (self._directory / name).unlink(missing_ok=True)
             return len(names)
 
-        with locked(self._lock_file, wait=False) as mine:
-            if not mine:
+        with locked(self._lock_file, wait=False) as is_locked:
+            if not is_locked:
                 return 0
             try:
                 return run(full=False, hours=RETAIN_HOURS) + run(full=True, hours=self._orphan_hours())

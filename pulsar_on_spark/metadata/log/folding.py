@@ -96,11 +96,11 @@ def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.b
         keys = keys * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
     ranked = pa.table({"_key": keys, **{name: rows.column(name) for name in order.rank}})
     sorting = [("_key", "ascending"), *((name, "ascending") for name in order.rank)]
-    places = pc.sort_indices(ranked, sort_keys=sorting).to_numpy()
+    order_of_rows = pc.sort_indices(ranked, sort_keys=sorting).to_numpy()
     mask = np.zeros(rows.num_rows, dtype=np.bool_)
-    if len(places):
-        last_of_key = np.append(keys[places][1:] != keys[places][:-1], True)
-        mask[places[last_of_key]] = True
+    if len(order_of_rows):
+        last_of_key = np.append(keys[order_of_rows][1:] != keys[order_of_rows][:-1], True)
+        mask[order_of_rows[last_of_key]] = True
     return mask
 
 

@@ -75,8 +75,8 @@ class KeyVersions:
         if key not in self._versions and not self._is_complete and len(self._versions) >= _ASK_SINGLY:
             self._read_all(version)
         if key not in self._versions:
-            found = None if self._is_complete else table.transaction_version(key)
-            self._versions[key] = None if found is None else int(found)
+            key_version = None if self._is_complete else table.transaction_version(key)
+            self._versions[key] = None if key_version is None else int(key_version)
         return self._versions[key]
 
     def _read_all(self, version: int) -> None:

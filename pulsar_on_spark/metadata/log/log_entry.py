@@ -76,12 +76,12 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
     except FileNotFoundError:
         return None
     entry = replace(parse_entry(version, text), checksum=checksum_of(text))
-    known = read_checksums(checksums_path(table, version))
+    stored_checksums = read_checksums(checksums_path(table, version))
     is_legible = entry.complete or entry.token is not None
-    if known is None or (is_legible and entry.token != known.token):
+    if stored_checksums is None or (is_legible and entry.token != stored_checksums.token):
         return entry
-    is_same = known.files.get(entry_name(version)) == entry.checksum
-    return replace(entry, complete=entry.complete and is_same, durable=known.files)
+    is_same = stored_checksums.files.get(entry_name(version)) == entry.checksum
+    return replace(entry, complete=entry.complete and is_same, durable=stored_checksums.files)
 
 
 def known_checksums(
@@ -95,9 +95,9 @@ def known_checksums(
         version: the last version to read.
         get_entry: returns the entries after the checkpoint.
     """
-    known = None if checkpoint < 0 else read_checksums(checkpoint_checksums_path(table, checkpoint))
-    found = {} if known is None else dict(known.files)
-    return found | entry_checksums(range(checkpoint + 1, version + 1), get_entry)
+    stored = None if checkpoint < 0 else read_checksums(checkpoint_checksums_path(table, checkpoint))
+    by_name = {} if stored is None else dict(stored.files)
+    return by_name | entry_checksums(range(checkpoint + 1, version + 1), get_entry)
 
 
 def entry_checksums(versions: range, get_entry: Callable[[int], LogEntry | None]) -> dict[str, Checksum]:
@@ -107,12 +107,12 @@ def entry_checksums(versions: range, get_entry: Callable[[int], LogEntry | None]
         versions: the entries' numbers.
         get_entry: returns an entry, or None if it was cleaned up.
     """
-    found: dict[str, Checksum] = {}
+    by_name: dict[str, Checksum] = {}
     for version in versions:
         entry = get_entry(version)
         if entry is not None and entry.durable is not None:
-            found |= entry.durable
-    return found
+            by_name |= entry.durable
+    return by_name
 
 
 def parse_entry(version: int, text: bytes) -> LogEntry:

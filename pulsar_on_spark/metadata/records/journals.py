@@ -82,7 +82,8 @@ class SealRecord(Record):
         incarnation: The id.
         sealed_before: The frame below which all entries are in segments, or their topic is deleted.
         trimmed_before: The frame below which no journal file is needed: whole fragments, sealed and snapshotted.
-        trimmed_at: The trimmer's clock at the last trim; files are deleted later, for the sake of current readers.
+        trimmed_at: The time of the last trim on the trimmer's clock; files are deleted a while later, so that current
+            readers can finish.
         given_up: Frames that sealing skips (see `topic.managed_ledger.sealing.lost_frames`).
     """
 

@@ -64,10 +64,10 @@ class FileRecord(Record):
         return self.file_id
 
     def missing_copies(self, write_quorum: int, holding: Collection[int]) -> int:
-        """The number of copies that it lacks to its write quorum.
+        """Return the number of copies that are missing from the file's write quorum.
 
         Args:
-            write_quorum: The root's, for a file without one of its own.
+            write_quorum: The root's write quorum, for a file without its own.
             holding: Ids of the paths whose copies count.
         """
         return max((self.write_quorum or write_quorum) - sum(path_id in holding for path_id in self.copies), 0)
@@ -128,8 +128,8 @@ class WriteRecord(Record):
 class WriterRecord(Record):
     """The last transaction of a writer: of a streaming query, or of a `txnAppId` and its target.
 
-    Committed together with the transaction. A replay must have the same content; otherwise it is another transaction
-    with an old version.
+    Committed together with the transaction. A replay with this version must have the same content: if it differs, it is
+    another transaction under a used version.
 
     Attributes:
         writer: The writer's compare-and-set key.

@@ -41,15 +41,15 @@ class PermissionsRecord(Record):
 
     @property
     def grants(self) -> int:
-        """The number of roles, counted on the namespace and each topic and subscription by itself."""
-        places = (self.namespace_auth, *self.topic_auth.values(), *self.subscription_auth.values())
-        return sum(map(len, places))
+        """The number of granted roles; a role counts again for the namespace, each topic and each subscription."""
+        granted = (self.namespace_auth, *self.topic_auth.values(), *self.subscription_auth.values())
+        return sum(map(len, granted))
 
     def without_topics(self, names: Collection[str]) -> PermissionsRecord:
         """Return the record without permissions on some topics, given by full name, and on their partitions."""
-        left = {
+        remaining = {
             name: granted
             for name, granted in self.topic_auth.items()
             if name not in names and TopicName.parse_any(name).partitioned_base.full not in names
         }
-        return self if len(left) == len(self.topic_auth) else self.model_copy(update={"topic_auth": left})
+        return self if len(remaining) == len(self.topic_auth) else self.model_copy(update={"topic_auth": remaining})

@@ -35,7 +35,8 @@ class PathRecord(Record):
         label: The path's rack; copies of a file are put under different labels.
         reason: The reason why a write or an audit made it read-only.
         failed_at: The time of that failure on its finder's clock.
-        check_since: The time of the path's return; its copies do not count until all were read in full. None otherwise.
+        check_since: The time at which the path came back; its copies do not count until all were read in full. None if
+            its copies count.
     """
 
     kind: ClassVar[str] = "path"
@@ -87,8 +88,8 @@ class SettingsRecord(Record):
     """Broker settings that operators changed at run time; they are valid for later brokers, too.
 
     Attributes:
-        values: Settings by name, as they were given.
-        policies: Their effect on topics whose namespaces set nothing, as policies of a record.
+        values: Settings by name, as the operator gave them.
+        policies: The settings' effect on topics whose namespaces set nothing, in the form of `TopicRecord.policies`.
     """
 
     kind: ClassVar[str] = "settings"

@@ -29,9 +29,9 @@ class SubscriptionRecord(Record):
     """A subscription on one topic (one partition), its owning face (broker or Spark) and, in Spark, the slots' owners.
 
     Exclusive and Failover have the one slot 0, Shared and Key_Shared have 64. `start_*` is the position at creation or
-    at the last reset, which also set `start_epoch`: cursor rows of an older epoch do not count. `properties` are the
-    client's at its creation. `holes_since_epoch` is the oldest epoch whose rows' ack holes still count; None for
-    `start_epoch`.
+    at the last reset, which also set `start_epoch`: cursor rows of an older epoch do not count. `properties` are
+    those that the client set at creation. `holes_since_epoch` is the oldest epoch whose rows' ack holes still count;
+    None for `start_epoch`.
     """
 
     kind: ClassVar[str] = "subscription"

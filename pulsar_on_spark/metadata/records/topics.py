@@ -25,7 +25,7 @@ class TenantRecord(Record):
 
 
 class NamespaceRecord(Record):
-    """A namespace, `tenant/namespace`, created with its first topic. `topic.catalog.policies` has its `policies`."""
+    """A namespace, `tenant/namespace`, created with its first topic; `topic.catalog.policies` describes `policies`."""
 
     kind: ClassVar[str] = "namespace"
     namespace: str
@@ -90,9 +90,9 @@ class SchemaRecord(Record):
 class DedupRecord(Record):
     """Snapshot of a topic's deduplication: the last sequence id of each producer name before a position.
 
-    `positions` is the same for clusters that replicate to it: the ledger and entry there of each one's last entry.
-    The snapshot may be any number of entries old; its reader replays the entries from (`ledger`, `entry`). Committed
-    under the `seal` key of the incarnation that owned the topic.
+    `positions` is the counterpart for clusters that replicate to the topic: for each, the ledger and entry of its last
+    replicated entry in that cluster. The snapshot may be any number of entries old; its reader replays the entries from
+    (`ledger`, `entry`). Committed under the `seal` key of the incarnation that owned the topic.
     """
 
     kind: ClassVar[str] = "dedup"
