@@ -13,8 +13,8 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import advance
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:
     """Return the end of the batch in each topic: shares in proportion to the backlogs, never splitting an entry.
 
-    A topic whose share is smaller than its next entry gets nothing, unless it is the first of the batch. The first is
-    the topic that was skipped most often, then the one with the largest backlog, so that none starves.
+    A topic whose share is smaller than its next entry gets nothing, unless it is the first topic of the batch. The
+    first topic is the one that was skipped most often or, among equals, has the largest backlog, so that none starves.
 
     Args:
         backlogs: The topics' backlogs.
@@ -28,10 +28,10 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
     total = sum(backlog.rows for backlog in waiting)
     waiting.sort(key=lambda backlog: (-passed_over.get(backlog.part.name, 0), -backlog.rows, backlog.part.name))
     rows_left, bytes_left = budget.rows, budget.bytes
-    for place, backlog in enumerate(waiting):
+    for index, backlog in enumerate(waiting):
         rows = None if rows_left is None else min(_share(budget.rows, backlog.rows, total), rows_left)
         size = None if bytes_left is None else min(_share(budget.bytes, backlog.rows, total), bytes_left)
-        reached = advance(backlog.slices, backlog.start, backlog.enough, rows, size, at_least_one=place == 0)
+        reached = advance(backlog.slices, backlog.start, backlog.enough, rows, size, at_least_one=index == 0)
         ends[backlog.part.name] = reached
         taken_rows, taken_bytes = _before(backlog.slices, reached)
         rows_left = None if rows_left is None else max(rows_left - taken_rows, 0)

@@ -34,7 +34,7 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def partitions(self) -> list[InputPartition]:
-        """Plan: positions from the options, slices from the metadata, tasks from the sizes."""
+        """Plan the read: take positions from the options, slices from the metadata, and cut tasks by size."""
         root = RootHandle.shared(self._options.root)
         with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
             durable = root.store.view(durable=True)
@@ -87,12 +87,12 @@ def plan_slices(
     Raises:
         DataLossError: a part of a range is lost, and `fail_on_data_loss` is set.
     """
-    found: list[SegmentSlice | CompactedSlice] = []
+    slices: list[SegmentSlice | CompactedSlice] = []
     for bound in bounds:
         part, start = bound.part, bound.start
         record = view.get(CompactionRecord, part.topic_id) if compacted else None
         if record is not None:
-            found += compacted_slices(view, part, record, start, bound.end)
+            slices += compacted_slices(view, part, record, start, bound.end)
             start = max(start, log_start(view, part.topic_id, record))
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, bound.end)
         if plan.losses and fail_on_data_loss:
@@ -101,8 +101,8 @@ def plan_slices(
                 f"Messages of {loss.topic} are lost: {loss.reason}; to read on without them, set option "
                 "failOnDataLoss to false."
             )
-        found += plan.slices
-    return found
+        slices += plan.slices
+    return slices
 
 
 def _check(options: ReadOptions) -> None:

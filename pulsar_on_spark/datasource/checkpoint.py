@@ -1,8 +1,8 @@
-"""The part of a streaming query's checkpoint that the sink needs: it is made durable and read, on the local disk.
+"""The offsets in a streaming query's checkpoint on a local disk, which the sink makes durable and digests.
 
 Spark does not sync its log of offsets. After a power cut, `offsets/N` may be missing although the sink's commit of
 batch N exists: Spark would plan another batch N, whose rows would be skipped as already written. So the sink syncs
-`offsets/N` before it commits N. Other file systems than the local one keep closed files.
+`offsets/N` before it commits N. File systems other than the local one make a file durable when it is closed.
 
 A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of the plan in
 `offsets/N` with its commit of N: a replay reads the same file, and only a new plan writes another one.
@@ -31,8 +31,8 @@ _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permissio
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
     """Return the folders with the checkpoint of a query: one, or several if the folder of all checkpoints has copies.
 
-    None is returned if the checkpoint is not on a local disk, or not readable by this process. A path without a scheme
-    may belong to another file system: the query's id in the folder decides.
+    The list is empty if the checkpoint is not on a local disk, or not readable by this process. A path without a scheme
+    may belong to another file system, so a folder counts only if it has the query's id.
 
     Args:
         query_id: The query.
@@ -47,15 +47,15 @@ def checkpoints_of(query_id: str, location: str | None, default: str | None) -> 
         return []
     try:
         candidates = [folder / "metadata"] if location else folder.glob("*/metadata")
-        found = [metadata.parent for metadata in candidates if _query_id(metadata) == query_id]
+        folders = [metadata.parent for metadata in candidates if _query_id(metadata) == query_id]
     except OSError as error:
         raise StorageError(
             f"The checkpoint of query {query_id} in {folder} cannot be read ({error}): check its disk, and start the "
             "query again."
         ) from error
-    if not found and os.path.isdir(folder):
+    if not folders and os.path.isdir(folder):
         log.warning("No checkpoint of query %s is readable in %s: its offsets are not made durable.", query_id, folder)
-    return found
+    return folders
 
 
 def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS_FILES) -> str | None:
@@ -73,8 +73,8 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
     Raises:
         StorageError: they cannot be made durable, or a copy of the checkpoint has other offsets.
     """
-    holding = [each for each in checkpoints if os.path.exists(each / "offsets" / str(batch_id))]
-    digests = {each: _synced(each, batch_id, files) for each in holding or checkpoints[:1]}
+    holding = [checkpoint for checkpoint in checkpoints if os.path.exists(checkpoint / "offsets" / str(batch_id))]
+    digests = {checkpoint: _synced(checkpoint, batch_id, files) for checkpoint in holding or checkpoints[:1]}
     if len(set(digests.values())) > 1:
         raise StorageError(
             f"The folders {', '.join(map(str, digests))} are checkpoints of one query with different offsets of batch "
@@ -124,26 +124,26 @@ _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
     """Map the files of the file sources' own logs to the number under which the logs name them."""
-    found: dict[Path, int] = {}
+    numbers: dict[Path, int] = {}
     for number, line in enumerate(sources):
         if match := _FILES.fullmatch(line):
             folder = checkpoint / "sources" / (match[1].decode() if match[1] else str(number))
             last = int(match[2])
-            found |= {path: last for path in (folder / str(last), folder / f"{last}.compact") if path.exists()}
-    return found
+            numbers |= {path: last for path in (folder / str(last), folder / f"{last}.compact") if path.exists()}
+    return numbers
 
 
 def _digest(sources: Sequence[bytes], file_logs: Mapping[Path, int]) -> str | None:
     if not sources:
         return None
-    found = hashlib.sha256(b"\n".join(sources))
+    digest = hashlib.sha256(b"\n".join(sources))
     for path, number in file_logs.items():
         with path.open("rb") as lines:
             # A compacted log also names the files of all earlier numbers.
             for line in lines:
                 if line.rstrip().endswith(b'"batchId":%d}' % number):
-                    found.update(b"\n" + line.rstrip())
-    return found.hexdigest()[:16]
+                    digest.update(b"\n" + line.rstrip())
+    return digest.hexdigest()[:16]
 
 
 def _sync(files: FileOps, path: Path) -> None:

@@ -110,15 +110,15 @@ def select_columns(
             values has the name of a metadata column.
     """
     fields = {field.name: field for field in value_type} if value_type is not None else {}
-    known = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
+    types = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
     if clashing := sorted(set(fields) & set(_COLUMNS)):
         raise InvalidArgumentError(f"A field of the value is called {clashing[0]!r} like a metadata column: rename it.")
     if columns is None:
         extra = _MORE_METADATA if include_metadata else ()
         names = (*(fields or (VALUE,)), *_DEFAULT_METADATA, *extra)
     else:
-        names = _parse_names(columns, known)
-    spark_schema = StructType([StructField(name, known[name], True) for name in names])
+        names = _parse_names(columns, types)
+    spark_schema = StructType([StructField(name, types[name], True) for name in names])
     needs = dict.fromkeys(need for name in names for need in (_COLUMNS[name].needs if name in _COLUMNS else (VALUE,)))
     return ColumnSelection(
         names=names,
@@ -163,10 +163,10 @@ def build(
 def _parse_names(columns: str, known: Mapping[str, DataType]) -> tuple[str, ...]:
     by_lower = {name.lower(): name for name in known}
     names: list[str] = []
-    for given in (part.strip() for part in columns.split(",")):
-        name = given if given in known else by_lower.get(given.lower())
+    for text in (part.strip() for part in columns.split(",")):
+        name = text if text in known else by_lower.get(text.lower())
         if name is None:
-            raise InvalidArgumentError(f"Option columns names {given!r}; the columns are {', '.join(known)}.")
+            raise InvalidArgumentError(f"Option columns names {text!r}; the columns are {', '.join(known)}.")
         if name in names:
             raise InvalidArgumentError(f"Option columns names {name!r} twice: leave one out.")
         names.append(name)

@@ -67,12 +67,12 @@ def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
         PySparkRuntimeError: they cannot be fetched; Spark's reason is on standard error.
     """
     folder = Path(confs.get(_IVY_FOLDER, _DEFAULT_IVY_FOLDER)).expanduser().absolute()
-    found = _cached(folder)
-    if not found:
+    jars = _cached(folder)
+    if not jars:
         log.warning("Fetching Delta's JARs into %s, which is done once.", folder)
         _resolve(dict(confs) | {_IVY_FOLDER: str(folder)})
-        found = _cached(folder)
-    return found
+        jars = _cached(folder)
+    return jars
 
 
 def _cached(folder: Path) -> tuple[Path, ...]:
@@ -88,12 +88,12 @@ def _resolve(confs: Mapping[str, str]) -> None:
     for name, value in confs.items():
         if name.startswith("spark.jars"):
             conf.set(name, value)
-    with TemporaryFile() as said:
+    with TemporaryFile() as output:
         try:
-            gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
-            said.seek(0)
-            print(said.read().decode(errors="replace"), file=sys.stderr)
+            output.seek(0)
+            print(output.read().decode(errors="replace"), file=sys.stderr)
             raise
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -70,22 +70,22 @@ class GivenOptions:
     """The options of one read or write, by their proper names; values are looked up with a check."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Assign the given options to their proper names.
+        """Store the given options under their proper names.
 
         Raises:
             InvalidArgumentError: an option is mistyped or refused, or disagrees with its alias.
         """
         self._values: dict[str, str] = {}
         for raw, value in given.items():
-            known = _KNOWN.get(raw.lower())
-            if known in REFUSED:
-                if _HARMLESS.get(known) != value.strip().lower():
-                    raise InvalidArgumentError(f"Option {known} is not supported: {REFUSED[known]}; leave it out.")
-            elif known is not None:
-                name = ALIASES.get(known, known)
+            proper = _KNOWN.get(raw.lower())
+            if proper in REFUSED:
+                if _HARMLESS.get(proper) != value.strip().lower():
+                    raise InvalidArgumentError(f"Option {proper} is not supported: {REFUSED[proper]}; leave it out.")
+            elif proper is not None:
+                name = ALIASES.get(proper, proper)
                 if self._values.setdefault(name, value) != value:
                     raise InvalidArgumentError(
-                        f"Options {name} and {known} mean the same and differ: give one of them."
+                        f"Options {name} and {proper} mean the same and differ: give one of them."
                     )
             elif not _is_for_a_client(raw) and (meant := _nearest(raw, _MISTYPED)):
                 raise InvalidArgumentError(
@@ -102,10 +102,10 @@ class GivenOptions:
         value = self.text(name)
         if value is None:
             return None
-        found = {choice.lower(): choice for choice in choices}.get(value.strip().lower())
-        if found is None:
+        match = {choice.lower(): choice for choice in choices}.get(value.strip().lower())
+        if match is None:
             raise self.bad(name, f"give one of {', '.join(choices)}")
-        return found
+        return match
 
     def flag(self, name: str, default: bool) -> bool:
         """Return the option as a boolean."""
@@ -150,11 +150,11 @@ def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
     if client:
         log.warning("Options %s configure a Pulsar client and have no effect here.", ", ".join(client))
     for raw in sorted(set(given) - set(client)):
-        known = _KNOWN.get(raw.lower())
-        if known is None:
+        proper = _KNOWN.get(raw.lower())
+        if proper is None:
             log.warning("Option %s is unknown to format pulsarpy and has no effect.", raw)
-        elif known not in REFUSED and ALIASES.get(known, known).lower() not in belongs:
-            log.warning("Option %s has no effect on a %s.", known, direction)
+        elif proper not in REFUSED and ALIASES.get(proper, proper).lower() not in belongs:
+            log.warning("Option %s has no effect on a %s.", proper, direction)
 
 
 def _is_for_a_client(name: str) -> bool:

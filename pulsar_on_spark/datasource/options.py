@@ -192,19 +192,20 @@ def _root(options: GivenOptions) -> Path:
 
 
 def _selection(options: GivenOptions) -> TopicSelection:
-    given = [name for name in ("topic", "topics", "topicsPattern") if options.text(name) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none"
+    options_set = [name for name in ("topic", "topics", "topicsPattern") if options.text(name) is not None]
+    if len(options_set) != 1:
+        listed = " and ".join(options_set) if options_set else "none"
         raise InvalidArgumentError(
-            f"Exactly one of the options topic, topics and topicsPattern is needed: {found} given."
+            f"Exactly one of the options topic, topics and topicsPattern is needed: {listed} given."
         )
-    value = options.text(given[0]) or ""
-    if given[0] == "topicsPattern":
+    value = options.text(options_set[0]) or ""
+    if options_set[0] == "topicsPattern":
         return TopicSelection(pattern=value)
-    names = tuple(name.strip() for name in value.split(",")) if given[0] == "topics" else (value,)
+    names = tuple(name.strip() for name in value.split(",")) if options_set[0] == "topics" else (value,)
     if not all(names):
         raise options.bad(
-            given[0], "give the name of a topic" + ("s, separated by commas" if given[0] == "topics" else "")
+            options_set[0],
+            "give the name of a topic" + ("s, separated by commas" if options_set[0] == "topics" else ""),
         )
     return TopicSelection(names=names)
 

@@ -26,10 +26,10 @@ class ReportLog:
         if changed_ns == self._changed_ns:
             return
         self._changed_ns = changed_ns
-        found = self._read()
-        for name in sorted(found.keys() - self._known.keys()):
-            log.warning("A task reported: %s", found[name])
-        self._known = found
+        texts = self._read()
+        for name in sorted(texts.keys() - self._known.keys()):
+            log.warning("A task reported: %s", texts[name])
+        self._known = texts
 
     def _changed(self) -> int:
         try:

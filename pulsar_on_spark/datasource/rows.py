@@ -89,7 +89,7 @@ class SegmentRows:
 
 
 def check_frame(schema: StructType, *, has_topic_option: bool, value_type: StructType | None = None) -> FramePlan:
-    """Decide whether and how a frame can be written.
+    """Check that a frame can be written, and map its columns to messages.
 
     Column names are compared as in Spark, ignoring case. With `value_type` (the topic's schema, or `valueSchema`) all
     columns other than metadata are fields of the value. An exception is a single binary column `value` that is not a

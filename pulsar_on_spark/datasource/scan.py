@@ -55,7 +55,7 @@ Paths = Mapping[PathId, StoragePath]
 
 
 class ScanPartition(InputPartition):
-    """A task's share of a read, in order, with the driver's table of storage paths."""
+    """A task's share of a read: pieces in order, with the driver's table of storage paths."""
 
     def __init__(self, pieces: Sequence[ScanPiece], paths: Paths) -> None:
         super().__init__(None)
@@ -73,7 +73,8 @@ def split(
         paths: The storage paths.
         min_partitions: Minimum number of tasks, if there are as many record batches; by default the machine's cores,
             and a multiple of them, so that no core waits while another does the last task.
-        max_records: Maximum number of messages of a task, or one entry (up to 1,000 messages), which is never split.
+        max_records: Maximum number of messages of a task. A task has at least one entry, which is never split (up to
+            1,000 messages).
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)
@@ -139,14 +140,14 @@ def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | 
     """Group the grains into `tasks` groups of about equal size; fewer if grains are few, more to keep `max_records`."""
     group: list[_Grain] = []
     group_size = rows = 0
-    left, tasks_left = size, tasks
+    size_left, tasks_left = size, tasks
     for position, grain in enumerate(grains):
         enough = tasks_left > 1 and (
-            group_size + grain.size / 2 > left / tasks_left or len(grains) - position < tasks_left
+            group_size + grain.size / 2 > size_left / tasks_left or len(grains) - position < tasks_left
         )
         if group and (enough or (max_records is not None and rows + grain.rows > max_records)):
             yield group
-            left, tasks_left = left - group_size, max(tasks_left - 1, 1)
+            size_left, tasks_left = size_left - group_size, max(tasks_left - 1, 1)
             group, group_size, rows = [], 0, 0
         group.append(grain)
         group_size += grain.size

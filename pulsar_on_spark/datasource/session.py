@@ -114,20 +114,20 @@ def require_java() -> None:
     """Check that Java 17 or newer is installed.
 
     Raises:
-        SparkSessionError: it is not; the sentence has the remedy.
+        SparkSessionError: no such Java is installed; the error names the package to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    found = 0
+    version = 0
     if java is not None and Path(java).exists():
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-        if match := re.search(r'version "(\d+)', said):
-            found = int(match.group(1))
-    if found < OLDEST_JAVA:
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        if match := re.search(r'version "(\d+)', output):
+            version = int(match.group(1))
+    if version < OLDEST_JAVA:
         where = f"JAVA_HOME={home}" if home else "the PATH"
         raise SparkSessionError(
-            f"Spark needs Java {OLDEST_JAVA} or newer and {where} has {f'Java {found}' if found else 'none'}: install "
-            "openjdk-17-jre-headless (Debian, Ubuntu)"
+            f"Spark needs Java {OLDEST_JAVA} or newer and {where} has {f'Java {version}' if version else 'none'}: "
+            "install openjdk-17-jre-headless (Debian, Ubuntu)"
         )
 
 

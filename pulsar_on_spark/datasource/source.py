@@ -69,20 +69,20 @@ class PulsarDataSource(DataSource):
 
     def _read(self, schema: StructType) -> tuple[ReadOptions, ReadSchema]:
         options = read_options(self.options)
-        found = read_schema(options)
-        if schema != found.selection.spark_schema:
+        read = read_schema(options)
+        if schema != read.selection.spark_schema:
             raise InvalidArgumentError(
-                f"The columns of this read are {', '.join(found.selection.names)}, not {', '.join(schema.names)}: "
+                f"The columns of this read are {', '.join(read.selection.names)}, not {', '.join(schema.names)}: "
                 "leave out .schema(...), choose columns with option columns and type values with option valueSchema; "
                 "if the topic's schema has changed since load(), call it again."
             )
-        return options, found
+        return options, read
 
     def _warn_once(self) -> None:
         """Warn once in a process: Spark plans a query's micro-batches mostly in the same one."""
-        given = tuple(sorted(self.options.items()))
-        if given not in _warned_of:
-            _warned_of.add(given)
+        options = tuple(sorted(self.options.items()))
+        if options not in _warned_of:
+            _warned_of.add(options)
             warn_without_effect(self.options, "write")
 
 

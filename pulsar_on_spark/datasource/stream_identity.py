@@ -29,7 +29,7 @@ class StreamIdentity:
 
     @classmethod
     def new(cls, options: ReadOptions) -> StreamIdentity:
-        """Create the identity of a query without a checkpoint: a new one at each call, unless options name it."""
+        """Create the identity of a query without a checkpoint: a random one at each call, unless options name it."""
         consumer = options.consumer_name or uuid.uuid4().hex
         if options.subscription_prefix is not None:
             return cls(consumer, f"{options.subscription_prefix}-{consumer}")
@@ -59,14 +59,14 @@ class StreamIdentity:
 
 
 def _refusal(named: str | None, prefix: str | None, wanted: str | None) -> str:
-    found = "a subscription" if named is None else f"subscription {named!r}"
-    asked = "none"
+    checkpointed = "a subscription" if named is None else f"subscription {named!r}"
+    requested = "none"
     if prefix is not None:
-        asked = f"a subscription with the prefix {prefix!r}"
+        requested = f"a subscription with the prefix {prefix!r}"
     elif wanted is not None:
-        asked = repr(wanted)
+        requested = repr(wanted)
     remedy = "set the option subscription to that one" if named is None else f"set the option subscription to {named!r}"
     return (
-        f"The checkpoint is of a query under {found}, and this query asks for {asked}: {remedy}, or start with a new "
-        "checkpointLocation."
+        f"The checkpoint is of a query under {checkpointed}, and this query asks for {requested}: {remedy}, or start "
+        "with a new checkpointLocation."
     )

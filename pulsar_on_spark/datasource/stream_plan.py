@@ -33,7 +33,7 @@ def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
-    """Return the topic that an offset names, even if the query's options do not select it; None if it was deleted."""
+    """Return the topic that an offset names, even if the query's options do not select the topic; None if deleted."""
     record = view.get(TopicRecord, name)
     if record is None or record.topic_id != topic_id:
         return None
@@ -93,7 +93,8 @@ class Backlog:
         start: The first position.
         end: The position after the last one.
         rows: Messages between the two.
-        slices: The part of it that a batch could take under its budget, from the start; none if that is unlimited.
+        slices: The first part of the backlog, as much as a batch could take under its budget; empty if the budget is
+            unlimited.
         enough: The end of the slices.
     """
 
@@ -121,7 +122,7 @@ def backlogs(
         targets: Ends of an AvailableNow query; a topic that is absent was created later.
         budget: The limits of a batch.
     """
-    found = []
+    backlogs_ = []
     for part in parts:
         ranges = reading[part.name].ranges
         if ranges:
@@ -132,14 +133,14 @@ def backlogs(
             end = max(start, end)
             ahead = count_waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
             slices = () if budget.is_unlimited else _plan(view, part, start, ahead.enough).slices
-            found.append(Backlog(part, start, end, ahead.rows, slices, ahead.enough))
-    return found
+            backlogs_.append(Backlog(part, start, end, ahead.rows, slices, ahead.enough))
+    return backlogs_
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
     """Describe the topics that end before the position read so far, in words: their messages are gone.
 
-    A position at the begin of a ledger means that all messages before it were read; the topic may end there.
+    A position at the beginning of a ledger means that all messages before it were read; the topic may end there.
     """
     reasons = []
     for part in parts:
@@ -188,7 +189,7 @@ def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
 
 
 def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
-    """Return the ranges without acknowledged entries: more than at the planning, if a later row counts."""
+    """Return the ranges without the entries that were acknowledged by a cursor row after the planned one."""
     if left_out.rank in named_rows(ranges):
         return list(ranges)
     return [replace(r, start=min(max(r.start, left_out.mark_delete), r.end)) for r in ranges]
@@ -199,14 +200,14 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
     if any(range_.slots == ALL for range_ in ranges):
         return [(range_.start, range_.end, None) for range_ in ranges]
     bounds = sorted({bound for range_ in ranges for bound in (range_.start, range_.end)})
-    found: list[tuple[Position, Position, frozenset[int] | None]] = []
+    intervals: list[tuple[Position, Position, frozenset[int] | None]] = []
     for start, end in pairwise(bounds):
         slots = frozenset(
             slot for range_ in ranges if range_.start <= start and end <= range_.end for slot in range_.numbers
         )
         if slots:
-            found.append((start, end, slots))
-    return found
+            intervals.append((start, end, slots))
+    return intervals
 
 
 def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:

@@ -131,7 +131,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Return the end of the next batch, or `start` verbatim if none. `start` is committed, so cursors move."""
+        """Return the end of the next batch, or `start` verbatim if there is none.
+
+        `start` is in Spark's commit log, so the cursors move to it.
+        """
         committed = self._adopt(start)
         self._pace(committed)
         self._planned = _Planned(committed, None)
@@ -179,17 +182,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = RootHandle.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.path)
         planned = self._planned
-        known = planned.view if planned is not None and planned.offset == offset else None
-        view: View = known or root.store.view(durable=True)
+        planned_view = planned.view if planned is not None and planned.offset == offset else None
+        view: View = planned_view or root.store.view(durable=True)
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
-        there = [part for part in parts.values() if part is not None]
+        existing = [part for part in parts.values() if part is not None]
         if planned is None and self._subscription is not None:
             # An earlier process planned this batch: make sure that no other consumer owns the subscription now.
-            self._subscription.admit_batch(there, offset)
-        if known is None:
-            reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in there}
-            view = self._looking(root).read_view(there, view, reach=reach)
-        left_out = self._left_out(offset, is_replay=known is None)
+            self._subscription.admit_batch(existing, offset)
+        if planned_view is None:
+            reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in existing}
+            view = self._looking(root).read_view(existing, view, reach=reach)
+        left_out = self._left_out(offset, is_replay=planned_view is None)
         self._planned = _Planned(offset, None)
         pieces: list[ScanPiece] = []
         for name, part in parts.items():
@@ -200,9 +203,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 acknowledged = left_out.get(name)
                 if acknowledged is not None:
                     ranges = stream_plan.behind(ranges, acknowledged)
-                found, losses = stream_plan.batch_pieces(view, part, ranges, acknowledged)
+                pieces_of_part, losses = stream_plan.batch_pieces(view, part, ranges, acknowledged)
                 self._lose_all(f"{loss.topic}: {loss.reason}" for loss in losses)
-                pieces += found
+                pieces += pieces_of_part
         return split(pieces, root.storage_paths(view), self._options.min_partitions, self._options.max_records)
 
     @one_sentence

@@ -61,14 +61,14 @@ class StreamSubscription:
         """
         view = self._complete(view, parts, committed)
         self._parts = parts
-        found = self._consumer.decide_turn(view, parts, without_starts(committed), wait=wait, finishing=finishing)
+        turn = self._consumer.decide_turn(view, parts, without_starts(committed), wait=wait, finishing=finishing)
         type_ = self._options.subscription_type
         reading = {
-            part.name: planned(TopicId(part.topic_id), type_, found.actions[part.name], EARLIEST) for part in parts
+            part.name: planned(TopicId(part.topic_id), type_, turn.actions[part.name], EARLIEST) for part in parts
         }
         # Read after the records, because rows of an owner come after its record.
         cursors = self._root.store.cursors(durable=True)
-        return found.view, {part.name: self._naming(part, reading[part.name], found.view, cursors) for part in parts}
+        return turn.view, {part.name: self._naming(part, reading[part.name], turn.view, cursors) for part in parts}
 
     def left_out(self, offset: StreamOffset, *, is_replay: bool) -> dict[str, LeftOut]:
         """Return the entries that a batch skips, by full topic name: a broker's clients had acknowledged them.
@@ -83,18 +83,18 @@ class StreamSubscription:
         if not is_replay and not any(named_rows(topic.ranges) for topic in offset.topics.values()):
             return {}
         cursors = self._root.store.cursors(durable=True)
-        found = {}
+        by_topic = {}
         for name, topic in offset.topics.items():
             if topic.ranges:
                 rows = cursors.of(topic.topic_id, self.name)
                 epoch = max(range_.epoch for range_ in topic.ranges)
                 acknowledged = acknowledged_for(name, max(named_rows(topic.ranges), default=None), epoch, rows)
                 if acknowledged is not None:
-                    found[name] = acknowledged
-        return found
+                    by_topic[name] = acknowledged
+        return by_topic
 
     def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
-        """Return the ranges with the name of the row whose ack holes they skip, as long as holes lie before them."""
+        """Add to the ranges the name of the cursor row whose ack holes they skip, while they have holes before them."""
         record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
         row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
         if row is None or not topic.ranges:
@@ -177,9 +177,9 @@ def first_topics(
     Raises:
         InvalidArgumentError, DataLossError: the options don't fit the topics.
     """
-    there = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is not None]
-    begun = {_family(part, options) for part in there} - {None}
-    missing = [part for part in parts if part not in there]
+    subscribed = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is not None]
+    begun = {_family(part, options) for part in subscribed} - {None}
+    missing = [part for part in parts if part not in subscribed]
     starts: dict[str, Position] = {}
     if missing:
         starts = UserPositions(root, view, options).starts(parts, options.initial_position or "latest")
@@ -191,9 +191,9 @@ def first_topics(
 
 
 def without_starts(offset: StreamOffset) -> StreamOffset:
-    """Return the offset without start positions of new cursors: they exist now, maybe created by a faster query.
+    """Return the offset without start positions of new cursors: the cursors exist now, maybe made by a faster query.
 
-    The positions of a query that had no subscription stay: it has read up to them.
+    The positions of a query that had no subscription stay, because the query has read up to them.
     """
     if offset.subscription is None:
         return offset
@@ -205,7 +205,7 @@ def without_starts(offset: StreamOffset) -> StreamOffset:
 
 
 def _family(part: TopicPart, options: ReadOptions) -> str | None:
-    """Return the group that a topic belongs to: those of the pattern, or a topic's partitions; None if it is alone."""
+    """Return the group of a topic: the topics of a pattern, or the partitions of a topic; None for a single topic."""
     if options.topics.pattern is not None:
         return options.topics.pattern
     return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

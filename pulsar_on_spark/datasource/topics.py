@@ -92,7 +92,7 @@ class UserPositions:
         """
         options = self._options
         if options.starting_time_ms is not None:
-            found = {}
+            positions = {}
             for part in parts:
                 position = self._at_time(part, options.starting_time_ms)
                 if position is None and options.time_strategy == "error":
@@ -101,12 +101,12 @@ class UserPositions:
                         f"{options.starting_time_ms} ms; set startingOffsetsByTimestampStrategy to latest to start at "
                         "the end."
                     )
-                found[part.name] = chain.read_limit(self._view, part.topic_id) if position is None else position
-            return found
-        given = UserOffsets(default, {})
+                positions[part.name] = chain.read_limit(self._view, part.topic_id) if position is None else position
+            return positions
+        offsets = UserOffsets(default, {})
         if options.starting is not None:
-            given = parse_starting_offsets(options.starting, default)
-        return self._resolve(parts, given, "startingOffsets")
+            offsets = parse_starting_offsets(options.starting, default)
+        return self._resolve(parts, offsets, "startingOffsets")
 
     def ends(self, parts: Sequence[TopicPart]) -> dict[str, Position]:
         """Return the end of a batch read in each part (errors as `starts`)."""
@@ -114,8 +114,8 @@ class UserPositions:
             times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
             return {part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts}
         ending = self._options.ending
-        given = UserOffsets("latest", {}) if ending is None else parse_ending_offsets(ending)
-        return self._resolve(parts, given, "endingOffsets")
+        offsets = UserOffsets("latest", {}) if ending is None else parse_ending_offsets(ending)
+        return self._resolve(parts, offsets, "endingOffsets")
 
     def _resolve(self, parts: Sequence[TopicPart], given: UserOffsets, option: str) -> dict[str, Position]:
         unmatched = given.unmatched(TopicName.parse(part.name) for part in parts)
@@ -145,10 +145,10 @@ class UserPositions:
                 continue
             if slice_.segment.publish_min_ms >= time_ms:
                 return slice_.start_position
-            for found, batch in reader.read(slice_):
+            for slice_read, batch in reader.read(slice_):
                 late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
                 entries = batch.column("entry_id").filter(late)
                 if len(entries):
-                    entry = pc.min(entries).as_py() + found.segment.entry_offset
-                    return Position(LedgerId(found.segment.ledger_id), EntryId(entry))
+                    entry = pc.min(entries).as_py() + slice_read.segment.entry_offset
+                    return Position(LedgerId(slice_read.segment.ledger_id), EntryId(entry))
         return None

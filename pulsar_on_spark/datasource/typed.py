@@ -69,19 +69,19 @@ class TypedValues:
             return self.schema.codec.decode(values, self.mode, name_row)
         versions = batch.column(_VERSION)
         parts: list[pa.StructArray] = []
-        places: list[pa.Array] = []
+        positions: list[pa.Array] = []
         for version in versions.unique().to_pylist():
             rows = pc.indices_nonzero(pc.is_null(versions) if version is None else pc.equal(versions, version))
             parts.append(self._part(values.take(rows), topic, version, partial(_named, name_row, rows)))
-            places.append(rows)
+            positions.append(rows)
         if len(parts) == 1:
             return parts[0]
-        return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(places)))
+        return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(positions)))
 
     def _part(
         self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
     ) -> pa.StructArray:
-        """Decode the values of one schema version; those without a version as the latest."""
+        """Decode the values of one schema version; None decodes by the latest version."""
         assert self.writers is not None, "or all are read alike"
         written = self.writers.find(topic, version) if version else (AVRO, None)
         if written is not None and written[0] == AVRO:
@@ -129,7 +129,7 @@ def typed_values(
 ) -> TypedValues | None:
     """Choose the type of values: from the options, else from the topic's schema, else None.
 
-    A Pulsar client's schema that has no Spark columns counts as none.
+    A topic's schema that cannot be expressed in Spark columns is ignored.
 
     Args:
         given: The options.

@@ -20,11 +20,7 @@ end_quietly()  # here, because every process that plans, commits or runs a task 
 
 
 def one_sentence(method: Callable[P, T]) -> Callable[P, T]:
-    """Let the errors of this package leave a Spark worker as one sentence; other errors keep their stack.
-
-    pyspark's `handle_worker_exception` reads this variable when it reports the exception that ends the worker, so
-    other errors are not affected.
-    """
+    """Let the errors of this package leave a Spark worker as one sentence; other errors keep their stack."""
 
     @functools.wraps(method)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:

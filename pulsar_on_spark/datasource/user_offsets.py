@@ -27,11 +27,11 @@ class UserOffsets:
     topics: Mapping[str, Point]
 
     def of(self, topic: TopicName) -> Point:
-        """Return the point of a topic. An unnamed partition uses its partitioned topic's word."""
-        own = self.topics.get(topic.full)
+        """Return the point of a topic. A partition that is not named uses its partitioned topic's word, if any."""
+        named = self.topics.get(topic.full)
         whole = self.topics.get(topic.partitioned_base.full)
-        if own is not None:
-            return own
+        if named is not None:
+            return named
         return whole if whole == "earliest" or whole == "latest" else self.default
 
     def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:

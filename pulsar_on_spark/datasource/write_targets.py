@@ -21,7 +21,7 @@ _SEPARATOR = " "
 
 @dataclass(frozen=True, slots=True)
 class WriteTargets:
-    """The topics that the driver found, by full name. Picklable.
+    """The topics that existed when the driver planned the write, by full name. Picklable.
 
     Attributes:
         plain: Ids of topics without partitions.
@@ -33,7 +33,7 @@ class WriteTargets:
 
     @classmethod
     def of(cls, view: View, topics: Iterable[TopicRecord]) -> WriteTargets:
-        """Take the partitions of topics, none of which is a partition itself, from a view."""
+        """Look up the partitions of `topics`, none of which may be a partition itself, in a view."""
         plain: dict[str, str] = {}
         partitioned: dict[str, str] = {}
         for topic in topics:
@@ -45,10 +45,10 @@ class WriteTargets:
         return cls(plain, partitioned)
 
     def get(self, name: TopicName) -> WriteTarget | None:
-        """Return the topic to write to; None if the driver did not find it."""
+        """Return the topic to write to; None if it did not exist when the driver planned the write."""
         if (topic_id := self.plain.get(name.full)) is not None:
             return WriteTarget((TopicPart(name.full, topic_id, -1),))
         if (ids := self.partitioned.get(name.full)) is None:
             return None
         numbered = enumerate(ids.split(_SEPARATOR))
-        return WriteTarget(tuple(TopicPart(name.partition(index).full, each, index) for index, each in numbered))
+        return WriteTarget(tuple(TopicPart(name.partition(index).full, part_id, index) for index, part_id in numbered))

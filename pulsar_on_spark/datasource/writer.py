@@ -63,12 +63,13 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WritePlan:
-    """The plan of a write for its tasks, fixed by the driver at the begin. Picklable.
+    """The plan of a write for its tasks, fixed by the driver at the beginning. Picklable.
 
     Attributes:
         topic: The topic of all rows; None if the rows name their topics.
-        target: That topic; None if the tasks of a streaming query create it, because only they know the query.
-        others: The possible topics of rows; empty if all rows go to one.
+        target: The topic named by `topic`; None if the tasks of a streaming query create it, because only they know
+            the query.
+        others: The possible topics of rows; empty if all rows go to one topic.
     """
 
     write_id: WriteId
@@ -171,7 +172,7 @@ class _TaskRun:
     def _add(self, batch: pa.RecordBatch) -> None:
         plan = self._plan
         typed = plan.typed
-        found = to_segment_rows(
+        converted = to_segment_rows(
             batch,
             plan.frame,
             producer_name=self._producer,
@@ -182,12 +183,12 @@ class _TaskRun:
         )
         self._rows += batch.num_rows
         if plan.topic is not None:
-            self._writer.add(self._targets[plan.topic], found.rows)
+            self._writer.add(self._targets[plan.topic], converted.rows)
             return
-        assert found.topics is not None, "a frame without option topic has the column __topic"
-        named = found.topics.dictionary_encode()
+        assert converted.topics is not None, "a frame without option topic has the column __topic"
+        named = converted.topics.dictionary_encode()
         targets = [self._target(name) for name in named.dictionary.to_pylist()]
-        for index, rows in split_rows(found.rows, named.indices.to_numpy()):
+        for index, rows in split_rows(converted.rows, named.indices.to_numpy()):
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
@@ -197,9 +198,9 @@ class _TaskRun:
             TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have had
                 partitions, and belonged to the query.
         """
-        known = self._targets.get(given)
-        if known is not None:
-            return known
+        target = self._targets.get(given)
+        if target is not None:
+            return target
         name = TopicName.parse(given)
         if name.full not in self._targets and (planned := self._plan.others.get(name)) is not None:
             self._targets[name.full] = planned
@@ -337,10 +338,10 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
             StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or differ from
                 those in a copy of it.
         """
-        known = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
-        if not known:
+        origins = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
+        if not origins:
             return
-        ((query_id, checkpoints),) = known
+        ((query_id, checkpoints),) = origins
         assert query_id is not None, "a streaming task knows its query"
         folders = checkpoints_of(query_id, self._options.checkpoint_location, checkpoints)
         offsets = sync_offsets(folders, batchId)
