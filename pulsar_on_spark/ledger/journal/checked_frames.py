@@ -1,4 +1,4 @@
-"""Frames of journal files that this process has verified: checksums by frame, so that a part can be checked alone."""
+"""Cache of the checksums of verified frames, so that a reader of one ledger need not read a whole frame again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_CRCS: Final = 1 << 20
 
 
 class CheckedFrames:
-    """`part_crcs` of frames whose own checksum was right. For any thread.
+    """The `part_crcs` of each frame whose own checksum was verified. Thread-safe.
 
-    The entries of a second topic in a frame then cost no second reading of all the others in it.
+    With them, the entries of another topic in the frame are read and checked without the rest of the frame.
     """
 
     def __init__(self, max_crcs: int = MAX_CRCS) -> None:
@@ -32,7 +32,7 @@ class CheckedFrames:
         self._lock = Lock()
 
     def get(self, file: FileKey, number: FrameNumber) -> Crcs | None:
-        """The frame's checksums; None if it was not checked, or is forgotten."""
+        """Return the frame's checksums; None if the frame was not verified, or has left the cache."""
         with self._lock:
             frames = self._files.get(file)
             if frames is None:
@@ -41,7 +41,7 @@ class CheckedFrames:
             return frames.get(number)
 
     def add(self, file: FileKey, number: FrameNumber, crcs: Crcs) -> None:
-        """Keep a frame's checksums."""
+        """Add the checksums of a verified frame."""
         with self._lock:
             frames = self._files.setdefault(file, {})
             self._files.move_to_end(file)

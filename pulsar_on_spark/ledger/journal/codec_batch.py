@@ -21,11 +21,11 @@ _CONTINUATION = 0xFFFFFFFF
 
 _TABLES = (
     "II"  # continuation mark, bytes of the flatbuffer
-    "I"  # where its root, the table Message, is
-    "6H"  # vtable of Message: bytes of the vtable, of the table; where version, header type, header, body length are
-    "iHBxIxxxxq"  # Message: way back to its vtable, those four
-    "5Hxx"  # vtable of RecordBatch: sizes as above; where length, nodes, buffers are
-    "iqII"  # RecordBatch: way back to its vtable, rows, way to the nodes, way to the buffers
+    "I"  # offset of the root table, Message
+    "6H"  # vtable of Message: sizes of vtable and table; offsets of version, header type, header, body length
+    "iHBxIxxxxq"  # Message: distance to its vtable, then these four fields
+    "5Hxx"  # vtable of RecordBatch: sizes as above; offsets of length, nodes, buffers
+    "iqII"  # RecordBatch: distance to its vtable, rows, offset of the nodes, offset of the buffers
     "xxxx"
 )
 _NODES_AT = 76
@@ -38,10 +38,10 @@ def padded(size_bytes: int) -> int:
 
 
 class BatchLayout:
-    """The record batch messages of one schema whose columns have no nulls.
+    """Encoder of record batch messages of one schema, whose columns have no nulls.
 
     Args:
-        buffers_by_column: how many buffers each column has beside its validity: 1 for fixed width, 2 for binary.
+        buffers_by_column: The number of buffers of each column without its validity: 1 for fixed width, 2 for binary.
     """
 
     def __init__(self, buffers_by_column: Sequence[int]) -> None:
@@ -56,11 +56,11 @@ class BatchLayout:
         """The length of the message without its body."""
 
     def message(self, rows: int, lengths: Sequence[int]) -> bytes:
-        """The message for a batch, to be followed by the columns' buffers, each padded with zeros to the alignment.
+        """Encode the message of a batch; the caller appends the columns' buffers, each zero-padded to the alignment.
 
         Args:
-            rows: the number of rows.
-            lengths: the bytes of each buffer without its padding, in the schema's order, validities left out.
+            rows: The number of rows.
+            lengths: The bytes of each buffer without padding, in the schema's order and without validity buffers.
         """
         starts = list(accumulate(map(padded, lengths), initial=0))
         spans: list[int] = []

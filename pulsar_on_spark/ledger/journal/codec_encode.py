@@ -58,9 +58,9 @@ class EncodedFrame:
 
 
 class EntryGroup:
-    """Entries of any ledgers on their way into one frame; payloads are kept, not copied.
+    """The entries, of any ledgers, that will form one frame; payloads are kept, not copied.
 
-    It keeps a row per entry and only a number per ledger: 4,096 entries may belong to as many ledgers, and a few
+    The group keeps a row per entry and only a number per ledger: 4,096 entries may belong to as many ledgers, and a few
     containers for each of them would halve the throughput. `entries` counts the rows, `payload_bytes` is the
     payloads' total size.
     """
@@ -107,7 +107,7 @@ class EntryGroup:
 
 
 def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """The ENTRIES frame of a group with at least one entry; `lac` is the last frame acknowledged so far, or -1.
+    """Encode a group of at least one entry as an ENTRIES frame; `lac` is the last acknowledged frame, or -1.
 
     Raises:
         InvalidArgumentError: the group is empty, or the frame would be longer than `MAX_FRAME_BYTES`.
@@ -133,20 +133,20 @@ def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> Encod
 def _directory(
     entries_of: Mapping[LedgerId, int], entry_ids: Sequence[EntryId], offsets: Sequence[int], start: int
 ) -> bytes:
-    """An item for each ledger; `start` is where in the frame the payloads start."""
+    """Encode the directory: an item for each ledger; `start` is the offset of the payloads in the frame."""
     bounds = list(accumulate(entries_of.values(), initial=0))
-    places = [offsets[row] + start for row in bounds]
+    payload_bounds = [offsets[row] + start for row in bounds]
     return b"".join(
         map(
             _RUN.pack,
-            *(entries_of, [entry_ids[row] for row in bounds[:-1]], entries_of.values(), bounds, places),
-            [end - begin for begin, end in pairwise(places)],
+            *(entries_of, [entry_ids[row] for row in bounds[:-1]], entries_of.values(), bounds, payload_bounds),
+            [end - begin for begin, end in pairwise(payload_bounds)],
         )
     )
 
 
 def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """The CURSOR frame of at least one (subscription key, cursor record).
+    """Encode at least one (subscription key, cursor record) pair as a CURSOR frame.
 
     Raises:
         InvalidArgumentError: there is no record, or the frame would be longer than `MAX_FRAME_BYTES`.
@@ -167,12 +167,12 @@ def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: F
 
 
 def encode_lac(at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """An idle frame: it only names the last acknowledged frame, for readers of an idle log's tail."""
+    """Encode an idle frame: it only names the last acknowledged frame, for readers of an idle log's tail."""
     return _encode(FrameKind.LAC, at, lac, 0, b"", [])
 
 
 def encode_roll(next_fragment: int, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """The last frame of a fragment, which names the next fragment."""
+    """Encode the last frame of a fragment, which names the next fragment."""
     return _encode(FrameKind.ROLL, at, lac, 0, b"", [ROLL.pack(next_fragment)])
 
 

@@ -1,7 +1,7 @@
 """The scan over a journal file's frames, which reports exactly how it ended.
 
-The outcomes let the protocol distinguish "no such frame" from "unknown": a file that ends between or within frames may
-be all that was ever written there, but a bad frame with later ones after it certainly existed.
+The outcomes let the protocol distinguish "no such frame" from "unknown": if a file ends between or within frames,
+perhaps nothing more was ever written to it, but a bad frame with later frames after it certainly existed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CleanEnd:
 
 @dataclass(frozen=True, slots=True)
 class TornEnd:
-    """The file ends within a frame: its writer has yet to write the rest, or was stopped there."""
+    """The file ends within a frame: its writer has not written the rest yet, or was stopped there."""
 
     position: ScanPosition
     reason: str
@@ -58,11 +58,14 @@ class TornEnd:
 class BadFrame:
     """The bytes at the position are not the next frame.
 
-    With `is_last`, no intact header of that frame or a later one follows, so the end of the file may have been lost in
-    a crash before it was synced. Without it, there was a frame here that cannot be read: the answer is never "no such
-    frame". The same holds for `is_written`: the frame's own header is intact and the file is long enough, or the bytes
-    at the header's place are not a hole. Blocks that a crash kept from the disk read as zeros; other bytes were written
-    and were damaged.
+    Attributes:
+        position: The position at which the next frame was expected.
+        reason: The problem, for errors.
+        is_last: True if no intact header of that frame or of a later one follows: a crash may have lost the end of the
+            file before it was synced. False if a frame certainly was here: the answer is never "no such frame".
+        is_written: True if the frame certainly was written: its header is intact and the file is long enough, or the
+            bytes in place of the header are not a hole. Blocks that a crash kept from the disk read as zeros; other
+            bytes were written, then damaged. Then, too, the answer is never "no such frame".
     """
 
     position: ScanPosition
@@ -75,19 +78,19 @@ ScanEnd: TypeAlias = CleanEnd | TornEnd | BadFrame
 
 
 class FrameScanner:
-    """Reads the frames of one file in order; after an end it may be asked again, as the file may have grown.
+    """Reader of the frames of one file in order; after an end it may be called again, as the file may have grown.
 
     Bytes are read once, except for those of a torn or bad frame. Memory is one window of bytes, or one frame if that is
     longer; frames are views of it and keep it alive. A header is used only if its checksum, its number and its link to
     the frame before are right, and nothing is allocated for bytes that the file does not have.
 
     Args:
-        fd: the open file.
-        position: where to start, from `read_file_header` or another scanner's `position`.
-        name: which file it is, for errors: "Journal file <where>".
-        files: the operating system.
-        checked_before: that all checksums of the part to be scanned were found right since it was last written; only
-            then may contents be skipped.
+        fd: Descriptor of the open file.
+        position: The start of the scan, from `read_file_header` or another scanner's `position`.
+        name: The file's name in errors: "Journal file <path>".
+        files: The operating system.
+        checked_before: True if all checksums of the part to be scanned were verified since it was written; only then
+            may contents be skipped.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class FrameScanner:
         return self._position
 
     def next_frame(self) -> Frame | ScanEnd:
-        """The next frame, all of it checked.
+        """Read the next frame and verify all of it.
 
         Raises:
             FormatVersionError: a newer version wrote the frame.
@@ -129,7 +132,7 @@ class FrameScanner:
         return Frame(found, self._name, offset, directory, data)
 
     def next_head(self) -> FrameHead | ScanEnd:
-        """Header and directory of the next frame, which are checked; its content is not read.
+        """Read and verify the header and directory of the next frame, without its content.
 
         Raises:
             InvalidArgumentError: the scanner was not made with `checked_before`.
@@ -148,15 +151,15 @@ class FrameScanner:
         if head is None or offset + found.size_bytes > self._size_bytes:
             return self._torn()
         if crc32c(head[HEADER_BYTES:]) != found.directory_crc:
-            what = f"frame {found.number} has a directory that fails its checksum"
-            return self._bad(what, offset + found.size_bytes, is_written=True)
+            problem = f"frame {found.number} has a directory that fails its checksum"
+            return self._bad(problem, offset + found.size_bytes, is_written=True)
         self._advance(found)
         return FrameHead(found, self._name, offset, head[HEADER_BYTES:])
 
     def follow(self) -> FrameNumber:
-        """Go over whole frames by their headers alone, for one window; returns the highest LAC in them, or -1.
+        """Skip whole frames by their headers alone, up to one window of bytes; returns the highest LAC in them, or -1.
 
-        If it stops, `next_head` returns the reason.
+        If no frame was skipped, `next_head` returns the reason.
 
         Raises:
             InvalidArgumentError: the scanner was not made with `checked_before`.
@@ -173,7 +176,7 @@ class FrameScanner:
         return lac
 
     def seek(self, number: FrameNumber) -> ScanEnd | None:
-        """Go to a frame at or after the position; return None if it is the next one, else the end that came first.
+        """Advance to the frame `number`; returns None if it is the next frame now, else the end that was met before it.
 
         Raises:
             InvalidArgumentError: the frame is before the position.
@@ -220,7 +223,7 @@ class FrameScanner:
 
     def _bad(self, what: str, search_from: int, *, is_written: bool = False) -> BadFrame:
         is_last = not self._later_frame_from(search_from)
-        # The next attempt shall read from the file, not from a window that may hold half of a write.
+        # Drop the window, which may hold half of a write, so that the next attempt reads from the file.
         self._window = memoryview(b"")
         reason = f"{self._name}: {what} at byte {self._position.offset}"
         return BadFrame(self._position, reason, is_last, is_written)
@@ -228,7 +231,7 @@ class FrameScanner:
     def _later_frame_from(self, start: int) -> bool:
         """Return True if an intact header of the missing frame or a later one is anywhere after `start`.
 
-        It may be part of a payload: then the answer is "unknown" instead of "no", which is safe.
+        The header may be part of a payload: then a recovery gets "unknown" instead of "no", which is safe.
         """
         while self._read(start, HEADER_BYTES) is not None:
             window = bytes(self._window)[start - self._window_start :]
@@ -270,11 +273,11 @@ def _has_hole(header: memoryview, offset: int) -> bool:
 
 
 def part_crcs(head: FrameHead, data: memoryview) -> npt.NDArray[np.uint32]:
-    """Checksums of a frame's columns and of each run's payloads, for `read_run`.
+    """Compute the checksums of a frame's columns and of each run's payloads, for `read_run`.
 
     Args:
-        head: An ENTRIES frame.
-        data: All its bytes, checked against its header.
+        head: The head of an ENTRIES frame.
+        data: All bytes of the frame, verified by its header.
     """
     parts = [_columns_of(head), *map(_payloads_of, head.runs())]
     return np.fromiter((crc32c(data[start:end]) for start, end in parts), np.uint32, len(parts))
@@ -283,17 +286,17 @@ def part_crcs(head: FrameHead, data: memoryview) -> npt.NDArray[np.uint32]:
 def read_run(
     fd: int, head: FrameHead, number: int, crcs: npt.NDArray[np.uint32], files: FileOps = OS_FILES
 ) -> pa.RecordBatch:
-    """The rows of one ledger in a frame, in `ENTRIES_SCHEMA`, without reading the payloads of others.
+    """Read the rows of one ledger in a frame, in `ENTRIES_SCHEMA`, without the payloads of other ledgers.
 
     Args:
-        fd: The file.
-        head: The frame.
-        number: Index in `head.runs()`.
-        crcs: `part_crcs` of the frame: its own checksum covers the whole of it.
+        fd: Descriptor of the file.
+        head: The frame's head.
+        number: The ledger's index in `head.runs()`.
+        crcs: The frame's `part_crcs`, because the frame's own checksum covers the frame as a whole only.
         files: The operating system.
 
     Raises:
-        CorruptJournalError: the bytes have changed since.
+        CorruptJournalError: the bytes have changed since `crcs` were computed.
         StoragePathError: the file cannot be read.
     """
     run = head.runs()[number]

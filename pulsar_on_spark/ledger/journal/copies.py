@@ -1,7 +1,7 @@
-"""Writing journal files: one thread for each storage path, which serves the `CopyAppender` of every file on it.
+"""Writing journal files: one thread for each storage path, which serves the `CopyAppender` of every file on that path.
 
-A disk that hangs blocks only its own thread. Everything that was queued meanwhile is written and synced at once, so a
-path that falls behind catches up with fewer, larger writes.
+A disk that hangs blocks only its own thread. Frames that were queued meanwhile are written and synced together, so a
+path that lags behind catches up with fewer, larger writes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class FrameBytes(Protocol):
-    """A frame that can be appended: `EncodedFrame`, or a frame that is read just before it is written."""
+    """A frame that can be appended: an `EncodedFrame`, or a frame whose bytes are read just before they are written."""
 
     @property
     def buffers(self) -> Sequence[Payload]:
-        """The frame's bytes, in fewer buffers than one write takes."""
+        """The frame's bytes, in fewer buffers than the limit of one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,16 @@ def create_copy(path: StoragePath, incarnation: IncarnationId, copy: Copy, files
 
 
 class PathThread:
-    """The files that this process writes on one storage path. The methods never block and may be called by one thread.
+    """The files that this process writes on one storage path. The methods never block; only one thread may call them.
 
     Args:
-        path: where the files are.
-        incarnation: the log's incarnation.
-        report: called in the path's thread, once for each round of a file.
-        files: the operating system.
+        path: The storage path of the files.
+        incarnation: The log's incarnation.
+        report: Called in the path's thread, once for each round of writes of a file.
+        files: The operating system.
 
     Attributes:
-        path: Where the files are.
+        path: The storage path of the files.
         syncs: Durations of `fdatasync`.
     """
 
@@ -147,25 +147,25 @@ class PathThread:
         self._thread.start()
 
     def begin_file(self, copy: Copy, fd: int, first: FrameNumber, header: bytes) -> None:
-        """Take over the descriptor of a file that `create_copy` made; `header` goes in front of frame `first`."""
+        """Take over the descriptor of a file that `create_copy` made; `header` is written before frame `first`."""
         self._orders.put(_Begin(copy, fd, first, header))
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
     ) -> None:
-        """Append frames, `first` being the number of the first one and `size_bytes` about the size of all."""
+        """Append frames; `first` is the number of the first one, `size_bytes` their approximate total size."""
         self._orders.put(_Append(copy, first, frames, size_bytes, sync))
 
     def release_file(self, copy: Copy) -> None:
-        """Close the file after the orders before; nothing is reported of it afterwards."""
+        """Close the file after the orders queued before; nothing is reported about the file afterwards."""
         self._orders.put(_Release(copy))
 
     def stop(self) -> None:
-        """End the thread after the orders before, without waiting for it: its disk may hang."""
+        """End the thread after the orders queued before; returns at once, because the disk may hang."""
         self._orders.put(_Stop())
 
     def abandon(self) -> None:
-        """End the thread as soon as possible: the path was given up, and nothing that is queued counts."""
+        """End the thread as soon as possible and skip queued writes: the path was given up."""
         self._abandoned = True
         self.stop()
 
@@ -187,7 +187,7 @@ class PathThread:
                 self._close(file)
 
     def _waiting(self) -> list[_Order]:
-        """Return the queued orders, at least one, up to a round's bytes."""
+        """Wait for orders, and return those that are queued, up to the bytes of one round."""
         orders: list[_Order] = []
         size_bytes = 0
         while not orders or (size_bytes < ROUND_BYTES and not self._orders.empty()):
@@ -198,9 +198,9 @@ class PathThread:
         return orders
 
     def _serve(self, orders: Sequence[_Order]) -> bool:
-        """Carry orders out, all appends to one file as one; False at the end.
+        """Execute orders, all appends to one file as one write; returns False after the last order.
 
-        An abandoned thread still handles its orders until the stop, because it must close the files of `_Begin`.
+        An abandoned thread still handles its orders until `_Stop`, because it must close the files of `_Begin`.
         """
         for order in orders:
             match order:
@@ -295,7 +295,7 @@ class PathThread:
         return Synced()
 
     def _check(self, file: _OpenFile) -> AppendEvent:
-        """Refuse if the name cannot be checked for any reason: counting needs positive proof."""
+        """Check that the file still has its name; any error counts as a failed check, as frames need positive proof."""
         try:
             if file.identity is None:  # it cannot change while the file is open
                 file.identity = self._files.identity(file.fd)

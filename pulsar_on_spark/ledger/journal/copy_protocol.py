@@ -7,8 +7,8 @@ unmounted, another disk in the path's place) always means "fenced". The order of
     appender   write -> fdatasync (of what was written before it began) -> is `frames.open` my file? -> Ok(watermark)
     reader     identity -> rename -> fsync of the directory -> scan -> answer
 
-If the appender's check succeeds, its bytes were in the file before any rename, so a recovery that renames first and
-reads then finds them. This holds on one kernel; network file systems cache names, so they are refused elsewhere.
+If the appender's check succeeds, its bytes were in the file before any rename, so a recovery, which renames before it
+reads, finds them. This holds within one kernel. Network file systems cache names: `storage.local_disk` refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_AHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class AppendFrames:
-    """Event: take frames `first` to `last`. With `sync` False they wait for the next sync that other frames need."""
+    """Event: append frames `first` to `last`; if `sync` is False, they wait for a sync that other frames need."""
 
     first: FrameNumber
     last: FrameNumber
@@ -36,7 +36,7 @@ class AppendFrames:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Event: the `Write` has returned, all of it."""
+    """Event: the `Write` has returned and wrote all bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Event: whether `frames.open` was the very file (device, inode), examined after the `Check` effect."""
+    """Event: the result of `Check`: True if `frames.open` was the appender's own file, by device and inode."""
 
     is_my_file: bool
 
 
 @dataclass(frozen=True, slots=True)
 class IoFailed:
-    """Event: a write was short or failed, or fdatasync failed. It is never retried: pages may be marked clean."""
+    """Event: a write was short or failed, or fdatasync failed. There is no retry: the kernel may mark pages clean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Effect: report to the writer that nothing more will count here; frames without an Ok are unknown."""
+    """Effect: report to the writer that no more frames will count on this path; those without an Ok are unknown."""
 
     reason: str
 
@@ -93,13 +93,13 @@ AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
 
 
 class CopyAppender:
-    """A writer's file: a prefix without holes, one watermark, and nothing after an error.
+    """A writer's file: the frames without gaps, one watermark, and no work after an error.
 
     Writes continue during a sync; there is one round of sync and check at a time.
     """
 
     def __init__(self, first: FrameNumber) -> None:
-        """The file's first frame will be `first`."""
+        """Begin a file whose first frame will be `first`."""
         self._queued = first - 1
         self._ahead: list[AppendFrames] = []
         self._writing_to: FrameNumber | None = None
@@ -140,7 +140,7 @@ class CopyAppender:
         return self._next_write()
 
     def _queue(self, event: AppendFrames) -> None:
-        """Queue the part that is not queued yet; ranges may overlap, as a frame may be sent again with others."""
+        """Queue the frames that are not queued yet; ranges may overlap, because frames may be sent again."""
         if event.last > self._queued:
             self._queued = event.last
             if event.sync:
@@ -170,7 +170,7 @@ class CopyAppender:
         return self._round_done()
 
     def _may_count(self, is_my_file: bool) -> bool:
-        """Counting needs positive proof; the absence of a fence is not enough."""
+        """Return True if the round's frames count: this needs positive proof, not just the absence of a fence."""
         return is_my_file
 
     def _round_done(self) -> list[AppendEffect]:
@@ -225,9 +225,9 @@ class FenceFirst:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrames:
-    """Event: fence the copy if it is not yet, then give up to `limit` frames from `start` on (BookKeeper #2614).
+    """Event: fence the copy unless it is fenced, then return up to `limit` frames from `start` on (BookKeeper #2614).
 
-    If the fence fails, the frames are still returned: finding a frame proves its existence without a fence.
+    If the fence fails, the frames are still returned: a frame that was read exists, with or without a fence.
     """
 
     start: FrameNumber
@@ -260,9 +260,9 @@ class Scanned:
     """Event: the content of the file.
 
     Attributes:
-        first: Number of its first frame, as the header says; None if the file has neither frame nor header.
-        frames: Good frames from the wanted start on, without gap.
-        end: How the scan ended.
+        first: Number of the file's first frame, by its header; None if the file has neither frame nor header.
+        frames: Good frames from the requested start on, without gap.
+        end: The reason why the scan ended.
         lac: The highest LAC in the headers that were read.
     """
 
@@ -279,7 +279,7 @@ class CheckIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Effect: rename `frames.open` to `frames.fenced`, if it is not yet."""
+    """Effect: rename `frames.open` to `frames.fenced`, unless that was done before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Effect: open the file under either name and check its frames; give those from `start` on, up to `limit`."""
+    """Effect: open the file under either name, check its frames and return up to `limit` of them from `start` on."""
 
     start: FrameNumber
     limit: int
@@ -297,7 +297,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """Effect: answer to `FenceFirst`; `fenced` False: no answer. `first` is the file's first frame, if it has any."""
+    """Effect: answer to `FenceFirst`; `fenced` is False if the copy cannot answer, `first` its first frame, if any."""
 
     fenced: bool
     first: FrameNumber | None
@@ -306,7 +306,10 @@ class FenceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """Effect: answer to `ReadFrames`: good frames from `start` on (a yes always counts), and the frame after them."""
+    """Effect: answer to `ReadFrames`: good frames from `start` on, and the copy's statement about the frame after them.
+
+    The frames always count as a yes.
+    """
 
     start: FrameNumber
     frames: tuple[FrameFacts, ...]
@@ -327,7 +330,7 @@ class CopyReader:
         self._request: FenceFirst | ReadFrames | None = None
 
     def handle(self, event: ReadEvent) -> list[ReadEffect]:
-        """Take a request, or the outcome of the effect before."""
+        """Handle a request, or the outcome of the previous effect."""
         match event:
             case FenceFirst() | ReadFrames():
                 assert self._request is None, "one request at a time"
@@ -353,11 +356,11 @@ class CopyReader:
         return self._request
 
     def _fences(self, request: FenceFirst | ReadFrames) -> bool:
-        """Reads fence too: a path may have been away when the others were fenced (BookKeeper #2614)."""
+        """Return True if the request must fence: a read, too, as the path may have been away (BookKeeper #2614)."""
         return True
 
     def _missing(self) -> list[ReadEffect]:
-        """A file that the record names existed once: it is lost, and its absence proves nothing about frames."""
+        """Answer for a missing file. The record names it, so it existed: its absence proves nothing about frames."""
         return self._no_answer()
 
     def _scan(self) -> list[ReadEffect]:

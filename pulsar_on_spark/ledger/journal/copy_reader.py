@@ -55,7 +55,7 @@ _MARK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PlacedFrame:
-    """A frame in a file. Its bytes are read, and checked again, on access; for any thread."""
+    """A frame in a file. Its bytes are read, and verified again, on each access. Thread-safe."""
 
     file: CopyFile
     position: ScanPosition
@@ -72,14 +72,14 @@ class PlacedFrame:
 
 
 class CopyFile:
-    """A copy as a recovery sees it; used and closed by one thread, except for the frames that it has placed.
+    """A copy that a recovery fences and reads. One thread uses and closes it; its `PlacedFrame`s serve any thread.
 
     Args:
-        path: the storage path.
-        incarnation: the log's incarnation.
-        copy: which file.
-        progress: called with the bytes that were scanned since the last call.
-        files: the operating system.
+        path: The storage path.
+        incarnation: The log's incarnation.
+        copy: The file.
+        progress: Called with the number of bytes scanned since the last call.
+        files: The operating system.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class CopyFile:
         except FormatVersionError:
             raise
         except CorruptJournalError as error:
-            # Cut short before its first sync, or damaged: the frames after it decide.
+            # The header was cut short before its first sync, or damaged: the frames after it decide.
             self.problem = str(error)
             nowhere = ScanPosition(0, ChainPoint(0, 0))
             found = FrameScanner(self._fd, nowhere, self._name, self._files).next_frame()
@@ -232,7 +232,7 @@ class CopyFile:
         """Scan all headers for the LAC. It is only a hint, so contents are checked only when frames are read."""
         assert self._fd is not None
         scanner = FrameScanner(self._fd, self._marks[0], self._name, self._files, checked_before=True)
-        lac, seen = NO_FRAME, self._marks[0].offset
+        lac, reported_to = NO_FRAME, self._marks[0].offset
         while True:
             before = scanner.position
             lac = max(lac, scanner.follow())
@@ -241,11 +241,11 @@ class CopyFile:
                 if not isinstance(found, FrameHead):
                     break
                 lac = max(lac, found.header.lac)  # the file has grown meanwhile
-            if scanner.position.offset - seen >= _MARK_BYTES:
+            if scanner.position.offset - reported_to >= _MARK_BYTES:
                 self._marks.append(scanner.position)
-                self._progress(scanner.position.offset - seen)
-                seen = scanner.position.offset
-        self._progress(scanner.position.offset - seen)
+                self._progress(scanner.position.offset - reported_to)
+                reported_to = scanner.position.offset
+        self._progress(scanner.position.offset - reported_to)
         return Scanned(self._first, (), self._end(found), lac)
 
     def _scan_frames(self, start: FrameNumber, limit: int) -> Scanned:

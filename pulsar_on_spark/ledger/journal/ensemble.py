@@ -1,4 +1,4 @@
-"""The journal files that a process writes, by path: the queue of each file, and the paths that are too slow."""
+"""The journal files that a process writes, by path: each file's unconfirmed frames, and the paths that are too slow."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Ensemble:
     """The files that this process writes in one incarnation's log. Used by one thread.
 
     Args:
-        paths: all storage paths that the log may use.
-        incarnation: the log's incarnation.
-        post: receives events, in other threads; the owner passes each to `take_in` before its core.
-        files: the operating system.
+        paths: All storage paths that the log may use.
+        incarnation: The log's incarnation.
+        post: Called with events, in other threads; the owner passes each event to `take_in` before its core.
+        files: The operating system.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Ensemble:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that the slowest path has not confirmed."""
+        """The bytes that the slowest path has not confirmed yet."""
         return max((state.backlog_bytes for state in self._states.values()), default=0)
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
@@ -77,7 +77,7 @@ class Ensemble:
         return {path: state.thread.syncs for path, state in self._states.items()}
 
     def know(self, path: StoragePath) -> None:
-        """Use a path from now on; its directory may have changed."""
+        """Add a path, or replace the directory of a known one."""
         self._paths[path.path_id] = path
         state = self._states.get(path.path_id)
         if state is not None and state.thread.path != path and not state.outstanding:
@@ -112,7 +112,7 @@ class Ensemble:
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
     def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
-        """Note the first frame of a created file; ignore a file whose path was given up meanwhile."""
+        """Begin a created file with frame `first`; a file whose path was given up meanwhile is ignored."""
         fd = self._created.pop(copy, None)
         if fd is None:
             return
@@ -137,7 +137,7 @@ class Ensemble:
         state.thread.append(copy, first, frames, size_bytes, sync=sync)
 
     def release_files(self, copies: Iterable[Copy]) -> None:
-        """Close these files after what is queued for them."""
+        """Close these files after the writes that are queued for them."""
         for copy in copies:
             self._creating.pop(copy, None)
             if copy in self._created:
@@ -150,10 +150,10 @@ class Ensemble:
                     state.released.discard(copy)
                     del state.outstanding[copy]
 
-    # -- what threads report -------------------------------------------------------------------------------------------
+    # -- reports of threads --------------------------------------------------------------------------------------------
 
     def take_in(self, event: CopyEvent) -> bool:
-        """Record a thread's report; False if it is stale or its file is not needed: the caller must drop it."""
+        """Record a thread's report; returns False if the caller must drop it: it is stale, or its file not needed."""
         match event:
             case CopyAcked(copy, watermark):
                 self._confirmed(copy, watermark)
@@ -178,7 +178,10 @@ class Ensemble:
             del state.outstanding[copy]
 
     def _is_failure(self, copy: Copy, *, is_fenced: bool) -> bool:
-        """Also False for a file of an ended fragment: it may be trimmed while its path is still behind."""
+        """Return True if a lost file means a failed path.
+
+        A file of an ended fragment does not: it may be trimmed while its path still lags behind.
+        """
         state = self._states.get(copy.path)
         if state is None or copy not in state.outstanding:
             return False
@@ -208,16 +211,16 @@ class Ensemble:
 
         Ticks, not a clock: they stop when the whole process stops.
         """
-        found = []
+        copies = []
         for state in self._states.values():
             state.quiet_ticks = state.quiet_ticks + 1 if state.is_busy else 0
             if state.quiet_ticks > ticks:
-                found.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
+                copies.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
         for copy in self._creating:
             self._creating[copy] += 1
             if self._creating[copy] > ticks:
-                found.append(copy)
-        return found
+                copies.append(copy)
+        return copies
 
     def holding_back(self, copies: Sequence[Copy], ack_quorum: int, far_bytes: int, ticks: int) -> list[Copy]:
         """Count a tick; return a file on each path that has slowed the others down for this many ticks in total.
@@ -229,7 +232,7 @@ class Ensemble:
             ticks: Ticks at which it was far behind while enough others were idle, less those at which they were busy.
                 So a path is returned if it has less than half of their speed, and never for being a little slower.
         """
-        found = []
+        slow_copies = []
         for path, state in self._states.items():
             if state.backlog_bytes < far_bytes:
                 state.behind_ticks = 0
@@ -237,18 +240,18 @@ class Ensemble:
             are_others_idle = self.free(copy for copy in copies if copy.path != path) >= ack_quorum
             state.behind_ticks = max(0, state.behind_ticks + (1 if are_others_idle else -1))
             if state.behind_ticks > ticks:
-                found.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
-        return found
+                slow_copies.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
+        return slow_copies
 
     def give_up(self, path: PathId) -> Copy | None:
-        """Send nothing more to this path; its later answers are about files that do not count.
+        """Send nothing more to this path, and ignore its later answers: its files do not count.
 
         Returns:
             One of the path's unreleased files, if it has any, to report to the core.
         """
-        known = [copy for copy in (*self._creating, *self._created) if copy.path == path]
+        unreleased = [copy for copy in (*self._creating, *self._created) if copy.path == path]
         if path in self._states:
-            known += [copy for copy in self._states[path].outstanding if copy not in self._states[path].released]
+            unreleased += [copy for copy in self._states[path].outstanding if copy not in self._states[path].released]
         for copy in [copy for copy in self._creating if copy.path == path]:
             del self._creating[copy]
         for copy in [copy for copy in self._created if copy.path == path]:
@@ -256,7 +259,7 @@ class Ensemble:
         state = self._states.pop(path, None)
         if state is not None:
             state.thread.abandon()
-        return next(iter(known), None)
+        return next(iter(unreleased), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
         """End all threads after their queued work, or `at_once`, without waiting for them: a disk may hang."""

@@ -1,4 +1,4 @@
-"""The journal file: where it is on a storage path, its header, and the scan over its frames.
+"""The journal file: its location on a storage path, its header and its creation.
 
     <storage path>/journal/<incarnation>/<file>/frames.open      written by its one writer
     <storage path>/journal/<incarnation>/<file>/frames.fenced    after the fence, a rename within the directory
@@ -90,7 +90,7 @@ class JournalFileHeader:
 
 @dataclass(frozen=True, slots=True)
 class ScanPosition:
-    """The place in a file to look for the next frame, and what that must link to; a scan may continue there."""
+    """The offset of the next frame in a file, and the position in the chain that the frame must continue."""
 
     offset: int
     chain: ChainPoint
@@ -133,24 +133,24 @@ def read_file_header(fd: int, name: str, files: FileOps = OS_FILES) -> tuple[Jou
 def create_journal_file(
     storage_path: Path, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
 ) -> int:
-    """Make an empty journal file, durably, and return its descriptor; the header goes in front of its first frames.
+    """Create an empty journal file durably and return its descriptor; its header is written with its first frames.
 
-    A file may be made long before it is known with which frame it begins. The caller has checked that the directory
-    is the storage path (`StoragePath.check`).
+    A file may be created long before its first frame is known. The caller has checked that the directory is the
+    storage path (`StoragePath.check`).
 
     Raises:
-        FileExistsError: the file is there already; a file has one writer ever.
-        OSError: the file cannot be created; nothing that counts is left.
+        FileExistsError: the file exists; no file ever has a second writer.
+        OSError: the file cannot be created; at most an empty directory is left.
     """
     directory = file_directory(storage_path, incarnation, file)
     make_directory(files, directory.parent)
-    # Not "if missing": a directory that is there belongs to a writer, even if its file was fenced or deleted.
+    # An existing directory is an error: it belongs to a writer, even if its file was fenced or deleted.
     files.mkdir(directory)
     try:
         files.fsync_directory(directory.parent)
         return _create_durably(open_name(directory), files)
     except OSError:
-        with suppress(OSError):  # an empty directory that stays means nothing
+        with suppress(OSError):  # an empty directory does no harm
             directory.rmdir()
         raise
 
@@ -171,12 +171,12 @@ def open_journal_file(directory: Path, files: FileOps = OS_FILES) -> int:
     """Open a file for reading under either name.
 
     Raises:
-        FileNotFoundError: it has neither. Whether that proves anything is for the caller to decide (see `StoragePath`).
+        FileNotFoundError: it has neither name. The caller decides if this proves anything (see `StoragePath`).
     """
     try:
         return files.open(open_name(directory))
     except FileNotFoundError:
-        # The fence only ever renames in this direction, so a file that was not there under the first name is here.
+        # The fence only renames from the open to the fenced name, so a file that has lost the first has the second.
         return files.open(fenced_name(directory))
 
 

@@ -1,8 +1,8 @@
-"""A frame's header, which can be trusted before anything else is read, and the chain that headers form.
+"""A frame's header, which is verified before anything else is read, and the chain that headers form.
 
 Everything is little-endian. Each header names the CRC of the frame before, so that frames form a chain over all files
-of the log: a stale block with good checksums of its own has no place in it. No length is believed that was not written.
-`frames` describes the rest of a frame.
+of the log: a stale block does not fit into the chain even if its own checksums are good. A length is used only after
+its header's checksum was verified. `frames` describes the rest of a frame.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FrameHeader:
 
     @property
     def after(self) -> ChainPoint:
-        """The position after the frame."""
+        """The position after the frame in the chain."""
         return ChainPoint(self.number + 1, self.crc)
 
 
@@ -81,7 +81,7 @@ def pack_header(
     content_bytes: int,
     content_crc: int,
 ) -> tuple[bytes, FrameHeader]:
-    """The header of a frame at a place in the log, encoded and as a value; `content_bytes` includes the padding."""
+    """Make the header of a frame at a position in the log, encoded and as a value; `content_bytes` includes padding."""
     runs, directory_crc = len(directory) // DIRECTORY_ITEM_BYTES, crc32c(directory)
     size_bytes = HEADER_BYTES + len(directory) + content_bytes
     assert size_bytes <= MAX_FRAME_BYTES
@@ -101,7 +101,7 @@ def is_intact(header: memoryview) -> bool:
 
 
 def number_in(header: memoryview) -> FrameNumber:
-    """The frame's number, of an intact header of any format version."""
+    """Read the frame's number from an intact header of any format version."""
     return int.from_bytes(header[_NUMBER_AT : _NUMBER_AT + 8], "little")
 
 
@@ -134,15 +134,15 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
 
 
 def follow_headers(window: memoryview, at: ChainPoint, rest_bytes: int) -> tuple[int, ChainPoint, FrameNumber]:
-    """Follow the chain over whole frames by their headers, as far as headers are in the window.
+    """Skip whole frames by their headers, as far as their headers are in the window and continue the chain.
 
-    Where it stops there may be a frame, a bad one or the end: the caller decides. It costs a fraction of
-    `parse_header`, and a journal of small frames has a million of them.
+    At the stop there may be a frame, a bad frame or the end of the file: the caller finds out. A skip costs a fraction
+    of `parse_header`, and a journal of small frames has a million of them.
 
     Args:
-        window: bytes of the file from the place of a frame on.
-        at: that place.
-        rest_bytes: Bytes of the file from there on, inside or after the window.
+        window: Bytes of the file, from the start of a frame on.
+        at: The position of that frame in the chain.
+        rest_bytes: Bytes of the file from the start of the window to the end of the file.
 
     Returns:
         The number of bytes passed, the position after them, and the highest LAC that the headers name, or -1.
@@ -151,11 +151,11 @@ def follow_headers(window: memoryview, at: ChainPoint, rest_bytes: int) -> tuple
     last_start = len(window) - HEADER_BYTES
     unpack, in_window = _HEADER.unpack_from, bytes(window)
     while offset <= last_start:
-        magic, version, kind, size_bytes, runs, found, lac, _, _, _, previous, crc = unpack(in_window, offset)
+        magic, version, kind, size_bytes, runs, number_read, lac, _, _, _, previous, crc = unpack(in_window, offset)
         if (
             magic != MAGIC
             or version != FRAME_FORMAT
-            or found != number
+            or number_read != number
             or previous != chain
             or crc32c(in_window[offset : offset + _CRC_AT]) != crc
             or kind not in _KINDS

@@ -1,4 +1,4 @@
-"""Reader of the frames that hold a ledger's entries, from any good copy; every byte is checked before it is used."""
+"""Reader of the frames that hold a ledger's entries, from any good copy; every byte is verified before it is used."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _checked = CheckedFrames()
 
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
-    """The place of entries in a journal.
+    """The frames of a journal that hold certain entries, and the files that hold the frames.
 
     Attributes:
         incarnation: The journal's incarnation.
         copies: The files that hold all of the frames, each a copy of the others.
         frames: Numbers of the frames, ascending.
-        scanned: The copy whose heads were read, and the position of the first of the frames in it.
+        scanned: The copy whose heads were read, and the position of the first of the frames in that copy.
     """
 
     incarnation: IncarnationId
@@ -43,7 +43,7 @@ class JournalPlace:
 
 
 class FrameReader:
-    """Reader of the frames of one place, in ascending order. Not for several threads.
+    """Reader of the frames of one `JournalPlace`, in ascending order. Not thread-safe.
 
     Args:
         place: The frames and their copies.
@@ -112,10 +112,10 @@ class _FrameCopy:
     def read(self, number: FrameNumber, ledger: LedgerId) -> pa.RecordBatch:
         """Read the ledger's rows of a frame."""
         head = self._head(number)
-        found = next(((index, run) for index, run in enumerate(head.runs()) if run.ledger_id == ledger), None)
-        if found is None:
+        indexed_run = next(((index, run) for index, run in enumerate(head.runs()) if run.ledger_id == ledger), None)
+        if indexed_run is None:
             raise CorruptJournalError(f"{head.name} has no entries of ledger {ledger}: report this as a defect.")
-        index, run = found
+        index, run = indexed_run
         crcs = _checked.get(self._key, number)
         if crcs is not None:
             return read_run(self._file.fd, head, index, crcs, self._files)
@@ -147,7 +147,7 @@ class _FrameCopy:
 
 
 def _in_order(place: JournalPlace) -> Iterable[Copy]:
-    """Return the copies in the order of trying: first the one whose heads were read, because its pages are cached."""
+    """Return the copies in the order to try: first the one whose heads were read, because its pages are cached."""
     others = [copy for copy in place.copies if copy != place.scanned[0]]
     start = crc32c(place.incarnation.encode()) % max(len(others), 1)
     first = [place.scanned[0]] if place.scanned[0] in place.copies else []

@@ -84,7 +84,7 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class FrameHead:
-    """A frame's header and directory, which give the frame's contents and their positions. `file` names the file."""
+    """A frame's header and directory, which give the frame's contents and their offsets. `file` is the file's name."""
 
     header: FrameHeader
     file: str
@@ -106,19 +106,19 @@ class FrameHead:
 
     @property
     def columns_end(self) -> int:
-        """The offset of the payloads in an ENTRIES frame: before are header, directory and all other columns."""
+        """The offset of the payloads in an ENTRIES frame, after header, directory and all other columns."""
         return payload_start(self.header.runs, self.header.rows)
 
     def batch_of(self, run: LedgerRun, columns: memoryview, payloads: memoryview) -> pa.RecordBatch:
-        """The rows of one ledger in `ENTRIES_SCHEMA`, made of bytes that the caller read; payloads are not copied.
+        """Build the rows of one ledger in `ENTRIES_SCHEMA` from bytes that the caller read; payloads are not copied.
 
         Args:
-            run: one of `runs()`.
-            columns: the frame's bytes from `header.head_bytes` to `columns_end`.
-            payloads: the frame's bytes of the run.
+            run: One of `runs()`.
+            columns: The frame's bytes from `header.head_bytes` to `columns_end`.
+            payloads: The bytes of the run's payloads.
 
         Raises:
-            CorruptJournalError: the bytes are not what a writer makes for this head.
+            CorruptJournalError: the bytes differ from those that a writer makes for this head.
         """
         items = self._items()
         ids = (
@@ -137,7 +137,7 @@ class FrameHead:
         bounds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
         payloads: memoryview,
     ) -> pa.RecordBatch:
-        """Rows from `first_row` on that shall have these ids, and at some rows these payload offsets."""
+        """Build the rows from `first_row` on; they must have these ids and, at some rows, these payload offsets."""
         lengths = entries_columns(self.header.rows)
         rows = len(ids[0])
         self._expect(len(columns) == self.columns_end - self.header.head_bytes, "fewer or more columns")
@@ -261,7 +261,7 @@ def payload_views(batch: pa.RecordBatch) -> list[memoryview]:
 
 
 def entries_columns(rows: int) -> tuple[int, ...]:
-    """The bytes of each buffer of an ENTRIES batch but the payloads', without padding."""
+    """Return the bytes of each buffer of an ENTRIES batch, without padding and without the payloads' buffer."""
     return (8 * rows, 8 * rows, 4 * rows, 8 * rows, 4 * (rows + 1))
 
 

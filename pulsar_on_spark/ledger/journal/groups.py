@@ -1,4 +1,4 @@
-"""Groups that will become frames: they fill while the last frame is being written, within limits."""
+"""Groups of entries or cursor records, each of which becomes a frame: they fill while earlier frames are written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class JournalLimits:
     Attributes:
         group_bytes: A group of this size closes even if no path is free.
         group_entries: Number of entries or records at which a group closes, too.
-        waiting_bytes: Limit of unacknowledged payloads, and of the backlog of any one path: producers wait above it.
+        waiting_bytes: Limit of unacknowledged payloads, and of the backlog of any one path; producers wait above it
+            (back-pressure).
         waiting_entries: Limit of unacknowledged entries and records.
         entry_bytes: The largest entry or record.
         frames_in_flight: Limit of frames that are sent and unacknowledged.
@@ -39,8 +40,8 @@ class JournalLimits:
         slow_path_s: Time without progress after which a path is given up; also the total time for which a path may be
             half of `waiting_bytes` behind while the others are idle.
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
-        metadata_wait_s: Time after which a journal is over if the metadata cannot be read and it can acknowledge
-            nothing before its record is changed. A journal that only prepares its next file continues in the last one.
+        metadata_wait_s: Time after which a journal ends if the metadata cannot be read and nothing can be acknowledged
+            before the journal's record is changed. A journal that only prepares its next file continues in the last.
     """
 
     group_bytes: int = 1 * MIB
@@ -65,7 +66,7 @@ class EntriesGroup:
 
     @property
     def payload_bytes(self) -> int:
-        """Payloads only."""
+        """The size of the payloads."""
         return self.group.payload_bytes
 
     @property
@@ -101,7 +102,7 @@ Group: TypeAlias = EntriesGroup | CursorGroup
 
 
 class Filling:
-    """The groups that are not sent yet, first come first out."""
+    """The groups that are not sent yet, a queue."""
 
     def __init__(self, limits: JournalLimits) -> None:
         self._limits = limits
@@ -111,7 +112,7 @@ class Filling:
 
     @property
     def has_closed(self) -> bool:
-        """True if a group is full and need not wait for a free path."""
+        """True if a group is full, so that it need not wait for a free path."""
         return bool(self._closed)
 
     @property
@@ -150,14 +151,14 @@ class Filling:
         return self._closed.popleft()
 
     def close(self) -> None:
-        """Close the open group of each kind, as a path is free."""
+        """Close the open group of each kind, because a path is free."""
         if self._entries.contexts:
             self._close_entries()
         if self._cursors.contexts:
             self._close_cursors()
 
     def take_groups(self) -> list[Group]:
-        """Give up everything; returns the groups, in order."""
+        """Remove all groups and return them in order."""
         self.close()
         groups = list(self._closed)
         self._closed.clear()

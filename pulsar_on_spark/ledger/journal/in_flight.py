@@ -1,4 +1,4 @@
-"""The frames of a log that are not acknowledged yet: encoded once, chained, kept for files that join later."""
+"""The frames of a log that are not acknowledged yet: encoded once, chained, and kept for replacement files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pulsar_on_spark.model.ids import IncarnationId
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A frame and its waiting groups."""
+    """A frame and the group that waits for its acknowledgement, if any."""
 
     frame: EncodedFrame
     group: Group | None
 
 
 class FramesInFlight:
-    """Frames that are not acknowledged; empty at first, and again whenever all is acknowledged."""
+    """The unacknowledged frames of a log; empty whenever all frames are acknowledged."""
 
     def __init__(self, incarnation: IncarnationId) -> None:
         self._chain = log_start(incarnation)
@@ -46,11 +46,11 @@ class FramesInFlight:
         return frame
 
     def between(self, first: FrameNumber, last: FrameNumber) -> Iterator[EncodedFrame]:
-        """Frames that were appended, once more."""
+        """Iterate over frames that were appended before, to send them again."""
         return (self._sent[number].frame for number in range(first, last + 1))
 
     def point_before(self, first: FrameNumber) -> ChainPoint | None:
-        """The place that a file which begins with this frame names in its header; None if it is not known yet."""
+        """The position in the chain for the header of a file that begins with this frame; None if not known yet."""
         if first > self._chain.next_number:
             return None
         if first == self._chain.next_number:
@@ -58,12 +58,12 @@ class FramesInFlight:
         return ChainPoint(first, self._sent[first].frame.header.previous_crc)
 
     def forget_up_to(self, lac: FrameNumber) -> list[Group]:
-        """Forget the frames up to `lac`, which are acknowledged; returns the groups among them, in order."""
-        gone = [self._sent.pop(number) for number in range(min(self._sent), lac + 1)]
-        return [sent.group for sent in gone if sent.group is not None]
+        """Drop the frames up to `lac`, which are acknowledged; returns their groups, in order."""
+        acknowledged = [self._sent.pop(number) for number in range(min(self._sent), lac + 1)]
+        return [sent.group for sent in acknowledged if sent.group is not None]
 
     def take_groups(self) -> list[Group]:
-        """Forget all; returns the groups, in order."""
+        """Drop all frames; returns their groups, in order."""
         groups = [sent.group for sent in self._sent.values() if sent.group is not None]
         self._sent.clear()
         return groups

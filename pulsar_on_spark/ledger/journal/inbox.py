@@ -21,8 +21,8 @@ class Inbox(Generic[_M]):
     """A queue of messages from any thread to one reader.
 
     Args:
-        wake: makes the reader call `take_messages` soon; called in any thread.
-        ack_quorum: number of copies that acknowledge a frame.
+        wake: Makes the reader call `take_messages` soon; called in any thread.
+        ack_quorum: The number of copies that acknowledge a frame.
     """
 
     def __init__(self, wake: Callable[[], None], ack_quorum: int) -> None:
@@ -49,7 +49,10 @@ class Inbox(Generic[_M]):
             yield self._messages.popleft()
 
     def expect(self, awaited: tuple[tuple[Copy, ...], FrameNumber] | None) -> None:
-        """Wake the reader for copies' reports only when an ack quorum of these copies has this frame; None: always."""
+        """Set the copies and the frame to wait for; None to wake the reader for every report.
+
+        A copy's report then wakes the reader only if it completes an ack quorum of these copies for this frame.
+        """
         if awaited is not None and (self._awaited is None or awaited[0] is not self._awaited[0]):
             for copy in list(self._watermarks):
                 if copy not in awaited[0]:
@@ -59,7 +62,7 @@ class Inbox(Generic[_M]):
     def _is_awaited(self, report: CopyAcked) -> bool:
         """True if a report completes the quorum.
 
-        Each thread writes its watermark before it counts, so at least one of two threads finds the quorum complete. If
+        Each thread stores its watermark before it counts, so at least one of two threads finds the quorum complete. If
         `expect` is called in between, they count for an earlier frame, which costs one extra wake-up.
         """
         self._watermarks[report.copy] = report.watermark

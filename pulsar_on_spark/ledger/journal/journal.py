@@ -1,11 +1,11 @@
-"""The journal of one broker incarnation: what an event loop acknowledges from.
+"""The journal of one broker incarnation, through which a broker makes entries durable before it acknowledges them.
 
     add_entry, add_cursor -> the filling groups
     a path is free        -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
     paths answer          -> on_entries_acknowledged, on_cursors_acknowledged of their sinks, in the order of the frames
 
-This module has the user's view: life cycle, groups, room. `writer_shell` makes a group durable. All methods belong to
-the event loop's thread. The only work for each entry is putting it into its group.
+This module has the caller's view: life cycle, groups, back-pressure. `writer_shell` makes a group durable. All methods
+must be called in the event loop's thread. The only work for each entry is adding it to its group.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ class Journal(ShellOwner):
     """An incarnation's journal with one quorum setting, for any number of topics.
 
     Args:
-        register: the incarnation's register.
-        paths: the storage paths to use, best ones first.
-        quorum: copies of each frame; the ensemble is the write quorum.
-        entry_sink: receives the outcome of entries.
-        on_ended: called in the event loop with the reason when the incarnation is over, taken over by another or cut
-            off from its record: stop serving, and exit.
-        mark_failed: marks paths that were given up, with the reason, so that only an operator offers them again; called
-            in the metadata's thread.
-        limits: bounds.
-        files: the operating system.
+        register: The incarnation's register.
+        paths: The storage paths to use, best ones first.
+        quorum: The copies of each frame; the ensemble is the write quorum.
+        entry_sink: Receives the outcome of entries.
+        on_ended: Called in the event loop with the reason when the incarnation is over, because another took over or
+            its record cannot be reached: the process must stop serving, and exit.
+        mark_failed: Marks paths that were given up, with the reason, so that only an operator offers them again; called
+            in the register's thread.
+        limits: The journal's bounds.
+        files: The operating system.
 
     Raises:
         StoragePathError: a path is on a network file system.
 
     Attributes:
-        cursor_sink: Receives the outcome of cursor records; set it before the first one is added.
-        can_add: True while entries are accepted; the sinks' `on_journal_room` announces when they are again.
+        cursor_sink: Receives the outcome of cursor records; set it before the first record is added.
+        can_add: True while entries are accepted; the sinks' `on_journal_room` is called when it becomes True again.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Journal(ShellOwner):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the log; entries are welcome afterwards. A caller that is cancelled meanwhile calls `abandon_log`.
+        """Open the log; entries are accepted afterwards. A caller that is cancelled meanwhile must call `abandon_log`.
 
         Raises:
-            NotEnoughCopiesError: journal files could be made on fewer paths than the ack quorum.
+            NotEnoughCopiesError: journal files could be created on fewer paths than the ack quorum.
             JournalFencedError: the incarnation has a log already, or its record cannot be committed.
         """
         self._loop = asyncio.get_running_loop()
@@ -110,8 +110,8 @@ class Journal(ShellOwner):
     async def close(self) -> None:
         """Acknowledge the added entries, then close the log for good. Nothing can be added from now on.
 
-        It waits as long as too few paths are left; a caller that cannot wait may cancel, and leave the log to a
-        recovery.
+        The call waits as long as too few paths are left. A caller that cannot wait may cancel it, and leave the log to
+        a recovery.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -122,33 +122,33 @@ class Journal(ShellOwner):
         await asyncio.shield(self._closed)
 
     def abandon_log(self) -> None:
-        """Leave a log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
+        """Abandon the log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
 
-        Entries that are not acknowledged yet never will be: the sinks get them as unknown, then `on_ended` is called.
+        Unacknowledged entries will never be acknowledged: the sinks get them as unknown, then `on_ended` is called.
         """
         self._shell.abandon_log()
 
     def offer_spare(self, path: StoragePath) -> None:
-        """Allow writes to a path from now on, a new one or one that was given up and is well again.
+        """Allow writes to a path from now on: a new path, or one that was given up and is well again.
 
         Raises:
-            StoragePathError: as `Journal`.
+            StoragePathError: the path is on a network file system.
         """
         require_local(path.directory)
         self._shell.offer_spare(path)
         self._flush()
 
     def withdraw_path(self, path: PathId) -> None:
-        """Leave a path: its files count as before, the next group goes elsewhere if enough other paths are there."""
+        """Stop using a path: its files count as before, and groups move to other paths if there are enough."""
         self._shell.withdraw_path(path)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
-        """Let the record forget all frames below `before`, whose files are deleted."""
+        """Remove the frames below `before`, whose files are deleted, from the log's record."""
         self._shell.forget_trimmed_frames(before)
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of payloads that are not acknowledged."""
+        """The bytes of unacknowledged payloads."""
         return self._waiting_bytes
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
@@ -169,12 +169,12 @@ class Journal(ShellOwner):
         """Add a ledger's next entry; the sink gets `context` back with the outcome.
 
         Args:
-            ledger_id: an open ledger of this incarnation.
-            entry_id: follows the ledger's last one.
-            message_count: messages in it, for backlogs.
-            publish_time_ms: the broker's, milliseconds since 1970.
-            payload: Bytes that stay unchanged until the outcome.
-            context: anything.
+            ledger_id: An open ledger of this incarnation.
+            entry_id: The id after the ledger's last entry.
+            message_count: The number of messages in the entry, for backlogs.
+            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
+            payload: The entry's bytes, which must not change until the outcome is known.
+            context: Any object.
 
         Raises:
             JournalUnavailableError: `can_add` is False. The entry was not added.
@@ -210,7 +210,7 @@ class Journal(ShellOwner):
         if self._waiting_bytes >= self._limits.waiting_bytes or self._waiting >= self._limits.waiting_entries:
             self.can_add = False
         if not self._is_flush_due and (self._has_free_path or self._filling.has_closed):
-            # Not at once: what else this turn of the loop adds shall be in the same group.
+            # Deferred, so that all entries of this turn of the event loop join the same group.
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 

@@ -56,7 +56,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """A frame's header as far as the protocol needs it; `lac` is the LAC when it was first sent."""
+    """The facts in a frame's header that the protocol needs; `lac` is the LAC when the frame was first sent."""
 
     number: FrameNumber
     kind: FrameKind
@@ -65,7 +65,7 @@ class FrameFacts:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Copy:
-    """A journal file: `file` names its directory below the incarnation's on the path. It has one writer ever."""
+    """A journal file: `file` is its directory's name below the incarnation's on the path. It never has two writers."""
 
     path: PathId
     file: str
@@ -75,8 +75,8 @@ class Copy:
 class Fragment:
     """A run of frames and the files that hold it.
 
-    `first` is None for a fragment that was prepared ahead: it begins after the ROLL frame of the one before it. A file
-    may belong to several fragments: files on surviving paths continue after an ensemble change.
+    `first` is None for a fragment that was prepared ahead: it begins after the ROLL frame of the fragment before it. A
+    file may belong to several fragments: files on surviving paths continue after an ensemble change.
     """
 
     first: FrameNumber | None
@@ -88,14 +88,14 @@ class LogRecord:
     """The register of an incarnation's log.
 
     Attributes:
-        state: See the table above.
-        write_quorum: Copies of each fragment where enough paths are left.
-        ack_quorum: Durable copies that acknowledge a frame, or close a log.
-        fragments: In order; trimmed ones may be left out at the front.
-        last_frame: Of a CLOSED log; None before.
-        token: Identifies the proposer and its proposal, so that a writer recognises its own after an unknown outcome.
-        given_up: Of a CLOSED log: storage paths whose copies could not be read to their end, which an operator accepted
-            as lost. Acknowledged frames after `last_frame` may have been on them, and on none of the others.
+        state: The log's state; see the table above.
+        write_quorum: The number of copies of each fragment, if enough paths are left.
+        ack_quorum: The number of durable copies that acknowledge a frame, or close a log.
+        fragments: The fragments in order; trimmed ones may be missing at the front.
+        last_frame: The last frame of a CLOSED log; None in other states.
+        token: Id of the proposer and its proposal, by which a writer recognises its own after an unknown outcome.
+        given_up: Storage paths of a CLOSED log whose copies could not be read to their end, and which an operator
+            accepted as lost. Acknowledged frames after `last_frame` may have been on these paths only.
     """
 
     state: LogState
@@ -108,21 +108,21 @@ class LogRecord:
 
 
 def ended_before(record: LogRecord) -> FrameNumber:
-    """First frame of the last fragment whose predecessor has ended: all frames before it are acknowledged.
+    """Return the first frame of the last fragment whose predecessor has ended.
 
-    No recovery starts below it (BookKeeper #2615).
+    All frames before it are acknowledged, and no recovery starts below it (BookKeeper #2615).
     """
     return max((fragment.first for fragment in record.fragments if fragment.first is not None), default=0)
 
 
 def unended_fragments(record: LogRecord) -> tuple[Fragment, ...]:
-    """The fragments that a live writer may still append to: the last that began, and one prepared after it."""
+    """Return the fragments that a live writer may append to: the last that has begun, and one prepared after it."""
     floor = ended_before(record)
     return tuple(fragment for fragment in record.fragments if fragment.first is None or fragment.first >= floor)
 
 
 def fragment_of(record: LogRecord, number: FrameNumber) -> Fragment | None:
-    """The last fragment that begins at or before the frame; None if it was trimmed away."""
+    """Return the last fragment that begins at or before the frame; None if that fragment was trimmed away."""
     holding = None
     for fragment in record.fragments:
         if fragment.first is not None and fragment.first <= number:
@@ -131,17 +131,17 @@ def fragment_of(record: LogRecord, number: FrameNumber) -> Fragment | None:
 
 
 def copies_of(record: LogRecord) -> frozenset[Copy]:
-    """Every file that the record names."""
+    """Return every file that the record names."""
     return frozenset(copy for fragment in record.fragments for copy in fragment.copies)
 
 
 def fault_in(record: LogRecord) -> str | None:
-    """Return the fault of a record, before it is committed and after it is read; None for a good one."""
+    """Return the fault of a record, or None for a good one: a check before it is committed and after it is read."""
     firsts = [fragment.first for fragment in record.fragments]
-    known = [first for first in firsts if first is not None]
+    begun = [first for first in firsts if first is not None]
     if None in firsts[:-1] or (firsts and firsts[0] is None):
         return "a fragment without first frame is not the last one"
-    if any(first >= later for first, later in pairwise(known)):
+    if any(first >= later for first, later in pairwise(begun)):
         return "fragments are not in rising order"
     if any(len(fragment.copies) < record.ack_quorum for fragment in record.fragments):
         return "a fragment has fewer copies than the ack quorum"
@@ -151,6 +151,6 @@ def fault_in(record: LogRecord) -> str | None:
         return "last_frame belongs to CLOSED records only"
     if record.given_up and record.state is not LogState.CLOSED:
         return "paths are given up in CLOSED records only"
-    if record.last_frame is not None and (None in firsts or any(first > record.last_frame for first in known)):
+    if record.last_frame is not None and (None in firsts or any(first > record.last_frame for first in begun)):
         return "a fragment begins after the last frame"
     return None

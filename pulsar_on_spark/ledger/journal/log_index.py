@@ -1,4 +1,4 @@
-"""The entries of one log that a reader may show, of the ledgers that it is interested in. Pure."""
+"""The index of the readable entries in one log, for the ledgers that a reader selects. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
 
 
 class GapError(Exception):
-    """An acknowledged entry is in no frame that was found: it is sealed by now, or its copies are away or lost.
+    """No frame that was read has an acknowledged entry: the entry is sealed by now, or its copies are away or lost.
 
     The message names the missing entries or frames, as a part of a sentence.
     """
@@ -52,8 +52,8 @@ class _Chunk(Generic[R, S]):
 class LogIndex(Generic[R, S]):
     """The frames of one log, by the ledgers in them.
 
-    Ledgers of others are not kept, so that a reader of one topic does not hold the index of five thousand. Their ids
-    are, because a ledger may turn out to be wanted after frames with entries of it were looked at.
+    Entries of ledgers that are not selected are not kept, so that a reader of one topic does not hold the index of five
+    thousand. Their ledger ids are kept, because such a ledger may be selected after its frames were passed.
     """
 
     def __init__(self) -> None:
@@ -61,21 +61,21 @@ class LogIndex(Generic[R, S]):
         self._others: set[int] = set()
 
     def select_ledgers(self, ledgers: Collection[int]) -> bool:
-        """Keep these ledgers' entries, and no others'; False if entries of one were passed over already."""
-        known = self._wanted
-        self._others |= {ledger for ledger, chunks in known.items() if chunks and ledger not in ledgers}
-        self._wanted = {ledger: known.get(ledger, {}) for ledger in ledgers}
+        """Select the ledgers whose entries are kept; returns False if entries of one of them were passed already."""
+        previous = self._wanted
+        self._others |= {ledger for ledger, chunks in previous.items() if chunks and ledger not in ledgers}
+        self._wanted = {ledger: previous.get(ledger, {}) for ledger in ledgers}
         return self._others.isdisjoint(ledgers)
 
     def is_wanted(self, ledger: int) -> bool:
-        """True if to `add` entries of the ledger; remembers that they were there if not."""
+        """Return True if the ledger is selected, so that the caller must `add` its entries; else note its id."""
         if ledger in self._wanted:
             return True
         self._others.add(ledger)
         return False
 
     def add(self, ledger: int, run: R) -> None:
-        """Take in the entries of a wanted ledger in the next frame."""
+        """Add the entries of a selected ledger in the next frame."""
         chunks = self._wanted[ledger]
         chunks.setdefault(run.frame // CHUNK_FRAMES, _Chunk()).runs.append(run)
 
@@ -93,19 +93,19 @@ class LogIndex(Generic[R, S]):
         """Return a ledger's entries from `sealed_end` on, in frames up to `limit`, and the number after the last entry.
 
         Args:
-            ledger: A wanted ledger.
-            sealed_end: The number after its last sealed entry.
-            record: Where frames are (`LogWalk.resolved`).
+            ledger: A selected ledger.
+            sealed_end: The number after the ledger's last sealed entry.
+            record: The record with the files of the frames (`LogWalk.resolved`).
             limit: The last frame that may be read.
-            make: Makes a stretch; stretches are kept while nothing changes.
-            entries: Number of the ledger's entries, if its close row names it and the log is CLOSED.
-            strict: Whether a gap is an error.
+            make: Makes a stretch of entries; stretches are cached while nothing changes.
+            entries: The number of the ledger's entries, if the log is CLOSED and the ledger's close row has it.
+            strict: True if a gap is an error.
 
         Raises:
-            GapError: an entry in front of one that is readable is missing, and `strict` is set.
+            GapError: an entry before a readable one is missing, and `strict` is set.
         """
         chunks = self._wanted[ledger]
-        found: list[S] = []
+        stretches: list[S] = []
         at = sealed_end
         for number in list(chunks):
             chunk = chunks[number]
@@ -123,14 +123,14 @@ class LogIndex(Generic[R, S]):
                 if strict and _is_gap(at, first):
                     raise GapError(f"entries {ledger}:{at} to {ledger}:{first - 1}")
                 at = end
-                found.append(stretch)
+                stretches.append(stretch)
         if strict and entries is not None and _is_gap(at, entries):
             raise GapError(f"entries {ledger}:{at} to {ledger}:{entries - 1}")
-        return tuple(found), at
+        return tuple(stretches), at
 
 
 def _visible(runs: list[R], limit: FrameNumber) -> int:
-    """Return the number of these runs that are in frames that may be read."""
+    """Return the number of these runs that are in frames up to `limit`."""
     visible = len(runs)
     while visible and runs[visible - 1].frame > limit:
         visible -= 1
@@ -138,7 +138,7 @@ def _visible(runs: list[R], limit: FrameNumber) -> int:
 
 
 def _is_gap(at: int, first: int) -> bool:
-    """Find the first missing entry: a ledger's ids are dense."""
+    """Return True if entries are missing before `first`, because a ledger's entry ids are dense."""
     return first > at
 
 

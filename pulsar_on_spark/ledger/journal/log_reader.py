@@ -55,7 +55,7 @@ class OpenJournalFile:
         self._forgotten = 0
 
     def start(self) -> ScanPosition:
-        """The position of the file's first frame.
+        """Read the position of the file's first frame.
 
         Raises:
             CorruptJournalError: it has no header yet, or a damaged one, or another file's.
@@ -76,15 +76,19 @@ class OpenJournalFile:
 
         Args:
             number: The frame's number.
-            hint: Where in the file this frame is, or one before it.
-            heads_only: Scan heads; contents are then not checked.
+            hint: The position of this frame in the file, or of one before it.
+            heads_only: True to read heads only; contents are then not verified.
 
         Raises:
             StorageError, OSError: the file is damaged, or cannot be read.
         """
-        # Polls of a growing file's end resume there instead of at its front.
-        known = [each for each in (hint, self._sought) if each is not None and each.chain.next_number <= number]
-        start = max(known, key=lambda each: each.offset) if known else self.start()
+        # A poll of a growing file resumes where the last one stopped instead of at the file's start.
+        positions = [
+            position
+            for position in (hint, self._sought)
+            if position is not None and position.chain.next_number <= number
+        ]
+        start = max(positions, key=lambda position: position.offset) if positions else self.start()
         if start.chain.next_number > number:
             return None
         scanner = FrameScanner(self.fd, start, self.name, self._files, checked_before=heads_only)
@@ -100,25 +104,25 @@ class OpenJournalFile:
         """Release the bytes up to `end`, which are not read again, from the page cache, in large steps."""
         if end - self._forgotten >= STEP_BYTES:
             self._forgotten = end
-            with suppress(OSError):  # advice
+            with suppress(OSError):  # the call is only advice to the kernel
                 self._files.drop_cached_bytes(self.fd, end)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._files.close(self.fd)
 
 
 def position_of(head: FrameHead) -> ScanPosition:
-    """Return the frame's place in its file."""
+    """Return the frame's position in its file."""
     return ScanPosition(head.offset, ChainPoint(head.header.number, head.header.previous_crc))
 
 
 class LogReader(Generic[F]):
-    """The frames of one log as they come. Not for several threads; `next` returns None where there is none yet.
+    """Reader of the frames of a growing log; `next` returns None while there is no next frame. Not thread-safe.
 
     Attributes:
-        walk: The next frame and what is proved to be acknowledged.
-        problems: Why copies were left, newest last; for errors.
+        walk: The next frame, and the frames that are proved to be acknowledged.
+        problems: The reasons for leaving copies, newest last; for errors.
     """
 
     def __init__(
@@ -129,12 +133,12 @@ class LogReader(Generic[F]):
         begin: FrameNumber = 0,
         files: FileOps = OS_FILES,
     ) -> None:
-        """A reader that has nothing open.
+        """Create a reader with no open file.
 
         Args:
             incarnation: The log's incarnation.
             paths: Returns the root's storage paths; called for each file that is opened.
-            frames: `Frame`: every byte is checked; `FrameHead`: headers and directories are, contents are not read.
+            frames: `Frame` to verify every byte; `FrameHead` to verify headers and directories, and read no contents.
             begin: The first frame.
             files: The operating system.
         """
@@ -156,20 +160,20 @@ class LogReader(Generic[F]):
         return 0 if self._scanner is None or self.walk.copy is None else self._scanner.position.offset
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
-        """Apply main's current record, and close files that are not needed (arguments as of `LogWalk.main_read`)."""
+        """Apply the main table's current record, and close unneeded files (arguments as of `LogWalk.main_read`)."""
         self.walk.main_read(record, begin)
         self._close_passed()
 
     def open_files(self) -> None:
-        """Open the remaining files; then `LogWalk.is_ready` is False if main must be read again."""
+        """Open the remaining files; afterwards, `LogWalk.is_ready` is False if the main table must be read again."""
         while (copy := self.walk.to_open()) is not None:
             self._file(copy)
 
     def next(self, *, every: bool = False) -> F | None:
-        """The next frame; None if no copy has it, or it need not exist yet and the copy in use has not got it.
+        """Read the next frame; None if no copy has it, or if it need not exist yet and the copy in use lacks it.
 
         Args:
-            every: Look in each copy, even if the frame need not exist.
+            every: True to try each copy, even if the frame need not exist.
 
         Raises:
             FormatVersionError: a newer version wrote it.
@@ -181,7 +185,7 @@ class LogReader(Generic[F]):
             found = self._read(walk.copy)
             if isinstance(found, self._frames):
                 return self._taken(found)
-        # A bad frame may have been a good one: other copies may have it, and the frames after it.
+        # A bad frame may be a damaged good one: other copies may have it, and the frames after it.
         for copy in walk.others(every=every or isinstance(found, BadFrame)):
             if self._enter(copy):
                 found = self._read(copy)
@@ -192,20 +196,20 @@ class LogReader(Generic[F]):
 
     @property
     def source(self) -> tuple[Copy, OpenJournalFile]:
-        """The copy that the last frame was read from, until the next call of `next`."""
+        """Return the copy that the last frame was read from; valid until the next call of `next`."""
         assert self._source is not None, "a frame was read"
         return self._source
 
     def unreachable(self) -> list[str]:
-        """The unreachable copies among those that may have the next frame, each with the reason.
+        """Describe the copies that may have the next frame and cannot be reached.
 
-        While there is one, a frame that no other copy has is not lost (`storage/loss.py`).
+        While there is such a copy, a frame that no other copy has does not count as lost (`storage/loss.py`).
         """
         copies = [copy for copy in (self.walk.copy, *self.walk.others(every=True)) if copy is not None]
         return [f"[path {copy.path}] {self._unreachable[copy]}" for copy in copies if copy in self._unreachable]
 
     def rewind(self, frame: F) -> None:
-        """Let a frame that was read come next."""
+        """Go back to a frame that was read: `next` returns it again."""
         copy = self.walk.copy
         self.walk.rewind(frame.header.number)
         file = self._open.get(copy) if copy is not None and copy == self.walk.copy else None
@@ -215,7 +219,7 @@ class LogReader(Generic[F]):
             self.close()
 
     def close(self) -> None:
-        """Close all files; reading on opens them again."""
+        """Close all files; further reading opens them again."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -246,12 +250,12 @@ class LogReader(Generic[F]):
         return found
 
     def _enter(self, copy: Copy) -> bool:
-        """Go to the next frame's place in a copy."""
+        """Go to the next frame's position in a copy."""
         file = self._file(copy)
         if file is None:
             return False
         try:
-            # Frames before are passed over by their heads: one of them may be damaged here and was read elsewhere.
+            # Earlier frames are skipped by their heads alone: one may be damaged here and was read from another copy.
             scanner = file.scanner_at(self.walk.next)
             if scanner is not None and not self._heads_only:
                 scanner = file.scanner_at(self.walk.next, scanner.position, heads_only=False)

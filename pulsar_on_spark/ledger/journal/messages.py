@@ -1,8 +1,8 @@
 """Events and effects of `JournalWriter` and `Recovery`; those within one path are in `copy_protocol`.
 
-A shell keeps the frames' bytes by number; the cores know numbers only. Each effect whose docstring names an outcome is
-answered by exactly one of those events. A path that does not answer in time is reported as failed; its later answers
-are ignored.
+A shell keeps the frames' bytes by number; the cores handle numbers only. If an effect's docstring names outcomes, the
+shell answers it by exactly one of those events. A path that does not answer in time is reported as failed; its later
+answers are ignored.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CommitLog:
 
     Attributes:
         record: The new value.
-        expected_version: Version of the incarnation's `log` key that it replaces; 0: there is none yet.
-        moves_seal: The same commit moves the `seal` key: a takeover fences the dead writer's sealer and trimmer with
-            it, and a clean close fences ledgers whose opening was decided before it.
+        expected_version: Version of the incarnation's `log` key that it replaces; 0 if there is none yet.
+        moves_seal: True if the same commit moves the `seal` key: a takeover thus fences the dead writer's sealer and
+            trimmer, and a clean close fences ledgers whose opening was decided earlier.
     """
 
     record: LogRecord
@@ -63,7 +63,7 @@ class LogCommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Event: the record at some moment since the read began; None if there is none."""
+    """Event: the record as it was at some moment since the read began; None if there was none."""
 
     record: LogRecord | None
     version: int
@@ -84,7 +84,7 @@ class CreateFile:
 
 @dataclass(frozen=True, slots=True)
 class BeginFiles:
-    """Effect: these created files begin with frame `first` (their header names it); their appends follow."""
+    """Effect: begin these created files with frame `first`, which their headers name; appends to them follow."""
 
     copies: tuple[Copy, ...]
     first: FrameNumber
@@ -105,7 +105,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Effect: append the bytes of frames that were sent before to this file, too. Outcome as of `Append`."""
+    """Effect: append frames that were sent to other files before to this file. Outcome as of `Append`."""
 
     copy: Copy
     first: FrameNumber
@@ -114,7 +114,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFiles:
-    """Effect: no more appends to these files: write what is queued for them without waiting, and close them."""
+    """Effect: close these files after the writes that are queued for them; no appends follow, and nothing waits."""
 
     copies: tuple[Copy, ...]
 
@@ -131,8 +131,8 @@ class FileNotCreated:
     """Event: the file could not be created, or creating it takes too long.
 
     Attributes:
-        reason: For the log and for operators.
-        exists: The file exists already. File ids are never reused, so another process writes this log.
+        reason: A text for the log and for operators.
+        exists: True if the file exists already. File ids are never reused, so another process writes this log.
     """
 
     copy: Copy
@@ -153,8 +153,8 @@ class CopyFailed:
     """Event: nothing more will count on this file (`copy_protocol.Lost`: an error, no room, fenced; or it is too slow).
 
     Attributes:
-        reason: For the log and for operators.
-        is_fenced: The file's name was gone or another file's; otherwise its disk failed.
+        reason: A text for the log and for operators.
+        is_fenced: True if the file's name was gone or belonged to another file; False if its disk failed.
     """
 
     copy: Copy
@@ -191,7 +191,7 @@ class BecameIdle:
 
 @dataclass(frozen=True, slots=True)
 class SpareOffered:
-    """Event: this path, whose rack is `label`, may be used, or used again."""
+    """Event: a path, whose rack is `label`, may be used, or used again."""
 
     path: PathId
     label: str = ""
@@ -199,21 +199,21 @@ class SpareOffered:
 
 @dataclass(frozen=True, slots=True)
 class PathWithdrawn:
-    """Event: no new file is to be made on this path. Its files count as before; groups leave it at the next roll."""
+    """Event: create no new file on this path. Its files count as before; groups move away at the next roll."""
 
     path: PathId
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentsTrimmed:
-    """Event: the files of all frames below `before` are trimmed and deleted; the record may forget them."""
+    """Event: the files of all frames below `before` are trimmed and deleted; the record may drop these frames."""
 
     before: FrameNumber
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """Event: no more groups will come; close when those in flight are acknowledged."""
+    """Event: no more groups will come; close the log when those in flight are acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +223,14 @@ class LogOpened:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Effect: all frames up to `lac` are acknowledged; only lagging files still need their bytes."""
+    """Effect: all frames up to `lac` are acknowledged; only files that lag behind still need the frames' bytes."""
 
     lac: FrameNumber
 
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """Effect: fewer paths than the ack quorum are left: producers get a retryable error until one is offered."""
+    """Effect: fewer paths than the ack quorum are left: producers get a retryable error until a path is offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class StartRecovery:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpPath:
-    """Event: an operator accepts the loss of what cannot be read on this path. Only before StartRecovery."""
+    """Event: an operator accepts the loss of all data that cannot be read on this path. Only before StartRecovery."""
 
     path: PathId
 
@@ -340,7 +340,7 @@ class CopyRead:
 
 @dataclass(frozen=True, slots=True)
 class CopySilent:
-    """Event: the path does not answer the request that this copy has open."""
+    """Event: the path does not answer the open request for this copy."""
 
     copy: Copy
 
@@ -357,16 +357,16 @@ class WriteBack:
 
 @dataclass(frozen=True, slots=True)
 class LogRecovered:
-    """Effect: the log is CLOSED, by this recovery or another's; this is its record for good."""
+    """Effect: the log is CLOSED, by this recovery or another; this is its final record."""
 
     record: LogRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStopped:
-    """Effect: it is undecided what was acknowledged, or another recovery has taken over: start again later.
+    """Effect: the last acknowledged frame cannot be determined now, or another recovery took over: start again later.
 
-    Guessing could lose acknowledged frames; the log stays IN_RECOVERY, which costs nothing but time.
+    A guess could lose acknowledged frames. The log stays IN_RECOVERY, which costs only time.
     """
 
     reason: str

@@ -14,10 +14,10 @@ class JournalMeter:
     """Counters of one journal. Methods belong to the journal's event loop.
 
     Attributes:
-        groups: Groups that were sent; each is one frame.
-        records: Entries and cursor records in them.
-        payload_bytes: Bytes of these.
-        writes: From when a group was sent until it counted: an ack quorum of paths had synced it.
+        groups: Number of groups that were sent; each is one frame.
+        records: Number of entries and cursor records in these groups.
+        payload_bytes: Bytes of these entries and records.
+        writes: Durations from the sending of a group until an ack quorum of paths had synced it.
     """
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class JournalMeter:
         self._sent_s: deque[float] = deque()
 
     def sent(self, group: Group) -> None:
-        """Note that a group is on its way to the paths."""
+        """Count a group that was sent to the paths."""
         self.groups += 1
         self.records += len(group.contexts)
         self.payload_bytes += group.payload_bytes
         self._sent_s.append(perf_counter())
 
     def count_acknowledged(self, groups: Sequence[Group]) -> None:
-        """Note that the next ones, in the order in which they were sent, are durable."""
+        """Record that the next groups, in the order of sending, are durable."""
         now_s = perf_counter()
         for _ in groups:
             self.writes.observe(now_s - self._sent_s.popleft())

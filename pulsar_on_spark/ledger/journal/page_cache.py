@@ -1,4 +1,4 @@
-"""The operating system's cache of a path's journal files, kept to their newest bytes.
+"""Limiter of the operating system's cache of a path's journal files: only their newest bytes stay cached.
 
 Sealer and tail readers read soon after the write; later readers are rare. The pages left in the cache would displace
 those of other readers, or take memory that was never used before, and a new page costs more than the write itself: on a
@@ -28,12 +28,12 @@ class _File:
 
 
 class PageCache:
-    """A path's files, in the order in which they began. They are named, not held: a missing one is skipped.
+    """A path's files, in the order in which they began. They are opened when needed; a missing file is skipped.
 
     Args:
         files: The operating system.
-        kept_bytes: The newest bytes of all files that may stay.
-        step_bytes: How much above it before something is done.
+        kept_bytes: The number of newest bytes, of all files, that may stay cached.
+        step_bytes: The excess in bytes above which the oldest bytes are released.
     """
 
     def __init__(self, files: FileOps, kept_bytes: int = KEPT_BYTES, step_bytes: int = STEP_BYTES) -> None:

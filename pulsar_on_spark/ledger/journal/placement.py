@@ -1,4 +1,4 @@
-"""On which storage paths a writer's new files are made. No IO, no clock."""
+"""Choice of the storage paths for a writer's new files. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -21,60 +21,60 @@ class _Offered:
 
 
 class Placement:
-    """The paths that may be used, best ones first, without those that have failed; file names are never given twice.
+    """The paths that new files may be created on, best ones first. File names are never used twice.
 
     Copies are under different labels as far as there are such paths.
     """
 
     def __init__(self, quorum: Quorum) -> None:
-        """Without any path; `offer_path` them."""
+        """Create a placement without paths; `offer_path` adds them."""
         self._quorum = quorum
         self._paths: dict[PathId, _Offered] = {}
         self._failed: set[PathId] = set()
         self._files = 0
 
     def offer_path(self, path: PathId, label: str = "") -> None:
-        """Add a new path, or one that failed and returns; data lost on it stays lost. `label` is its rack."""
+        """Add a new path, or one that failed and came back; data lost on it stay lost. `label` is its rack."""
         self._failed.discard(path)
         self._paths[path] = _Offered(path, label)
 
     def fail(self, path: PathId) -> None:
-        """Create no file on a path until it is offered again: it failed, or is to be left."""
+        """Exclude a path, which failed or was withdrawn, until it is offered again."""
         self._failed.add(path)
 
     def can_leave(self, copies: Collection[Copy]) -> bool:
-        """True if some of these are on paths to be left, and an ack quorum of other paths is available."""
+        """Return True if some copies are on excluded paths, and an ack quorum of other paths is available."""
         return any(copy.path in self._failed for copy in copies) and (
             len(self._paths.keys() - self._failed) >= self._quorum.ack
         )
 
     def can_widen(self, copies: Collection[Copy]) -> bool:
-        """True if these are fewer than the write quorum, and there is a path for one more."""
+        """Return True if the copies are fewer than the write quorum, and there is a path for one more."""
         used = {copy.path for copy in copies}
         return len(copies) < self._quorum.write and not self._failed.union(used).issuperset(self._paths)
 
     def placed(
         self, copies: tuple[Copy, ...], lost: Collection[Copy], preferred: Iterable[PathId]
     ) -> tuple[Copy, ...] | None:
-        """The copies with the lost ones replaced, by spares as far as there are any; the very same if none is lost.
+        """Replace lost copies by new files on spare paths, as far as there are any.
 
         Args:
-            copies: Of a fragment; none for a new one.
-            lost: Files that count no more.
-            preferred: Paths to take before others.
+            copies: The copies of a fragment; empty for a new fragment.
+            lost: Files that no longer count.
+            preferred: Paths to choose before others.
 
         Returns:
-            None if there are fewer than the ack quorum.
+            The copies, unchanged if none is lost; None if they would be fewer than the ack quorum.
         """
-        kept = {copy.path for copy in copies if copy not in lost}
-        if len(kept) == len(copies) > 0:
+        kept_paths = {copy.path for copy in copies if copy not in lost}
+        if len(kept_paths) == len(copies) > 0:
             return copies
         order = dict.fromkeys([*preferred, *self._paths])
-        spares = [self._paths[path] for path in order if path not in self._failed and path not in kept]
-        labels = [self._paths[path].label for path in kept]
+        spares = [self._paths[path] for path in order if path not in self._failed and path not in kept_paths]
+        labels = [self._paths[path].label for path in kept_paths]
         chosen: list[Copy] = []
         self._files += 1
-        while spares and len(kept) + len(chosen) < self._quorum.write:
+        while spares and len(kept_paths) + len(chosen) < self._quorum.write:
             spare = next_apart(spares, labels)
             spares.remove(spare)
             labels.append(spare.label)

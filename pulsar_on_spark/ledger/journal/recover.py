@@ -1,8 +1,8 @@
 """Recovering the log of a writer that is gone: the shell around `Recovery`. Any process may run it at any time.
 
-One thread for each storage path fences and reads the copies there, another writes frames back; the caller's thread
-decides and commits. Memory holds positions of frames and a few MiB for each path: frames are read again to be written
-back.
+One thread for each storage path fences and reads the copies there, another thread writes frames back; the caller's
+thread decides and commits. Memory holds positions of frames and a few MiB for each path, because frames are read again
+when they are written back.
 """
 
 from __future__ import annotations
@@ -81,23 +81,23 @@ def recover(
     Running it twice, or concurrently, does no harm; a CLOSED log is left unchanged.
 
     Args:
-        register: the incarnation's register.
-        paths: gives the root's storage paths; the record may name one that was added after a table was made.
-        writable: those that may be written to, best ones first; frames that may not have been acknowledged, but may
-            have been, are copied there.
-        give_up: paths that an operator accepts as lost for good: data that cannot be read on them counts as absent, and
-            the record names them. Acknowledged frames that only these paths had are lost then. The others are still
-            read.
-        progress: called with bytes read.
-        files: the operating system.
-        silent_after_s: a path without progress for this time counts as not answering.
+        register: The incarnation's register.
+        paths: Returns the root's current storage paths; the record may name a path that was added recently.
+        writable: Ids of the paths that may be written to, best ones first; frames whose acknowledgement is uncertain
+            are copied there.
+        give_up: Ids of the paths that an operator accepts as lost for good: data that cannot be read on them count as
+            absent, and the record names these paths. Acknowledged frames that only these paths had are lost then. The
+            readable data on them still count.
+        progress: Called with the number of bytes read.
+        files: The operating system.
+        silent_after_s: Seconds without progress after which a path counts as not answering.
 
     Returns:
         The closed record.
 
     Raises:
-        JournalUndecidedError: it is undecided what was acknowledged, or another recovery has taken over. Nothing is
-            lost and nothing guessed: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
+        JournalUndecidedError: the last acknowledged frame cannot be determined now, or another recovery has taken over.
+            Nothing is lost: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
         MetadataError: the record cannot be read or written.
     """
     targets = [path for path in writable if path not in give_up]
@@ -117,7 +117,7 @@ _Message: TypeAlias = CopyEvent | _Answered
 
 
 class _ReaderThread:
-    """Serves the read requests for one path one by one, and closes the files at the end."""
+    """Thread that serves the read requests for one path, one at a time, and closes the files at the end."""
 
     def __init__(self, post: Callable[[_Message], None]) -> None:
         self._post = post
@@ -143,7 +143,7 @@ class _ReaderThread:
         return self.quiet_ticks
 
     def stop(self) -> None:
-        """End the thread after its queue; do not wait for a disk that hangs."""
+        """End the thread after its queued requests; returns at once, because the disk may hang."""
         self._requests.put(None)
 
     def _run(self) -> None:
@@ -292,7 +292,7 @@ class _Recovering:
                 copy = event.copy
                 waiting = self._readers[copy.path].waiting
                 if waiting.get(copy) is not request:
-                    return  # it was given up, and the next one may be on its way
+                    return  # the file was given up, and its replacement may be under way
                 del waiting[copy]
                 if problem:
                     self._problems[copy] = problem
@@ -329,9 +329,9 @@ class _Recovering:
             return (
                 f"The journal of {self._incarnation} is not recovered: {reason}, the last one: {self._metadata_problem}"
             )
-        seen = f" ({problems})" if problems else ""
+        details = f" ({problems})" if problems else ""
         return (
-            f"The journal of {self._incarnation} is not recovered: {reason}{seen}. Bring its storage paths back and "
+            f"The journal of {self._incarnation} is not recovered: {reason}{details}. Bring its storage paths back and "
             "try again, or give up those that are lost for good (`pulsarpy recover --give-up-path`); what was "
             "acknowledged is not touched."
         )

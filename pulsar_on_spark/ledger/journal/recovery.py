@@ -1,7 +1,7 @@
-"""Recovery of a log whose writer is dead, or seems so: any process may run it, at any time, also several at once.
+"""Recovery of a log whose writer is dead, or seems dead: any process may run it at any time, also several at once.
 
     STARTING  compare-and-set to IN_RECOVERY; from here on the writer can change nothing in the record
-    FENCING   fence the copies of the fragments that may still be written to; the highest LAC that they know
+    FENCING   fence the copies of the fragments that may still be written to, and learn the highest LAC in them
     READING   frame by frame from the LAC on, over ROLL frames: a yes of one copy is enough, a no needs enough copies
               that the frame can never reach its ack quorum; else stop rather than guess. Frames above the LAC are
               written back into files of this recovery
@@ -74,13 +74,13 @@ class Recovery:
     """An attempt to close a log."""
 
     def __init__(self, name: str, paths: tuple[PathId, ...], read_limit: int = 256, window: int = 1024) -> None:
-        """A recovery that has not started.
+        """Create a recovery that has not started.
 
         Args:
-            name: Unique to this attempt; marks its commits and names its files.
+            name: A name that is unique to this attempt; it marks the attempt's commits and names its files.
             paths: Paths that may be written to, best ones first.
-            read_limit: Frames requested at once.
-            window: Frames read and not yet written back, above which reading waits.
+            read_limit: Number of frames that are requested at once.
+            window: Number of frames read and not yet written back above which reading waits.
         """
         self._name = name
         self._read_limit = read_limit
@@ -100,7 +100,7 @@ class Recovery:
         self._negative = False
 
     def handle(self, event: RecoveryEvent) -> list[RecoveryEffect]:
-        """Take an event; what comes after the end is ignored."""
+        """Handle an event; events after the end are ignored."""
         if self._phase is _Phase.OVER:
             return []
         match event:
@@ -207,9 +207,9 @@ class Recovery:
         return ended_before(self._taken)
 
     def _find_start(self) -> None:
-        """Find the frame to start at: the LAC's own, to see a ROLL there; the next if the LAC proves that it began.
+        """Find the frame to start at: the LAC's own, which may be a ROLL, or the first of a fragment that has begun.
 
-        What comes before is acknowledged, and of its files no fence is needed.
+        Earlier frames are acknowledged, and their files need no fence.
         """
         self._lac = max([self._floor() - 1, *self._answers.known_lacs()])
         self._next = max(self._lac, self._floor())
@@ -235,7 +235,7 @@ class Recovery:
         return self._judge() if self._phase is _Phase.READING and self._answers.read(answer) else []
 
     def _judge(self) -> list[RecoveryEffect]:
-        """Go forward as far as the answers reach, then ask on, conclude or stop."""
+        """Advance as far as the answers reach, then request more frames, conclude or stop."""
         effects: list[RecoveryEffect] = []
         while self._phase is _Phase.READING and not self._negative:
             holder = self._answers.holder(self._next)
@@ -303,9 +303,9 @@ class Recovery:
         return self._propose(self._end())
 
     def _end(self) -> LogRecord:
-        """The record of the closed log: acknowledged frames stay in their files, the rest is in this recovery's files.
+        """Make the record of the closed log: acknowledged frames stay in their files, later ones are in the recovery's.
 
-        A later fragment than the one where that begins holds nothing that counts, and is left out.
+        Fragments after the one in which the recovery's files begin hold no frame that counts, and are left out.
         """
         last = self._next - 1
         ended = self._taken.fragments[: len(self._taken.fragments) - len(self._fragments)]

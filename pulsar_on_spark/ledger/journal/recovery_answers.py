@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """A copy's answer: it holds all frames up to `last`; then comes `end` (None: not asked, or asked now)."""
+    """A copy's answer: it holds all frames up to `last`; `end` is its statement about the next one, None before it."""
 
     last: FrameNumber
     asked: bool = False
@@ -29,7 +29,7 @@ class Answers:
     """The answers of all copies.
 
     Attributes:
-        given_up: Paths that an operator has given up.
+        given_up: Ids of the paths that an operator has given up.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Answers:
     # -- fences --------------------------------------------------------------------------------------------------------
 
     def expect_fences(self, copies: Iterable[Copy], ack_quorum: int) -> None:
-        """These copies, of all fragments that may still be written to, are asked to be fenced."""
+        """Expect answers to fence requests from these copies: those of all fragments that may still be written to."""
         self._ack_quorum = ack_quorum
         self._fences = dict.fromkeys(copies)
 
@@ -51,46 +51,50 @@ class Answers:
         return self._fences
 
     def lacks_fence(self, copy: Copy) -> bool:
-        """True if the copy was asked and has not answered yet."""
+        """Return True if the copy was asked to fence and has not answered yet."""
         return copy in self._fences and self._fences[copy] is None
 
     def fenced(self, answer: CopyFenced | CopySilent) -> None:
-        """A copy answered, or will not."""
+        """Record a copy's answer to its fence request, or that it will not answer."""
         self._fences[answer.copy] = answer
 
     def is_fenced(self, copies: Collection[Copy]) -> bool:
-        """No frame can reach its ack quorum on these copies, or the copies that are not fenced were given up."""
+        """Return True if no frame can reach its ack quorum on these copies, or all unfenced ones were given up."""
         unfenced = [copy for copy in copies if not (isinstance(got := self._fences[copy], CopyFenced) and got.fenced)]
         if len(copies) - len(unfenced) >= self._threshold(len(copies)):
             return True
         return self.have_answered(copies) and self.given_up.issuperset(copy.path for copy in unfenced)
 
     def have_answered(self, copies: Iterable[Copy]) -> bool:
-        """True if none of these is waited for."""
+        """Return True if all of these copies have answered, or will not answer, their fence requests."""
         return all(self._fences[copy] is not None for copy in copies)
 
     def known_lacs(self) -> list[FrameNumber]:
-        """The LAC of each copy that answered."""
+        """Return the LAC of each copy that answered."""
         return [answer.lac for answer in self._fences.values() if isinstance(answer, CopyFenced)]
 
     def first_frames(self, copies: Iterable[Copy]) -> list[FrameNumber]:
-        """The first frame that each of these copies reports to begin with; an empty file reports none."""
+        """Return the first frame that each of these copies reports; an empty file reports none."""
         answers = [self._fences[copy] for copy in copies]
         firsts = [answer.first for answer in answers if isinstance(answer, CopyFenced)]
         return [first for first in firsts if first is not None]
 
     def _threshold(self, copies: int) -> int:
-        """True if enough copies lack the frame that it cannot reach the ack quorum on the others."""
+        """Return how many of the copies must lack a frame so that it cannot reach the ack quorum on the others."""
         return copies - self._ack_quorum + 1
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def begin(self, copies: Sequence[Copy], next_frame: FrameNumber) -> None:
-        """These copies of one fragment are read from this frame on; those that are being fenced are asked later."""
+        """Begin to read these copies of one fragment from a frame on; those with an open fence request come later."""
         self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
 
     def late(self, answer: CopyFenced | CopySilent) -> bool:
-        """A straggler: one request at a time goes to a copy, so it is read only now. False: it is not read."""
+        """Record a late fence answer: the copy, which has one request at a time, may be read now.
+
+        Returns:
+            False if the copy is not among those to read.
+        """
         source = self._sources.get(answer.copy)
         if source is None:
             return False
@@ -99,7 +103,7 @@ class Answers:
         return True
 
     def read(self, answer: CopyRead | CopySilent) -> bool:
-        """Note that a copy answered a read, or will not; return False if the answer is not awaited."""
+        """Record a copy's answer to a read, or that it will not answer; returns False if no answer is awaited."""
         source = self._sources.get(answer.copy)
         if source is None or not source.asked:
             return False
@@ -115,11 +119,11 @@ class Answers:
         return True
 
     def holder(self, frame: FrameNumber) -> tuple[Copy, Source] | None:
-        """A copy that has the frame."""
+        """Return a copy that has the frame; None if no answer so far has it."""
         return next(((copy, source) for copy, source in self._sources.items() if source.last >= frame), None)
 
     def ask(self, frame: FrameNumber, limit: int) -> list[ReadCopy]:
-        """Ask every copy that may have the frame and is not asked already."""
+        """Request frames from every copy that may have `frame` and has no open request."""
         effects = []
         for copy, source in self._sources.items():
             if source.end is None and not source.asked:
@@ -129,19 +133,19 @@ class Answers:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a copy was asked and has not answered."""
+        """True if a copy has an open read request."""
         return any(source.asked for source in self._sources.values())
 
     @property
     def is_complete(self) -> bool:
-        """True if every copy has reached an end."""
+        """True if every copy has made its statement about the frame after its last one."""
         return all(source.end is not None for source in self._sources.values())
 
     def is_negative(self) -> bool:
-        """True if the requested frame can never have been acknowledged, or its loss is accepted.
+        """Return True if the requested frame can never have been acknowledged, or its loss is accepted.
 
-        A short or bad last frame may be an acknowledged one that was damaged since: it is a no only if the whole
-        write set was read, so that a good copy would have been found.
+        A short or bad last frame may be an acknowledged frame that was damaged since: it counts as a no only if the
+        whole write set was read, which would have shown a good copy.
         """
         noes = sum(source.end is End.NO for source in self._sources.values())
         torn = sum(source.end is End.TORN for source in self._sources.values())
@@ -153,11 +157,11 @@ class Answers:
 
     @property
     def misses_given_up(self) -> bool:
-        """True if a given-up path is among the unknown ones."""
+        """True if the answer of a given-up path is unknown."""
         return not self.given_up.isdisjoint(copy.path for copy in self._unknown())
 
     def _unknown(self) -> list[Copy]:
-        """The copies whose answer is unknown."""
+        """Return the copies whose answer is unknown."""
         return [copy for copy, source in self._sources.items() if source.end is End.UNKNOWN]
 
     def _torn_counts(self, noes: int, torn: int, copies: int) -> bool:

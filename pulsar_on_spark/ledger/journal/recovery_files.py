@@ -1,7 +1,7 @@
 """The files of a recovery: frames above the LAC are written back into them, and the closed log names them. No IO.
 
-Frames above the LAC count only here, where this recovery wrote and synced them: in the writer's own files they may
-never have been. A file that fails is replaced at once, as the record names none of them before the close.
+Frames above the LAC count only in these files, where the recovery wrote and synced them: the writer's own files may
+lack them. A file that fails is replaced at once, because the record names none of these files before the close.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Frames above the LAC, and the copy that they are written back from."""
+    """Frames [first, last] above the LAC, and the copy from which they are written back."""
 
     first: FrameNumber
     last: FrameNumber
@@ -27,12 +27,17 @@ class RecoveryFiles:
     """The files of a recovery; none at first.
 
     Attributes:
-        held: Frames to write back, in order.
-        targets: The files, each with the last frame that it has durably; None: not created yet.
+        held: The frames to write back, in order.
+        targets: The files, each with its last durable frame; None for a file that is not created yet.
     """
 
     def __init__(self, name: str, paths: Sequence[PathId]) -> None:
-        """Name files after the recovery; the paths are those that may be written to, best ones first."""
+        """Create an empty set of files.
+
+        Args:
+            name: The recovery's name, with which file names begin.
+            paths: Ids of the paths that may be written to, best ones first.
+        """
         self._name = name
         self._paths = paths
         self._unfit: set[PathId] = set()
@@ -41,7 +46,7 @@ class RecoveryFiles:
         self.targets: dict[Copy, FrameNumber | None] = {}
 
     def add_targets(self, write_quorum: int) -> list[RecoveryEffect]:
-        """Create files on as many paths as there are, up to the write quorum."""
+        """Create files up to the write quorum, or on as many paths as there are."""
         used = {copy.path for copy in self.targets}
         free = [path for path in self._paths if path not in used and path not in self._unfit]
         effects: list[RecoveryEffect] = []
@@ -53,12 +58,12 @@ class RecoveryFiles:
         return effects
 
     def write_back_frames(self, first: FrameNumber, last: FrameNumber, source: Copy) -> list[RecoveryEffect]:
-        """These frames are written back, too, into all files that are there."""
+        """Write more frames back, into all files that are created."""
         self.held.append(Held(first, last, source))
         return [WriteBack(copy, source, first, last) for copy, acked in self.targets.items() if acked is not None]
 
     def created(self, copy: Copy) -> list[RecoveryEffect]:
-        """Send a created file everything that is held."""
+        """Begin a file that was created, and write all held frames back into it."""
         if copy not in self.targets:
             return []
         first = self.held[0].first
@@ -67,7 +72,7 @@ class RecoveryFiles:
         return [BeginFiles((copy,), first), *held]
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> bool:
-        """Note that a file has all frames up to the watermark, durably; return False if that was known."""
+        """Record that a file has all frames up to the watermark durably; returns False if that was known."""
         acked = self.targets.get(copy)
         if acked is None or watermark <= acked:
             return False
@@ -75,24 +80,24 @@ class RecoveryFiles:
         return True
 
     def failed(self, copy: Copy) -> list[RecoveryEffect]:
-        """Give up a file that failed, or was not created: its path gets no other one."""
+        """Give up a file that failed or was not created, and its path for further files."""
         del self.targets[copy]
         self._unfit.add(copy.path)
         return [ReleaseFiles((copy,))]
 
     def backlog(self, next_frame: FrameNumber, lac: FrameNumber) -> int:
-        """Frames that were read and are not in all files yet."""
+        """Return the number of frames that were read and are not in all files yet."""
         acked = [watermark for watermark in self.targets.values() if watermark is not None]
         return next_frame - 1 - min(acked) if acked else next_frame - lac - 1
 
     def have(self, last: FrameNumber) -> bool:
-        """True if all files that the close will name are whole; there is an ack quorum of them."""
+        """Return True if all files have every frame up to `last`; the caller ensures that they are an ack quorum."""
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
     def counted(self) -> tuple[Copy, ...]:
-        """Return the files that this recovery wrote and synced."""
+        """Return the files, to be named in the closed log's record."""
         return tuple(self.targets)
 
     def release(self) -> list[RecoveryEffect]:
-        """Write nothing more."""
+        """Close the files after the writes that are queued for them."""
         return [ReleaseFiles(tuple(self.targets))] if self.targets else []

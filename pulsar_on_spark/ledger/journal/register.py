@@ -19,7 +19,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 
 
 class LogRegister:
-    """An incarnation's register. Thread-safe, as its store is; all calls block for a commit's or a read's time."""
+    """An incarnation's register. Thread-safe, as its store is; all calls block until the commit or read is done."""
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
         self._store = store
@@ -28,10 +28,10 @@ class LogRegister:
         self._seal_key = keys.incarnation_seal(incarnation)
 
     def commit(self, commit: CommitLog) -> LogCommitted | LogConflict | LogCommitUnknown:
-        """Compare-and-set the record; the answer is durable, and so is everything that it rests on.
+        """Compare-and-set the record; the answer, and all state that it depends on, is durable.
 
-        A commit whose outcome the store itself determines later counts as such. If it cannot, the answer is
-        `LogCommitUnknown`: the record's token identifies its proposer later.
+        The store determines the outcome of a commit if it can. If it cannot, the answer is `LogCommitUnknown`: later,
+        the record's token identifies its proposer.
         """
         conflict: LogConflict | None = None
 
@@ -73,12 +73,12 @@ class LogRegister:
         return answer
 
     def _record(self, view: View) -> LogRecord | None:
-        # A record that was removed was CLOSED for good: a writer that wakes up late must learn that.
+        # A record is removed only after it was CLOSED for good, and a writer that wakes up late must see that.
         row = view.last(IncarnationRecord, self.incarnation)
         return None if row is None else log_record(row)
 
     def _row(self, view: View, record: LogRecord) -> IncarnationRecord:
-        known = view.get(IncarnationRecord, self.incarnation)
+        existing = view.get(IncarnationRecord, self.incarnation)
         fields = {
             "state": record.state.value,
             "write_quorum": record.write_quorum,
@@ -88,13 +88,13 @@ class LogRegister:
             "log_token": record.token,
             "given_up_paths": record.given_up,
         }
-        if known is not None:  # keep the fields that a newer version has added
-            return known.model_copy(update=fields)
+        if existing is not None:  # keep the fields that a newer version has added
+            return existing.model_copy(update=fields)
         return IncarnationRecord.model_validate({"incarnation": self.incarnation, **fields})
 
 
 def log_record(row: IncarnationRecord) -> LogRecord:
-    """The protocol's view of an incarnation's record.
+    """Convert an incarnation's record to the protocol's.
 
     Raises:
         MetadataError: no journal writes such a record.

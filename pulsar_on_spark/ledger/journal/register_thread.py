@@ -1,4 +1,4 @@
-"""The thread in which a journal's register is served, so that no commit holds the event loop up."""
+"""The thread that serves a journal's register, so that no commit blocks the event loop."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The record's state at some moment after the request; None if there is none."""
+    """Report: the record's state at some moment after the request; None if there is no record."""
 
     state: LogState | None
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterSilent:
-    """The record could not be read for as long as the thread tries."""
+    """Report: the record could not be read for `wait_s` seconds."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterLost:
-    """The thread has failed: a defect."""
+    """Report: the thread has failed by a defect of this program."""
 
     reason: str
 
@@ -52,13 +52,13 @@ RegisterReport: TypeAlias = (
 
 
 class RegisterThread:
-    """Does one thing after the other; the methods never block.
+    """Thread that executes one request after the other; the methods queue requests and never block.
 
     Args:
         register: The log's register.
-        mark_failed: marks paths that were given up.
-        post: takes the reports, called in the thread.
-        wait_s: how long a read is tried.
+        mark_failed: Marks paths that were given up.
+        post: Called with each report, in the thread.
+        wait_s: Seconds for which a failing read is retried.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class RegisterThread:
         threading.Thread(target=self._run, name="journal-register", daemon=True).start()
 
     def commit(self, commit: CommitLog) -> None:
-        """Posts LogCommitted, LogConflict or LogCommitUnknown."""
+        """Request a commit; the thread posts LogCommitted, LogConflict or LogCommitUnknown."""
         self._work.put(lambda: self._do_commit(commit))
 
     def read(self) -> None:
-        """Posts LogRead or RegisterSilent; the later, the more commits came out unknown in a row."""
+        """Request the record; the thread posts LogRead or RegisterSilent, later after each further unknown commit."""
         self._work.put(self._do_read)
 
     def post_record(self) -> None:
-        """Posts Looked; nothing if the record cannot be read."""
+        """Request the record's state; the thread posts Looked, or nothing if the record cannot be read."""
         self._work.put(self._do_look)
 
     def mark(self, failures: Sequence[PathFailure]) -> None:
@@ -94,7 +94,7 @@ class RegisterThread:
         self._work.put(lambda: self._do_mark(failures))
 
     def stop(self) -> None:
-        """End the thread after its queue; failed reads are not retried."""
+        """End the thread after its queued requests; failed reads are not retried."""
         self._is_stopped = True
         self._work.put(None)
 
@@ -102,7 +102,7 @@ class RegisterThread:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception as error:  # a defect: without its answer the core would wait for ever
+            except Exception as error:  # a defect: without an answer the core would wait for ever
                 _LOGGER.exception(
                     "The register of %s is lost",
                     self._register.incarnation,
@@ -128,9 +128,9 @@ class RegisterThread:
         self._post(self._read())
 
     def _do_look(self) -> None:
-        found = self._read()
-        if isinstance(found, LogRead):
-            self._post(Looked(None if found.record is None else found.record.state))
+        report = self._read()
+        if isinstance(report, LogRead):
+            self._post(Looked(None if report.record is None else report.record.state))
 
     def _read(self) -> LogRead | RegisterSilent:
         end_s = time.monotonic() + self._wait_s
@@ -158,5 +158,5 @@ class RegisterThread:
 
 
 def _pause_s(failures: int) -> float:
-    """A metadata store that is ill is asked once a second."""
+    """Return the pause before a read, which grows with the failures up to a second: the metadata store may be down."""
     return min(1.0, 0.05 * 2.0 ** min(failures, 5))

@@ -1,13 +1,13 @@
 """Decisions about sealing, closing, trimming and deleting of a log, on one view of main, without IO.
 
-    seal     the next frames in order, up to the last that is proved to be acknowledged; a ledger's entries tile
+    seal     the next frames in order, up to the last that is proved to be acknowledged; a ledger's entries have no gap
     close    once all of a CLOSED log is sealed, the ends of its ledgers are the ends of their sealed entries
-    trim     whole fragments that have ended, all of it sealed and its cursor records snapshotted; in a CLOSED log only
-             after the close rows
-    prune    the record of a CLOSED log forgets trimmed fragments when their files are deleted; an empty log goes
+    trim     whole fragments that have ended, with all entries sealed and all cursor records snapshotted; in a CLOSED
+             log only after the close rows
+    prune    the record of a CLOSED log drops trimmed fragments when their files are deleted; an empty log is deleted
 
-All of it is committed under the incarnation's `seal` key, at the version of the view that the decision is based on. A
-takeover moves that key: a decision before it loses, and a decision after it finds the log not OPEN.
+All these steps are committed under the incarnation's `seal` key, at the version of the view that the decision is based
+on. A takeover moves that key: an earlier decision fails to commit, and a later one sees that the log is not OPEN.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SealMarks:
     """The frames up to which a log is sealed and trimmed, in one view of main.
 
     Attributes:
-        sealed_before: All entries in frames below are in segments.
-        trimmed_before: No frame below is needed: its file may be deleted.
-        has_ends: Whether every ledger that was opened in the log has its close row.
+        sealed_before: The frame below which all entries are in segments.
+        trimmed_before: The frame below which no frame is needed: their files may be deleted.
+        has_ends: True if every ledger that was opened in the log has its close row.
     """
 
     sealed_before: FrameNumber = 0
@@ -52,9 +52,9 @@ class EntryRange:
 
 
 def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
-    """The last frame that anybody may read: the end of a CLOSED log, else the highest LAC that there is proof of.
+    """Return the last frame that readers may read: the end of a CLOSED log, else the highest proved LAC.
 
-    Proof is a LAC in any frame's header, and a fragment that has ended by the record.
+    A LAC is proved by any frame's header that names it, and by a fragment that has ended according to the record.
     """
     if record.last_frame is not None:
         return record.last_frame
@@ -65,7 +65,7 @@ def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
 
 
 def sealable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
-    """The last frame that may be sealed; NO_FRAME while the log is in recovery."""
+    """Return the last frame that may be sealed; NO_FRAME while the log is in recovery."""
     return NO_FRAME if record.state is LogState.IN_RECOVERY else readable_to(record, lac_seen)
 
 
@@ -74,11 +74,11 @@ def may_seal(record: LogRecord, marks: SealMarks, state: LogState, begin: FrameN
 
     Args:
         record: The log's record in the view that commits.
-        marks: Of the same view.
-        state: The log's state when the frames were read up to `sealable_to`: another state means that the log has
-            changed hands.
+        marks: The marks in the same view.
+        state: The log's state when the frames were read up to `sealable_to`; if it differs now, another process has
+            taken over the log.
         begin: The first frame that was read.
-        end: The number after the last one.
+        end: The number after the last frame that was read.
     """
     may = record.state is state is not LogState.IN_RECOVERY and marks.sealed_before == begin
     assert not may or record.last_frame is None or end <= record.last_frame + 1, "never above the closed end"
@@ -89,7 +89,7 @@ def first_gap(ends: Mapping[LedgerId, EntryId], ranges: Iterable[EntryRange]) ->
     """Return the first of these ranges, in order, that does not continue its ledger's sealed entries; None if all do.
 
     Args:
-        ends: The number after the last sealed entry of each ledger; 0 if there is none.
+        ends: The number after the last sealed entry of each ledger; 0 for a ledger without sealed entries.
         ranges: The ranges to be sealed next.
     """
     reached = dict(ends)
@@ -105,15 +105,15 @@ class GivenUp:
     """The frames of a log that an operator has given up.
 
     Attributes:
-        entries: Entries in frames whose directory could be read.
-        unknown_runs: Runs of frames besides; each may have taken one run of entries of every ledger along.
+        entries: Lost entries of the frames whose directory could be read.
+        unknown_runs: Number of other runs of lost frames; with each, a run of entries may be lost in every ledger.
     """
 
     entries: tuple[EntryRange, ...] = ()
     unknown_runs: int = 0
 
     def explains_gaps(self, gaps: Iterable[EntryRange]) -> bool:
-        """True if these gaps, all that one ledger has, are due to it."""
+        """Return True if the given-up frames explain these gaps, which are all gaps of one ledger."""
         return sum(not self._names(gap) for gap in gaps) <= self.unknown_runs
 
     def _names(self, gap: EntryRange) -> bool:
@@ -125,7 +125,7 @@ class GivenUp:
 
 
 def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
-    """True if the log is CLOSED and all of it is sealed: then its ledgers end where they are sealed to."""
+    """Return True if the log is CLOSED and completely sealed: then its ledgers end with their sealed entries."""
     return record.last_frame is not None and marks.sealed_before > record.last_frame
 
 
@@ -135,12 +135,12 @@ def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
 def trimmable_before(
     record: LogRecord, marks: SealMarks, is_snapshotted: Callable[[FrameNumber, FrameNumber], bool]
 ) -> FrameNumber:
-    """Return the frame before which the log may be trimmed; `marks.trimmed_before` if no further.
+    """Return the frame before which the log may be trimmed; `marks.trimmed_before` if nothing more may be trimmed.
 
     Args:
         record: The log's record in a durable view.
-        marks: Of the same view.
-        is_snapshotted: Whether every cursor record in frames [begin, end) has a durable snapshot at or past it.
+        marks: The marks in the same view.
+        is_snapshotted: Returns True if each cursor record in frames [begin, end) has a durable snapshot at or past it.
     """
     before = marks.trimmed_before
     if record.state is LogState.IN_RECOVERY:
@@ -163,50 +163,51 @@ def may_trim(record: LogRecord, marks: SealMarks, before: FrameNumber) -> bool:
 
 
 def files_to_delete(record: LogRecord, trimmed_before: FrameNumber) -> tuple[Copy, ...]:
-    """The files that only trimmed fragments name, after the trim is committed durably."""
+    """Return the files that only trimmed fragments name; to be called after the trim is committed durably."""
     trimmed = {begin for begin, end in ended_spans(record) if end <= trimmed_before}
-    gone: set[Copy] = set()
+    files_of_trimmed: set[Copy] = set()
     needed: set[Copy] = set()
     for fragment in record.fragments:
-        (gone if fragment.first in trimmed else needed).update(fragment.copies)
-    return tuple(sorted(gone - needed))
+        (files_of_trimmed if fragment.first in trimmed else needed).update(fragment.copies)
+    return tuple(sorted(files_of_trimmed - needed))
 
 
 def deleted_before(record: LogRecord, trimmed_before: FrameNumber, deleted: Collection[Copy]) -> FrameNumber:
-    """Return the frame before which the log's record may forget its fragments: all their files are deleted.
+    """Return the frame before which the log's record may drop its fragments, because all their files are deleted.
 
-    A file that a later fragment needs keeps the earlier ones in the record: if the record dropped it from the later
-    one, nothing else would name it.
+    A trimmed fragment stays in the record while one of its files is not deleted, for example because a later fragment
+    needs it: only the record names such a file.
 
     Args:
         record: The log's record.
-        trimmed_before: Of the same view.
+        trimmed_before: The mark of the same view.
         deleted: The files that are known to be deleted.
     """
-    left = [fragment for fragment in record.fragments if not set(deleted).issuperset(fragment.copies)]
-    return min([trimmed_before, *(fragment.first for fragment in left if fragment.first is not None)])
+    remaining = [fragment for fragment in record.fragments if not set(deleted).issuperset(fragment.copies)]
+    return min([trimmed_before, *(fragment.first for fragment in remaining if fragment.first is not None)])
 
 
 def pruned(record: LogRecord, marks: SealMarks, deleted: Collection[Copy]) -> tuple[Fragment, ...] | None:
-    """Return the rest of a CLOSED log's record, which it must name after these files are deleted.
+    """Return the fragments that a CLOSED log's record must keep after these files are deleted.
 
-    The record of a log that is OPEN is its writer's, which prunes it itself.
+    Only its writer prunes the record of an OPEN log.
 
     Returns:
-        None if there is nothing to forget, or nothing may be; no fragments: the log may go altogether.
+        The remaining fragments; empty if the log may be deleted altogether. None if nothing can be dropped, or nothing
+        may be dropped yet.
     """
     if record.last_frame is None:
         return None
     before = deleted_before(record, marks.trimmed_before, deleted)
-    gone = {begin for begin, end in ended_spans(record) if end <= before}
-    kept = tuple(fragment for fragment in record.fragments if fragment.first not in gone)
+    dropped = {begin for begin, end in ended_spans(record) if end <= before}
+    kept = tuple(fragment for fragment in record.fragments if fragment.first not in dropped)
     if not kept:
         return kept if is_sealed(record, marks) and marks.has_ends else None
     return kept if len(kept) < len(record.fragments) else None
 
 
 def ended_spans(record: LogRecord) -> list[tuple[FrameNumber, FrameNumber]]:
-    """Frames [begin, end) of each fragment that has ended, in order."""
+    """Return the frames [begin, end) of each fragment that has ended, in order."""
     firsts = [fragment.first for fragment in record.fragments if fragment.first is not None]
     ends = [*firsts[1:], *([record.last_frame + 1] if record.last_frame is not None else [])]
     return list(zip(firsts, ends, strict=False))
@@ -216,15 +217,15 @@ def ended_spans(record: LogRecord) -> list[tuple[FrameNumber, FrameNumber]]:
 
 
 def is_unfinished(entries: int | None, sealed_end: int) -> bool:
-    """True if a ledger may have entries that are in the journal only.
+    """Return True if a ledger may have entries that are in the journal only.
 
     Args:
-        entries: How many it has by its close row; None while there is none.
-        sealed_end: The number after its last sealed entry.
+        entries: The number of the ledger's entries by its close row; None while there is no close row.
+        sealed_end: The number after the ledger's last sealed entry.
     """
     return entries is None or sealed_end < entries
 
 
 def may_open(state: LogState) -> bool:
-    """True if a topic's ledger may be opened, or closed by its owner, in a log of this state."""
+    """Return True if a topic's ledger may be opened, or closed by its owner, in a log of this state."""
     return state is LogState.OPEN

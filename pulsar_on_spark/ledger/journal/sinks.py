@@ -1,4 +1,4 @@
-"""The receivers of what a journal reports: one sink for entries, one for cursor records, and the shell's owner."""
+"""The receivers of a journal's reports: one sink for entries, one for cursor records, and the shell's owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_on_spark.ledger.journal.groups import Group
 
 
 class EntrySink(Protocol):
-    """Receives the outcome of entries. Called in the event loop; must not raise, and may add to the journal."""
+    """Receiver of the outcome of entries, called in the event loop. Methods must not raise, and may add entries."""
 
     def on_entries_acknowledged(self, contexts: Sequence[Any]) -> None:
         """Handle durable entries; their contexts are in the order in which the entries were added."""
@@ -22,7 +22,7 @@ class EntrySink(Protocol):
 
 
 class CursorSink(Protocol):
-    """Receives the outcome of cursor records, as `EntrySink` that of entries."""
+    """Receiver of the outcome of cursor records, under the rules of `EntrySink`."""
 
     def on_cursors_acknowledged(self, contexts: Sequence[Any]) -> None:
         """Handle durable cursor records; their contexts are in the order in which the records were added."""
@@ -47,7 +47,7 @@ class ShellOwner(Protocol):
         """Handle a lack of paths: too few are left to acknowledge anything, or to open the log."""
 
     def on_turn(self) -> None:
-        """Try to send a group: an event arrived or time has passed."""
+        """Try to send a group: an event has arrived, or time has passed."""
 
     def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
         """Handle the end of the log, closed or lost for a reason; these groups are never acknowledged. Called once."""

@@ -1,15 +1,16 @@
 """Reading a log's frames in order while it is written, sealed, trimmed or recovered: `LogWalk`, without IO.
 
-    main -> open a file of each fragment that it names -> main again, until nothing was opened -> frame by frame
+    read the main table -> open a file of each fragment that it names -> read the main table again, until no file had to
+    be opened -> read frame by frame
 
-Files first, metadata after: segments that were sealed, trimmed and deleted before the files were opened are then known
-to be sealed. In the other order, entries sealed in between would be in neither. An open file can be read after its
-deletion.
+Files are opened before the metadata are read: entries of files that were trimmed and deleted before they could be
+opened are then known to be sealed. In the other order, entries sealed in between would be in neither. An open file can
+be read after its deletion.
 
 One good copy of a frame is enough, whichever writer or recovery wrote it: a number means the same frame in every file
-of a log. A copy that lacks it or has it damaged is left for another. A missing frame may come later, unless it is
-proved to be acknowledged: then it is due, and missing it is an error, never a skip. Frames are read in order, so that a
-file is left only at the end of its fragment: bytes written after the last read are never taken for a hole.
+of a log. If a copy lacks the frame or has it damaged, another copy is tried. A missing frame may come later, unless it
+is proved to be acknowledged: then it is due, and its absence is an error, never skipped. Frames are read in order, so
+that a file is left only at the end of its fragment: bytes written after the last read are never taken for a hole.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _NOTHING_YET = LogRecord(LogState.OPEN, 0, 0, ())
 
 
 class LogWalk:
-    """The next frame, the copies that may have it, and what is proved to be acknowledged.
+    """The next frame of a reader, the copies that may have it, and the frames that are proved to be acknowledged.
 
     Attributes:
         next: The number of the next frame.
-        lac: The highest LAC that the frames so far prove.
-        copy: The copy in use, where the next frame is tried first; None: any copy.
+        lac: The highest LAC in the frames so far.
+        copy: The copy in use, which is tried first for the next frame; None for any copy.
     """
 
     def __init__(self, begin: FrameNumber = 0, spread: int = 0) -> None:
-        """Begin a walk, before main is read.
+        """Begin a walk, before the main table is read.
 
         Args:
             begin: The first frame of interest.
-            spread: Any number; different numbers make logs begin with different copies.
+            spread: Any number; different numbers make walks begin with different copies.
         """
         self.next = begin
         self.lac: FrameNumber = NO_FRAME
@@ -64,11 +65,11 @@ class LogWalk:
     # -- main and files ------------------------------------------------------------------------------------------------
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
-        """Apply main's current record.
+        """Apply the main table's current record.
 
         Args:
             record: The log's record.
-            begin: The first unsealed frame of the same view; frames before it are skipped.
+            begin: The first unsealed frame in the same view; frames before it are skipped.
         """
         self._record = record
         self._opened_since_main = self._found_none = False
@@ -78,7 +79,7 @@ class LogWalk:
 
     @property
     def is_ready(self) -> bool:
-        """True if frames may be read: main was read after every file that it names was opened or failed to open."""
+        """True if frames may be read: the main table was read after an attempt to open each file that it names."""
         return not self._opened_since_main and self.to_open() is None
 
     def to_open(self) -> Copy | None:
@@ -91,22 +92,22 @@ class LogWalk:
         return None
 
     def opened(self, copy: Copy, is_open: bool) -> None:
-        """Note that a file is open, under either name, on a path whose identity was checked; or that it is not."""
+        """Record if a file could be opened, under either name, on a path whose identity was checked."""
         self._files[copy] = is_open
         self._opened_since_main = True
 
     def has_tried(self, copy: Copy) -> bool:
-        """True if opening the file was tried since `forget_failures`."""
+        """Return True if opening the file was tried since `forget_failures`."""
         return copy in self._files
 
     def on_copy_lost(self, copy: Copy) -> None:
-        """Note that an open file cannot be read and was closed."""
+        """Record that an open file cannot be read and was closed."""
         self._files[copy] = False
         if self.copy == copy:
             self.copy = None
 
     def all_closed(self) -> None:
-        """Note that no file is open: each may be opened again."""
+        """Record that all files were closed: each may be opened again."""
         self._files.clear()
         self.copy = None
 
@@ -134,16 +135,16 @@ class LogWalk:
 
     @property
     def is_stuck(self) -> bool:
-        """True if it is due and no copy has it."""
+        """True if the next frame is due and no copy has it."""
         return self._found_none and self.is_due
 
     def others(self, *, every: bool = False) -> Sequence[Copy]:
-        """Return the copies to try for the next frame if the copy in use lacks it, in this order.
+        """Return the copies to try, in this order, for the next frame if the copy in use lacks it.
 
-        A fragment that was prepared ahead begins where its files' headers say, which may be known before main names it.
+        The headers of a prepared fragment's files name its first frame, possibly before the main table does.
 
         Args:
-            every: Return every copy, even if the frame need not exist.
+            every: True to return every copy, even if the frame need not exist.
         """
         if self._fragment is None:
             return ()
@@ -153,14 +154,14 @@ class LogWalk:
         return [*(copy for copy in self._in_order(self._fragment) if copy != self.copy), *prepared]
 
     def use(self, copy: Copy, first: FrameNumber) -> None:
-        """Use this copy from now on: its first frame is `first`, and it has all frames before the next one."""
+        """Use this copy from now on: its first frame is `first`, and it has all frames from there to the next one."""
         assert first <= self.next, "a file has no frame before its first"
         self._firsts[copy] = first
         self.copy = copy
         self._enter()
 
     def took(self, number: FrameNumber, lac: FrameNumber) -> None:
-        """Note that the next frame was read from the copy in use."""
+        """Record that the next frame was read from the copy in use."""
         assert number == self.next, "frames come in order"
         self.next = number + 1
         if lac > self.lac:
@@ -178,33 +179,34 @@ class LogWalk:
         self._enter()
 
     def restart(self) -> None:
-        """Begin again where the record's next frame is."""
+        """Begin again at the first unsealed frame, which the next `main_read` gives."""
         self.next, self.copy = 0, None
 
     def skip_hole(self) -> FrameNumber | None:
-        """Go to the next fragment if the next frame is lost; return its first frame, None if nothing can be skipped.
+        """Skip a lost next frame, for a reader that may skip lost frames: go to the first frame of the next fragment.
 
-        For a reader that may skip lost frames.
+        Returns:
+            That first frame; None if the next frame is not due, or no fragment follows.
         """
         later = [f.first for f in self._resolved.fragments if f.first is not None and f.first > self.next]
         if not self.is_due or not later:
             return None
-        self.copy = None  # in this file, the skipped frames may come yet
+        self.copy = None  # its file may still hold the skipped frames
         self.rewind(later[0])
         return later[0]
 
     @property
     def resolved(self) -> LogRecord:
-        """The record with the first frame of the prepared fragment, if one of its files was found to have begun.
+        """The record, completed by the first frame of the prepared fragment if one of its files has begun.
 
-        It says where frames are. Only the record proves what is acknowledged: earlier frames may not be.
+        It gives the files of frames. Only the record itself proves which frames are acknowledged.
         """
         return self._resolved
 
-    # -- places --------------------------------------------------------------------------------------------------------
+    # -- fragments -----------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Find the fragment of the next frame, and note if the copy in use continues in it."""
+        """Find the fragment of the next frame, and keep the copy in use only if it belongs to that fragment."""
         self._resolved = self._with_prepared()
         last = self._record.last_frame
         ended = last is not None and self.next > last
@@ -220,11 +222,11 @@ class LogWalk:
         return last if last is not None and last.first is None else None
 
     def _with_prepared(self) -> LogRecord:
-        *known, last = self._record.fragments or (None,)
+        *earlier, last = self._record.fragments or (None,)
         if last is None or last.first is not None:
             return self._record
         first = next((self._firsts[copy] for copy in last.copies if copy in self._firsts), None)
-        return replace(self._record, fragments=(*known, Fragment(first, last.copies)))
+        return replace(self._record, fragments=(*earlier, Fragment(first, last.copies)))
 
     def _begins(self) -> list[FrameNumber]:
         """Return the starts of fragments, and after them the end of a CLOSED log."""
@@ -233,7 +235,7 @@ class LogWalk:
         return firsts if last is None else [*firsts, last + 1]
 
     def _ahead(self) -> Iterator[Fragment]:
-        """Fragments with frames that were not read yet."""
+        """Iterate over the fragments with frames that were not read yet."""
         ends = self._begins()[1:]
         for fragment, end in zip_longest(self._resolved.fragments, ends):
             if end is None or end > self.next:

@@ -6,11 +6,11 @@
 
 The rules, each a method of its own:
 
-- A frame counts at the ack quorum of its fragment's *current* copies (`WriterFragments.durable`), and is acknowledged
-  only when all before it are (`_advance`).
-- Nothing is acknowledged from the failure of a copy until the record names the files that replace it (`_changing`).
+- A frame counts once it is on an ack quorum of its fragment's *current* copies (`WriterFragments.durable`), and is
+  acknowledged only when all frames before it are (`_advance`).
+- Nothing is acknowledged between the failure of a copy and the commit of the record that replaces it (`_changing`).
 - A file is written to only when the record names it (`_files_ready`).
-- A writer that finds the record not OPEN is fenced: the outcome of what is in flight is unknown (`_outcome`).
+- A writer that finds the record not OPEN is fenced: the outcome of frames in flight is unknown (`_outcome`).
 - Only the last fragment whose predecessor has ended gets a first frame in the record (`WriterFragments.proposed`).
 """
 
@@ -78,13 +78,13 @@ class JournalWriter:
     """An incarnation's log, from its opening to its end."""
 
     def __init__(self, name: str, quorum: Quorum, roll_bytes: int, max_in_flight: int = 64) -> None:
-        """A writer that has not started.
+        """Create a writer that has not started.
 
         Args:
-            name: Unique to this writer; marks its commits.
-            quorum: The ensemble is the write quorum: no striping.
-            roll_bytes: A file that has reached this size gets a ROLL frame as soon as the next one is prepared.
-            max_in_flight: Frames that are sent and not acknowledged.
+            name: A name that is unique to this writer; it marks the writer's commits.
+            quorum: The quorum; the ensemble is the write quorum, as there is no striping.
+            roll_bytes: The size from which a file gets a ROLL frame as soon as the next file is prepared.
+            max_in_flight: The limit of frames that are sent and not acknowledged.
         """
         self._name = name
         self._quorum = quorum
@@ -115,7 +115,10 @@ class JournalWriter:
 
     @property
     def awaited(self) -> tuple[tuple[Copy, ...], FrameNumber] | None:
-        """The copies of which an ack quorum must have this frame before anything is acknowledged; None: not as easy."""
+        """The copies, and the frame that an ack quorum of them must have before anything more is acknowledged.
+
+        None before the log is open, and during a roll or a change of the record, when other conditions apply.
+        """
         runs = self._fragments.runs
         return None if self._changing or len(runs) != 1 else (runs[0].copies, self._lac + 1)
 
@@ -126,17 +129,17 @@ class JournalWriter:
 
     @property
     def is_over(self) -> bool:
-        """Closed or fenced: nothing will ever be acknowledged again."""
+        """True if the log is closed or lost, so that nothing will ever be acknowledged again."""
         return self._phase is _Phase.OVER
 
     @property
     def can_add(self) -> bool:
-        """True if `AddGroup` is welcome now; asked before each."""
+        """True if `AddGroup` is accepted now; the shell checks this before each group."""
         in_flight = self._next - 1 - self._lac
         return self._phase is _Phase.OPEN and not self.is_starved and in_flight < self._max_in_flight
 
     def handle(self, event: WriterEvent) -> list[WriterEffect]:
-        """Take an event; a log that is over ignores all."""
+        """Handle an event; after the log's end, all events are ignored."""
         if self._phase is _Phase.OVER:
             return []
         match event:
@@ -199,7 +202,7 @@ class JournalWriter:
         return Append(self._fragments.sound_copies(), frame, sync)
 
     def _idle(self) -> list[WriterEffect]:
-        """An idle frame, once after each acknowledged frame: tail readers need not wait for the next entries."""
+        """Append an idle frame, once for each LAC, so that tail readers see the LAC before the next entries."""
         if self._phase is not _Phase.OPEN or self._changing or not self._lac_sent < self._lac == self._last_awaited:
             return []
         return [self._append(FrameKind.LAC, sync=False)]
@@ -226,7 +229,7 @@ class JournalWriter:
     # -- rolling -------------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """Return True if the next group begins the fragment ahead: this one is full, or that one has better paths."""
+        """Return True if the next group begins the prepared fragment: the running one is full, or has worse paths."""
         prepared, runs = self._fragments.prepared, self._fragments.runs
         if prepared is None or self._changing or len(runs) > 1:
             return False
@@ -240,11 +243,11 @@ class JournalWriter:
     # -- changes of the record -----------------------------------------------------------------------------------------
 
     def _copy_failed(self, copy: Copy) -> list[WriterEffect]:
-        """Give up the whole path; one change repairs all its failures until the commit."""
-        known = self._fragments.used() | set(self._change.new if self._change else ())
-        is_used = copy in known
-        self._fragments.fail(copy.path, known if is_used else set())
-        if not is_used:  # its fragment has ended, or the file was not used: the path gets no new ones
+        """Give up the whole path; one change of the record replaces all copies that fail before its commit."""
+        in_use = self._fragments.used() | set(self._change.new if self._change else ())
+        is_used = copy in in_use
+        self._fragments.fail(copy.path, in_use if is_used else set())
+        if not is_used:  # its fragment has ended, or the file was never used: only new files avoid the path
             return []
         self._prepare_blocked = False
         self._changing = self._changing or self._fragments.is_hurt
@@ -254,7 +257,7 @@ class JournalWriter:
         return self._drop_unfit_prepared()
 
     def _drop_unfit_prepared(self) -> list[WriterEffect]:
-        """Prepare the fragment ahead again on better paths, unless the record is being changed."""
+        """Drop the prepared fragment if it can be on better paths, unless the record is being changed."""
         return [] if self._changing else self._fragments.drop_unfit_prepared()
 
     def _spare(self, path: PathId, label: str) -> list[WriterEffect]:
@@ -286,7 +289,7 @@ class JournalWriter:
         return []
 
     def _may_prepare(self) -> bool:
-        """True if the fragment ahead is wanted, and not known to find too few paths."""
+        """Return True if the next fragment is to be prepared, and the last attempt did not lack paths."""
         fragments = self._fragments
         is_wanted = fragments.prepared is None and len(fragments.runs) == 1 and self._phase is _Phase.OPEN
         return is_wanted and not self._prepare_blocked
@@ -323,7 +326,7 @@ class JournalWriter:
         return [CommitLog(change.proposed, self._version, moves_seal=change.purpose is Purpose.CLOSE)]
 
     def _is_waited_for(self, change: Change) -> bool:
-        """Without the next fragment the log grows on in the last one, for as long as that is well."""
+        """Return True if acknowledgements wait for the change; else the running fragment just grows on without it."""
         return change.purpose is not Purpose.PREPARE or self.waits_for_record
 
     def _proposal(self, change: Change) -> LogRecord:
@@ -334,18 +337,18 @@ class JournalWriter:
         return LogRecord(state, self._quorum.write, self._quorum.ack, fragments, last_frame, token)
 
     def _outcome(self, record: LogRecord | None, version: int) -> list[WriterEffect]:
-        """Handle a conflict, or the record after an unknown outcome; the token shows if the record is ours."""
+        """Handle a conflict, or the record after an unknown outcome; the token shows if this writer committed it."""
         change = self._change
         if change is None or change.proposed is None:
             return []
         if record is not None and record.token == change.proposed.token:
             return self._committed(version)
         if record is None:
-            is_ours = change.purpose is Purpose.OPEN  # a deleted record may be created by its first writer only
+            is_ours = change.purpose is Purpose.OPEN  # only the first writer may create a missing record
         else:
             is_ours = record.state is LogState.OPEN and record.token.startswith(f"{self._name}:")
         if is_ours:
-            # An earlier attempt of our own has moved it, or none has come through yet.
+            # An earlier attempt of this writer moved the key, or no attempt has succeeded yet.
             self._version = version
             return self._propose(change)
         if record is not None and record.state is LogState.CLOSED and record.last_frame == change.proposed.last_frame:

@@ -1,8 +1,8 @@
-"""The fragments of a log that is being written: which files each is on, and what those files have. No IO, no clock.
+"""The fragments of a log that is being written: their files, and the frames in these. No IO, no clock.
 
-    ended      acknowledged to the last frame; the record has them as they will stay
-    running    one; two from a ROLL frame until all before it is acknowledged
-    prepared   the files of the one ahead, which the record names before a byte goes into them
+    ended      acknowledged to their last frame; their entries in the record are final
+    running    one; two from a ROLL frame until all frames up to it are acknowledged
+    prepared   the files of the next fragment, which the record names before a byte is written to them
 
 `JournalWriter` decides when to roll, to change the record and to acknowledge; this module applies it to files.
 """
@@ -42,9 +42,9 @@ class Run:
 
 @dataclass(slots=True)
 class Change:
-    """A change of the record under way: files first, then the commit.
+    """A change of the record in progress: its files are created first, then it is committed.
 
-    `runs` are the copies that each run gets, `prepared` those of the fragment ahead.
+    `runs` are the new copies of each run, `prepared` those of the prepared fragment.
     """
 
     purpose: Purpose
@@ -60,10 +60,10 @@ class WriterFragments:
     """The fragments of a writer; none at first.
 
     Attributes:
-        ended: The record's first fragments, as far as it still names them.
-        runs: Those that are written to, in order.
-        prepared: The files of the one ahead; None while there is none.
-        lost: Files in use that have failed.
+        ended: The ended fragments that the record still names, in order.
+        runs: The fragments that are written to, in order.
+        prepared: The files of the prepared fragment; None while there is none.
+        lost: The files in use that have failed.
     """
 
     def __init__(self, quorum: Quorum) -> None:
@@ -80,28 +80,28 @@ class WriterFragments:
         return any(copy in self.lost for run in self.runs for copy in run.copies)
 
     def used(self) -> set[Copy]:
-        """The files of the runs and of the fragment ahead."""
+        """Return the files of the runs and of the prepared fragment."""
         return {copy for run in self.runs for copy in run.copies} | set(self.prepared or ())
 
     def sound_copies(self) -> tuple[Copy, ...]:
-        """The files that the next frame goes to."""
+        """Return the files that the next frame is written to."""
         copies = self.runs[-1].copies
         return tuple(copy for copy in copies if copy not in self.lost) if self.lost else copies
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> None:
-        """Note that a file has all frames up to the watermark, durably."""
+        """Record that a file has all frames up to the watermark durably."""
         for run in self.runs:
             if watermark > run.watermarks.get(copy, watermark):
                 run.watermarks[copy] = watermark
 
     def durable(self, run: Run) -> FrameNumber:
-        """The frame up to which an ack quorum of the run's current copies has all."""
+        """Return the last frame up to which an ack quorum of the run's current copies has all frames."""
         return sorted(run.watermarks[copy] for copy in run.copies)[-self._quorum.ack]
 
     def roll(self, first: FrameNumber) -> BeginFiles:
-        """End the run with the frame before `first`, and continue in the fragment ahead."""
+        """End the run with the frame before `first`, and continue in the prepared fragment."""
         assert self.prepared is not None, "a roll has somewhere to go"
         copies, self.prepared = self.prepared, None
         self.runs[0].rolled = True
@@ -115,18 +115,18 @@ class WriterFragments:
         return self._released(run.copies)
 
     def forget_fragments(self, before: FrameNumber) -> None:
-        """Note that the record may drop fragments whose frames are all below."""
+        """Drop the ended fragments whose frames are all below `before`; the record may drop them, too."""
         firsts = [fragment.first or 0 for fragment in self.ended[1:]] + [run.first for run in self.runs[:1]]
         self.ended = [f for f, end in zip(self.ended, firsts, strict=False) if end > before]
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def offer_path(self, path: PathId, label: str) -> None:
-        """A path that files may be made on, a new one or one that comes back."""
+        """Allow new files on a path: a new path, or one that came back."""
         self._placement.offer_path(path, label)
 
     def fail(self, path: PathId, known: set[Copy]) -> None:
-        """Give up a path, and with it all its files among the known ones."""
+        """Give up a path, and those of the `known` files that are on it."""
         self._placement.fail(path)
         self.lost |= {copy for copy in known if copy.path == path}
 
@@ -136,7 +136,7 @@ class WriterFragments:
 
     @property
     def is_left_by_roll(self) -> bool:
-        """True if the run writes to a path that is to be left, and the fragment ahead does not."""
+        """True if the run writes to an excluded path, and the prepared fragment does not."""
         return (
             self.prepared is not None
             and self._placement.can_leave(self.runs[0].copies)
@@ -144,9 +144,9 @@ class WriterFragments:
         )
 
     def drop_unfit_prepared(self) -> list[WriterEffect]:
-        """Prepare the empty fragment ahead again if it can be on better paths.
+        """Drop the prepared fragment, which is empty, if a new one can be on better paths.
 
-        That is if a copy is lost, if one more has a path, or if one is on a path that is to be left.
+        That is, if one of its copies is lost or on an excluded path, or if there is a path for one more copy.
         """
         if self.prepared is None:
             return []
@@ -160,7 +160,7 @@ class WriterFragments:
     # -- changes of the record -----------------------------------------------------------------------------------------
 
     def planned(self, purpose: Purpose) -> Change | None:
-        """Copies for every fragment in use; None if too few paths are left for one of them."""
+        """Choose copies for every fragment in use; None if too few paths are left for one of them."""
         runs = [self._placed(run.copies) for run in self.runs]
         prepared = self._placed(self.prepared) if self.prepared else None
         if purpose is Purpose.OPEN:
@@ -175,11 +175,11 @@ class WriterFragments:
         return Change(purpose, placed, prepared, tuple(sorted(new)))
 
     def _placed(self, copies: tuple[Copy, ...]) -> tuple[Copy, ...] | None:
-        """The copies with the lost ones replaced, on paths that are in use where that can be."""
+        """Replace the lost copies, on paths in use if possible (see `Placement.placed`)."""
         return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
 
     def proposed(self, change: Change, lac: FrameNumber) -> tuple[Fragment, ...]:
-        """Return the fragments that the record shall name once the change is made."""
+        """Return the fragments that the record will name after the change."""
         fragments = list(self.ended)
         if change.purpose is Purpose.OPEN:
             fragments.append(Fragment(0, change.runs[0]))
@@ -234,10 +234,10 @@ class WriterFragments:
         return effects
 
     def _watermarks(self, run: Run, copies: tuple[Copy, ...], begin: FrameNumber) -> dict[Copy, FrameNumber]:
-        """A copy that comes in has acknowledged nothing yet."""
+        """Return the watermarks of a run's copies; a new copy has acknowledged nothing yet."""
         return {copy: run.watermarks.get(copy, begin - 1) for copy in copies}
 
     def _released(self, copies: tuple[Copy, ...]) -> list[WriterEffect]:
         used = self.used()
-        left = tuple(sorted(copy for copy in copies if copy not in used))
-        return [ReleaseFiles(left)] if left else []
+        unused = tuple(sorted(copy for copy in copies if copy not in used))
+        return [ReleaseFiles(unused)] if unused else []

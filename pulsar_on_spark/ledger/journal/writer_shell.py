@@ -1,11 +1,11 @@
 """The shell around `JournalWriter`: serves its effects with files, threads and commits, and brings it their answers.
 
     send(group) ─> the core ─> frames on their way to each path's thread ─┐
-                      ^                                                    │ what threads say comes through the inbox
+                      ^                                                    │ reports of threads come through the inbox
                       └────────────── copies' answers, commits' outcomes <─┘
                       └─> owner.on_groups_acknowledged(groups), in the order of the frames
 
-A path is given up at its first failure, entirely. Before it is marked as failed, the record is read: if the log was
+A path is given up completely at its first failure. Before it is marked as failed, the record is read: if the log was
 taken over, the files were fenced, and the path is well.
 """
 
@@ -110,7 +110,7 @@ class WriterShell:
         self._is_opened = False
         self.is_over = False
 
-    # -- what the owner asks -------------------------------------------------------------------------------------------
+    # -- requests of the owner -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to open the log, in the running event loop."""
@@ -124,7 +124,7 @@ class WriterShell:
 
     @property
     def can_send(self) -> bool:
-        """True if `send` is welcome."""
+        """True if `send` may be called now."""
         return self._core.can_add
 
     @property
@@ -134,17 +134,17 @@ class WriterShell:
 
     @property
     def are_paths_free(self) -> bool:
-        """True if a group shall be sent now: with less than an ack quorum free it would wait, and better grows."""
+        """True if an ack quorum of paths is free; otherwise a group would wait, and should keep growing instead."""
         return self._ensemble.free(self._core.copies) >= self._quorum.ack
 
     @property
     def is_behind(self) -> bool:
-        """True if a path has not confirmed so much that nothing is welcome before it has."""
+        """True if a path's unconfirmed bytes have reached the limit above which nothing is accepted."""
         return self._ensemble.backlog_bytes >= self._limits.waiting_bytes
 
     @property
     def is_quiet(self) -> bool:
-        """True if all that was ever sent is acknowledged."""
+        """True if all frames that were sent are acknowledged, and there was at least one."""
         return not self._in_flight and self._core.lac > NO_FRAME
 
     @property
@@ -162,7 +162,7 @@ class WriterShell:
         self._feed(AddGroup(group.kind, group.frame_bytes))
 
     def expect(self) -> None:
-        """Ask to be woken when an ack quorum has the next frame, not before: everything was sent."""
+        """Let reports wake the loop only when an ack quorum has the next frame; called when all groups are sent."""
         self._inbox.expect(None if self.is_behind else self._core.awaited)
 
     def idle(self) -> None:
@@ -170,11 +170,11 @@ class WriterShell:
         self._feed(BecameIdle())
 
     def close_log(self) -> None:
-        """Close the log when all that was sent is acknowledged."""
+        """Close the log when all frames that were sent are acknowledged."""
         self._feed(CloseLog())
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
-        """Note that files of all frames below are deleted."""
+        """Record that the files of all frames below `before` are deleted."""
         self._feed(FragmentsTrimmed(before))
 
     def offer_spare(self, path: StoragePath) -> None:
@@ -188,7 +188,7 @@ class WriterShell:
         self._feed(PathWithdrawn(path))
 
     def abandon_log(self) -> None:
-        """Leave the log as a crash would; nothing more is written."""
+        """Abandon the log as a crash would; nothing more is written."""
         if not self.is_over:
             self._ensemble.shut_down(at_once=True)
             self.end_log("it was abandoned")
@@ -292,7 +292,7 @@ class WriterShell:
     # -- from other threads --------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Called in any thread."""
+        """Wake the event loop; called in any thread."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._drain)
 
@@ -336,7 +336,7 @@ class WriterShell:
     # -- paths that fail -----------------------------------------------------------------------------------------------
 
     def _give_up(self, event: CopyFailed | FileNotCreated) -> None:
-        """Give up the whole path at its first failure; nothing is tried on it again."""
+        """Give up the whole path at its first failure; it is not tried again."""
         if self.is_over:
             return
         copy, reason = event.copy, event.reason
@@ -348,14 +348,14 @@ class WriterShell:
             extra={"incarnation": self._incarnation, "path": copy.path},
         )
         self._failures.append(PathFailure(copy.path, reason))
-        known = self._ensemble.give_up(copy.path)
-        if isinstance(event, CopyFailed) and known is not None:
-            event = CopyFailed(known, reason)  # the core has forgotten a file that was released
+        file_in_use = self._ensemble.give_up(copy.path)
+        if isinstance(event, CopyFailed) and file_in_use is not None:
+            event = CopyFailed(file_in_use, reason)  # the failed file may be released, and unknown to the core
         self._feed(event)
         self._register.post_record()
 
     def _looked(self, state: LogState | None) -> None:
-        """After a failure: either the log was taken over, or it is ours and the path is really ill."""
+        """Handle the record's state after a failure: the log was taken over, or else the path has really failed."""
         if self.is_over:
             return
         if state is LogState.OPEN or (state is None and not self._is_opened):
@@ -380,7 +380,7 @@ class WriterShell:
         for copy in self._ensemble.holding_back(self._core.copies, self._quorum.ack, far_bytes, ticks):
             reason = f"it is {far_bytes} bytes or more behind, and the other paths had to wait for {slow_path_s} s"
             self._give_up(CopyFailed(copy, reason))
-        # Not sooner: the commit that replaces the path comes first.
+        # Marked only now, so that the commit that replaces the path comes first.
         self._mark_failures()
 
     def _mark_failures(self) -> None:

@@ -1,4 +1,4 @@
-"""Restore one copy of a segment file from its other copies, or set a copy aside: repair's operations on a path.
+"""Restoring one copy of a segment file from its other copies, and setting a copy aside: repair's work on one path.
 
 A restored copy is staged under a temporary name, synced, and renamed to its final name. The old copy is moved aside
 first, so a copy that was judged bad by mistake is never overwritten; under its temporary name it becomes garbage. Every
@@ -32,17 +32,17 @@ def restore_copy(
     """Write a copy of `file` to `target`, replacing any copy there. Concurrent calls for one target are safe.
 
     Args:
-        file: the file's record.
-        sources: paths that may have copies, the best first; the target itself may be among them.
-        target: the path that gets the copy.
-        pace: called with the size of each tile, to limit the speed; its errors end the work.
-        files: the operating system.
+        file: The file's record.
+        sources: Paths that may have copies, the best first; the target itself may be among them.
+        target: The path that gets the copy.
+        pace: Called with the size of each tile in bytes, to limit the speed; its errors end the work.
+        files: The operating system.
 
     Raises:
         SegmentGoneError: no source has the file, or the tiles that are needed.
-        CopiesUnreachableError: no source can give some tile now, but an unreachable one may have it.
-        CorruptSegmentError: no source has some tile undamaged; the error names each source's problem.
-        StoragePathError: the target is not the path that the root knows, cannot be written, or returns other bytes.
+        CopiesUnreachableError: a tile cannot be read from any source now, but an unreachable source may have it.
+        CorruptSegmentError: no source has an undamaged copy of a tile; the error names each source's problem.
+        StoragePathError: the target is not the path in the root's metadata, cannot be written, or returns other bytes.
     """
     with ExitStack() as stack:
         tiles = _Tiles(file, sources, files, stack)
@@ -120,7 +120,7 @@ class _Tiles:
 
     @property
     def table(self) -> Tiles:
-        """Lengths and checksums of the tiles."""
+        """The lengths and checksums of the tiles."""
         return self._copies[0][1].tiles
 
     def read(self, number: int) -> bytearray:
@@ -163,9 +163,9 @@ def _write(file: FileRecord, tiles: _Tiles, target: StoragePath, pace: Callable[
         files.rename(tmp, final)
         files.fsync_directory(final.parent)
     except BaseException:
-        for left in (tmp, sidecar_tmp):
+        for leftover in (tmp, sidecar_tmp):
             with suppress(OSError):
-                files.unlink(left)
+                files.unlink(leftover)
         raise
     delete_aside(replaced, files)
 

@@ -1,4 +1,4 @@
-"""A copy of a segment file while it is being written, by a thread that appends tiles until an error."""
+"""A copy of a segment file while it is being written, by a thread that appends tiles until the first error."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SegmentCopy:
     only after `drain`.
 
     Args:
-        path: the storage path that the copy is on.
-        file_id: the segment file's id.
-        files: the operating system.
+        path: The storage path of the copy.
+        file_id: The segment file's id.
+        files: The operating system.
         stays_cached: True if the operating system may keep the copy in memory for readers, which use the first copy.
-            Pages of other copies are dropped after each sync and serve the next bytes: fresh pages would cost more
-            than the write (see `journal.page_cache`).
+            Pages of other copies are dropped after each sync and reused for the next bytes, because fresh pages would
+            cost more than the write (see `journal.page_cache`).
     """
 
     def __init__(self, path: StoragePath, file_id: FileId, files: FileOps, *, stays_cached: bool) -> None:
@@ -70,8 +70,8 @@ class SegmentCopy:
     def append_from(self, source: SegmentCopy, tiles: Tiles) -> None:
         """Queue the tiles that this copy lacks, read from a drained source that has them all.
 
-        If the source cannot be read or fails a checksum, `source.failure` is set, not this copy's, which keeps the
-        tiles before that.
+        If the source cannot be read or fails a checksum, `source.failure` is set instead of this copy's `failure`, and
+        this copy keeps the tiles before the failed one.
         """
         self._submit("copy", partial(self._append_from, source, tiles))
 
@@ -80,7 +80,7 @@ class SegmentCopy:
         self._submit("seal", partial(self._seal, sidecar))
 
     def drain(self) -> None:
-        """Wait until all queued operations are done, or skipped because of a failure."""
+        """Wait until all queued operations are done, or were skipped because of a failure."""
         while self._pending:
             self._finish_oldest()
 
@@ -94,7 +94,7 @@ class SegmentCopy:
                 self._files.close(fd)
         if delete:
             for made in sorted(self._made):
-                # Garbage collection finds a file that cannot be deleted by the write id in its name.
+                # If the file cannot be deleted, garbage collection finds it by the write id in its name.
                 with suppress(OSError):
                     self._files.unlink(made)
 

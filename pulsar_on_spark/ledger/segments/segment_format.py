@@ -81,11 +81,11 @@ class Tiles:
         return len(self.lengths) - 2
 
     def offsets(self) -> tuple[int, ...]:
-        """Start of each tile in the file, and the end of the last one."""
+        """Return the start of each tile in the file, and the end of the last one."""
         return (0, *accumulate(self.lengths))
 
     def problem(self, length: int, batches: int) -> str | None:
-        """Find a contradiction of these tiles to a file's length and number of batches; None if there is none."""
+        """Return how these tiles contradict a file's length or number of batches; None if they agree."""
         if len(self.crcs) != len(self.lengths):
             return f"has {len(self.crcs)} checksums for {len(self.lengths)} tiles"
         if self.batches != batches:
@@ -147,15 +147,15 @@ class _Pieces:
         return len(piece)
 
     def take(self) -> bytes:
-        taken = b"".join(self._pieces)
+        content = b"".join(self._pieces)
         self._pieces.clear()
-        return taken
+        return content
 
     def flush(self) -> None:
-        """Do nothing: no bytes are held back."""
+        """Do nothing: no bytes are buffered elsewhere."""
 
     def close(self) -> None:
-        """Do nothing: the encoder still takes the pieces."""
+        """Do nothing: the encoder takes the pieces after Arrow has closed the sink."""
 
     def readable(self) -> bool:
         return False
@@ -193,11 +193,11 @@ def encode_sidecar(tiles: Tiles) -> bytes:
 
 
 def decode_sidecar(content: bytes, length: int, crc: int, name: str) -> Tiles:
-    """Decode a sidecar and check it against length and CRC32C of the file's record; `name` is its name for errors.
+    """Decode a sidecar, after comparing it with the length and CRC32C in the file's record; `name` is for errors.
 
     Raises:
-        CorruptSegmentError: length or checksum differ.
-        FormatVersionError: a newer version wrote it.
+        CorruptSegmentError: the length or the checksum differs.
+        FormatVersionError: a newer version wrote the sidecar.
     """
     if len(content) != length:
         raise CorruptSegmentError(f"{name} has {len(content)} bytes instead of {length}.")
@@ -229,5 +229,5 @@ def group_end(tiles: Tiles, first_batch: int, end: int, max_bytes: int) -> int:
 
 
 def write_id_of(file_id: str) -> WriteId:
-    """The write id in a file's id."""
+    """Return the write id that a file's id contains."""
     return WriteId(file_id.partition("-")[0])

@@ -52,14 +52,14 @@ def read_batches(
     Only the wanted columns are decompressed. Memory holds one group of encoded batches and one decoded batch.
 
     Args:
-        file: the file's record.
-        paths: returns the root's storage paths.
-        numbers: the batches' numbers, ascending; adjacent ones are read together.
-        columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
-        on_bad_copy: called once for each copy that turns out to be bad, missing or unreachable while another is good;
-            if none is good, for the damaged copies.
-        files: the operating system.
-        at_stake: content of the batches (topic, ledger, entries), for the error if no copy is good.
+        file: The file's record.
+        paths: Returns the root's storage paths.
+        numbers: The batches' numbers, ascending; adjacent ones are read together.
+        columns: Names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
+        on_bad_copy: Called with path id and reason, once for each copy that is bad, missing or unreachable while
+            another copy is good; if no copy is good, only for the damaged copies.
+        files: The operating system.
+        at_stake: The content of the batches (topic, ledger, entries), for the error if no copy is good.
 
     Raises:
         SegmentGoneError: some copies are gone and the others bad. The file may have been merged: look up where its
@@ -68,7 +68,7 @@ def read_batches(
             (`storage/loss.py`).
         CorruptSegmentError: every copy is damaged; the error names the file, its content and each copy's problem.
         FormatVersionError: a newer version wrote the file.
-        InvalidArgumentError: the file has no such batches, or segments no such columns.
+        InvalidArgumentError: the file has no such batches, or segments have no such columns.
     """
     fields = _field_indexes(columns)
     if not numbers:
@@ -116,13 +116,13 @@ def verify_file(
     """Check every byte of one copy, sidecar and footer included.
 
     Args:
-        file: the file's record.
-        path: the copy's storage path.
-        files: the operating system.
-        pace: called with the size of each piece that was read, to limit the speed.
+        file: The file's record.
+        path: The copy's storage path.
+        files: The operating system.
+        pace: Called with the size of each piece that was read in bytes, to limit the speed.
 
     Raises:
-        SegmentGoneError: the path passes its check and has no such file.
+        SegmentGoneError: the path is the right one and has no such file.
         CorruptSegmentError: the copy is damaged.
         StoragePathError: the path or the copy cannot be examined now; the copy may be good.
         FormatVersionError: a newer version wrote the sidecar.
@@ -269,8 +269,8 @@ class _Groups:
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
         """Report bad copies, or `only` those with this verdict."""
-        # Not before another copy proved good or all failed: a file that is missing everywhere was deleted on purpose,
-        # and unreachable copies often have one common cause.
+        # Called only when another copy proved good or all failed: a file that is missing everywhere was deleted on
+        # purpose, and unreachable copies often have one common cause.
         problems = list(self._copies.problems.items())[self._reported :]
         for path_id, error in problems:
             if only in (None, self._copies.verdict(path_id)):

@@ -1,4 +1,4 @@
-"""Writer of one segment file: encoded once, written as write-quorum copies, done once ack-quorum are durable."""
+"""Writer of one segment file: encoded once, written as write-quorum copies, complete once ack-quorum are durable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WrittenFile:
     failures: tuple[PathFailure, ...]
 
     def file_record(self, write_id: WriteId) -> FileRecord:
-        """The metadata record of this file, written under `write_id`."""
+        """Make the metadata record of this file, written under `write_id`."""
         return FileRecord(
             file_id=self.file_id,
             write_id=write_id,
@@ -62,16 +62,16 @@ class WrittenFile:
 class SegmentFileWriter:
     """Writer of one segment file to write-quorum storage paths in parallel, from one encoding.
 
-    If a path fails, the next candidate takes its place for this file and gets the earlier bytes from a good copy. (This
-    is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is committed.) Without a
-    candidate left, writing continues while ack-quorum copies are good. Memory is bounded by the tiles in flight, not by
-    the file. Not thread-safe; as a context manager it aborts a file that was not closed.
+    If a path fails, the next candidate path replaces it for this file and gets the earlier bytes from a good copy.
+    (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is committed.) If no
+    candidate is left, writing continues while ack-quorum copies are good. Memory is bounded by the tiles in flight, not
+    by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
 
     Args:
-        file_id: an unused id, `<write id>-<number>`.
-        paths: the candidates, in any order: the choice depends on the file's id, on weights and on labels.
-        quorum: the number of copies to write, and of those that must be durable.
-        files: the operating system.
+        file_id: An unused id, `<write id>-<number>`.
+        paths: The candidate paths, in any order: the choice depends on the file's id, on weights and on labels.
+        quorum: The number of copies to write, and of copies that must be durable.
+        files: The operating system.
 
     Raises:
         FileNotWrittenError: fewer than ack-quorum paths can be opened.
@@ -99,12 +99,12 @@ class SegmentFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Encoded bytes so far."""
+        """The encoded bytes so far."""
         return self._size_bytes
 
     @property
     def failures(self) -> tuple[PathFailure, ...]:
-        """Paths given up so far."""
+        """The paths that were given up so far."""
         return tuple(self._failures)
 
     def write_batch(self, batch: pa.RecordBatch) -> int:
@@ -194,7 +194,7 @@ class SegmentFileWriter:
             raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
-        """Copy the tiles so far to a new copy, changing the source whenever one turns out to be bad."""
+        """Copy the tiles so far to a new copy; if a source turns out to be bad, use another one."""
         for source in tuple(self._copies):
             copy.append_from(source, self._tiles())
             copy.drain()
