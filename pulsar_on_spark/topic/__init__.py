@@ -7,6 +7,6 @@
     entries         rows to entries and back, values, schema formats
 
 It may import `ledger`, `protocol`, `metadata`, `storage` and `model`, and is independent of Spark. Start reading at
-`catalog.root_handle`, then `managed_ledger.chain.chain` (the places of a topic's entries) and `data_path.attach` (how a
-write becomes visible).
+`catalog.root_handle`, then `managed_ledger.chain.chain` (the segments with a topic's entries) and `data_path.attach`
+(how a write becomes visible).
 """

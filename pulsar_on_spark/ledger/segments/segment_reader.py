@@ -257,11 +257,11 @@ class _Groups:
             return len(group), copy.read_group(group)
 
         try:
-            found = self._copies.read(read_from)
+            count_and_stream = self._copies.read(read_from)
         except NoGoodCopyError:
             raise self._loss() from None
         self._report()
-        return found
+        return count_and_stream
 
     def close(self) -> None:
         """Close the copy in use."""

@@ -50,10 +50,10 @@ class TopicPart:
 
 
 def check_new_topic(name: TopicName, partitions: int | None, limits: TopicLimits = NO_LIMITS) -> None:
-    """Refuse what `create_topic` would refuse of any root, whether it is there or not.
+    """Check the arguments of `create_topic` that can be checked without a root.
 
     Raises:
-        InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
+        InvalidArgumentError: the number of partitions is out of range, or the name is that of a partition.
     """
     if partitions is not None and not 1 <= partitions <= limits.partitions:
         raise InvalidArgumentError(
@@ -75,21 +75,21 @@ def create_topic(
     properties: Mapping[str, str] | None = None,
     limits: TopicLimits = NO_LIMITS,
 ) -> TopicRecord:
-    """Create a topic, its namespace and tenant where they are missing.
+    """Create a topic, and its namespace and tenant if they are missing.
 
     Args:
-        store: the root's metadata.
-        name: the topic.
+        store: The root's metadata.
+        name: The topic.
         partitions: None for a topic without partitions, else 1 to 10,000.
-        exist_ok: return the existing topic, whatever its partitions.
-        schema: what its values are made of, if that is declared.
-        properties: the topic's labels.
-        limits: what bounds it.
+        exist_ok: True to return the existing topic, if there is one, whatever its partitions.
+        schema: The declared schema of the topic's values, if any.
+        properties: The topic's properties.
+        limits: The limits of partitions and topics.
 
     Raises:
         TopicExistsError: the topic exists.
-        InvalidArgumentError: the number of partitions is out of range, the name is one of a partition or too long,
-            there are too many properties, or the namespace has as many topics as it may have.
+        InvalidArgumentError: the number of partitions is out of range, the name is that of a partition or too long,
+            there are too many properties, or the namespace has reached its limit of topics.
     """
     check_new_topic(name, partitions, limits)
     check_new_properties(f"Topic {name.full}", properties or {})
@@ -111,12 +111,15 @@ def create_topic(
 def creation_of_missing(
     view: View, wanted: Mapping[TopicName, int | None], limits: TopicLimits = NO_LIMITS
 ) -> tuple[Change | None, dict[TopicName, InvalidArgumentError]]:
-    """The change that creates those of the topics that are not there, and why others are refused.
+    """Make the change that creates missing topics.
 
     Args:
         view: The metadata.
-        wanted: The number of partitions of each.
-        limits: What bounds them.
+        wanted: The topics that must exist, each with its number of partitions.
+        limits: The limits of partitions and topics.
+
+    Returns:
+        The change, None if no topic is created; and the errors of topics that cannot be created.
     """
     allowed: dict[TopicName, int | None] = {}
     refused: dict[TopicName, InvalidArgumentError] = {}
@@ -142,7 +145,7 @@ def _creation(
     schema: TopicSchema | None = None,
     properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Change:
-    """The change that creates topics of any namespaces; schema and properties are for all of them."""
+    """Make the change that creates topics of any namespaces; each gets the schema and the properties."""
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
     for name, partitions in new.items():
@@ -169,12 +172,12 @@ def _creation(
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
     """Let a partitioned topic grow to `partitions` partitions.
 
-    The new ones have the subscriptions of the first, from their beginning: messages that are published there before the
-    consumers know of them are delivered.
+    The new partitions get the subscriptions of the first one, at their beginning, so that messages are delivered that
+    are published there before the consumers know of the new partitions.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it has no partitions, or already as many, or its namespace has too many topics.
+        InvalidArgumentError: the topic has no partitions, or already as many, or its namespace has too many topics.
     """
 
     def decide(view: View) -> Change | None:
@@ -188,7 +191,11 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limit
         check_topic_limit(view, name.partition(topic.partitions), partitions - topic.partitions, limits)
         added = [_topic(name.partition(index), None, name) for index in range(topic.partitions, partitions)]
         first = require_topic(view, name.partition(0))
-        copied = [_anew(found, record) for record in added for found in view.all(SubscriptionRecord, first.topic_id)]
+        copied = [
+            _anew(subscription, record)
+            for record in added
+            for subscription in view.all(SubscriptionRecord, first.topic_id)
+        ]
         moved: dict[str, int | None] = {keys.topic(record.name): None for record in (topic, first, *added)}
         moved |= {keys.subscription(record.topic_id, record.name): None for record in copied}
         return Change(
@@ -199,17 +206,17 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limit
     store.commit(decide)
 
 
-def _anew(found: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
+def _anew(subscription: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
     """Copy a subscription to a new topic, at its beginning and without owners."""
     return SubscriptionRecord(
         topic_id=topic.topic_id,
-        name=found.name,
-        type=found.type,
+        name=subscription.name,
+        type=subscription.type,
         start_ledger=EARLIEST.ledger,
         start_entry=EARLIEST.entry,
         start_epoch=1,
-        expires_after_s=found.expires_after_s,
-        properties=found.properties,
+        expires_after_s=subscription.expires_after_s,
+        properties=subscription.properties,
         created_at=topic.created_at,
     )
 
@@ -224,14 +231,14 @@ def delete_topic(
     """Delete a topic with its partitions, data, schemas and subscriptions; its files become garbage.
 
     Args:
-        store: the root's metadata.
-        name: the topic.
-        force: also if it has subscriptions.
-        check: raises on the view that the deletion is decided on, if it must not be.
+        store: The root's metadata.
+        name: The topic.
+        force: True to delete the topic even if it has subscriptions.
+        check: Called with the view on which the deletion is decided; raises if the topic must not be deleted.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it is a partition of a topic, or it has subscriptions and `force` is not given.
+        InvalidArgumentError: the name is that of a partition, or the topic has subscriptions and `force` is False.
     """
 
     def decide(view: View) -> Change:
@@ -245,10 +252,10 @@ def delete_topic(
 
 
 def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Change:
-    """The change that deletes topics of one namespace with all their partitions, and the permissions on them.
+    """Make the change that deletes topics of one namespace with all their partitions, and the permissions on them.
 
     Raises:
-        InvalidArgumentError: one has subscriptions and `force` is not given.
+        InvalidArgumentError: a topic has subscriptions and `force` is False.
     """
     doomed = [record for topic in topics for record in (topic, *_partition_records(view, topic))]
     deletes: list[Record] = [*doomed, *(found for topic in topics for found in view.all(SchemaRecord, topic.topic_id))]
@@ -266,7 +273,7 @@ def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Chang
         moved[keys.topic(record.name)] = None
         moved |= {keys.subscription(record.topic_id, found.name): None for found in subscriptions}
         ledgers = view.all(LedgerRecord, record.topic_id)
-        # A sealer that is about to add segments sees the deletion, or is seen by it.
+        # A commit under these keys conflicts with a sealer that is about to add segments: one of the two decides again.
         moved |= {keys.incarnation_seal(ledger.incarnation): None for ledger in ledgers if ledger.incarnation}
         deletes += [
             *subscriptions,
@@ -280,23 +287,23 @@ def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Chang
 
 
 def _revocations(view: View, namespaces: Iterable[str], topics: Collection[str]) -> list[PermissionsRecord]:
-    """The changed records of namespaces that have permissions on the topics."""
+    """Return the records of the namespaces that have permissions on the topics, without these permissions."""
     found = filter(None, (view.get(PermissionsRecord, namespace) for namespace in namespaces))
     return [left for record in found if (left := record.without_topics(topics)) is not record]
 
 
 def require_topic(view: RecentView, name: TopicName) -> TopicRecord:
-    """The topic's record.
+    """Return the topic's record.
 
     Raises:
         TopicNotFoundError: there is no such topic.
     """
-    found = view.get(TopicRecord, name.full)
-    if found is None:
+    record = view.get(TopicRecord, name.full)
+    if record is None:
         raise TopicNotFoundError(
             f"Topic {name.full} does not exist: create it with `pulsarpy topics create`, or write to it."
         )
-    return found
+    return record
 
 
 def require_not_terminated(topic: TopicRecord) -> None:
@@ -312,7 +319,7 @@ def require_not_terminated(topic: TopicRecord) -> None:
 
 
 def parts(view: RecentView, topic: TopicRecord) -> list[TopicPart]:
-    """The topic's partitions in order, or the topic itself if it has none."""
+    """Return the topic's partitions in order, or the topic itself if it has none."""
     if topic.partitions is None:
         return [
             TopicPart(
@@ -324,17 +331,17 @@ def parts(view: RecentView, topic: TopicRecord) -> list[TopicPart]:
 
 
 def topics(view: RecentView) -> list[TopicRecord]:
-    """All topics, partitions left out, by name."""
+    """Return all topics by name, without partitions."""
     return [topic for topic in view.all(TopicRecord) if topic.partition_of is None]
 
 
 def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
     """Return topics whose full name, with or without `persistent://`, matches the whole regular expression.
 
-    A pattern without a namespace is one for `public/default`, as in Pulsar's clients.
+    A pattern without a namespace is applied to `public/default`, as in Pulsar's clients.
 
     Raises:
-        InvalidArgumentError: the pattern is no regular expression.
+        InvalidArgumentError: the pattern is not a regular expression.
     """
     bare = pattern.removeprefix("persistent://")
     if "/" not in bare:
@@ -347,21 +354,21 @@ def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
 
 
 def named_files(view: View) -> set[str]:
-    """The ids of the files that a topic's log, or its compacted ledger, consists of."""
+    """Return the ids of the files of all topics' logs and compacted ledgers."""
     compacted = (file.file_id for record in view.all(CompactionRecord) for file in record.files)
     return {*(segment.file_id for segment in view.all(SegmentRecord)), *compacted}
 
 
 def live_files(view: View) -> dict[str, FileRecord]:
-    """The records of the named files."""
+    """Return the records of the files in `named_files`, by id."""
     named = named_files(view)
     return {file.file_id: file for file in view.all(FileRecord) if file.file_id in named}
 
 
 def _partition_records(view: RecentView, topic: TopicRecord) -> list[TopicRecord]:
     name = TopicName.parse(topic.name)
-    found = [view.get(TopicRecord, name.partition(index).full) for index in range(topic.partitions or 0)]
-    return [record for record in found if record is not None]
+    records = [view.get(TopicRecord, name.partition(index).full) for index in range(topic.partitions or 0)]
+    return [record for record in records if record is not None]
 
 
 def _topic(

@@ -22,7 +22,7 @@ _LONGEST_DRAIN_S: Final = 90
 
 
 def start_giving_way(process: BaseProcess) -> None:
-    """Start a child with lower priority from its first instruction on, as its imports alone take a second of CPU.
+    """Start a child process that has lower priority from its first instruction on: its imports take a second of CPU.
 
     In Linux, a child inherits priority and blocked signals from the thread that starts it. A new thread therefore
     lowers its priority, blocks the signals that would end the child before it calls `leave_signals_to_parent`, and
@@ -43,7 +43,7 @@ def start_giving_way(process: BaseProcess) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Let the parent end this child; to be called first in the child.
+    """Let the parent end this child process; the child must call this first.
 
     Terminals and supervisors send SIGINT and SIGTERM to all processes of a group, but the parent needs this child while
     it drains. The child therefore ends by itself only if the parent is still alive a while after SIGTERM.

@@ -1,7 +1,7 @@
 """Namespace isolation policies of a root: which brokers may serve which namespaces.
 
-They are stored for Pulsar's tools and for roots with several brokers. One broker serves all namespaces, so it does not
-heed them.
+They are stored for Pulsar's tools and for roots with several brokers. A single broker serves all namespaces, and
+ignores them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MAX_POLICIES: Final = 1_000
 
 
 def isolation_policies(view: RecentView) -> dict[str, Mapping[str, JsonValue]]:
-    """All policies by name."""
-    return {each.name: each.policy for each in view.all(IsolationRecord)}
+    """Return all policies by name."""
+    return {record.name: record.policy for record in view.all(IsolationRecord)}
 
 
 def set_isolation_policy(store: MetadataStore, name: str, policy: Mapping[str, JsonValue]) -> None:
-    """Store a policy, in place of one with its name.
+    """Store a policy, replacing an earlier policy of that name.
 
     Args:
-        store: the root's metadata.
-        name: its name.
-        policy: the policy in the JSON of Pulsar's admin API.
+        store: The root's metadata.
+        name: The policy's name.
+        policy: The policy in the JSON of Pulsar's admin API.
 
     Raises:
         InvalidArgumentError: the name is not acceptable, or there are too many policies.
@@ -40,10 +40,10 @@ def set_isolation_policy(store: MetadataStore, name: str, policy: Mapping[str, J
     new = IsolationRecord(name=check_new_name("Name of an isolation policy", name), policy=dict(policy))
 
     def decide(view: View) -> Change | None:
-        known = view.get(IsolationRecord, name)
-        if known is None and len(view.all(IsolationRecord)) >= MAX_POLICIES:
+        previous = view.get(IsolationRecord, name)
+        if previous is None and len(view.all(IsolationRecord)) >= MAX_POLICIES:
             raise InvalidArgumentError(f"There are {MAX_POLICIES} isolation policies, the limit: delete one first.")
-        return None if known == new else Change(puts=[new], keys={keys.ISOLATION: None})
+        return None if previous == new else Change(puts=[new], keys={keys.ISOLATION: None})
 
     store.commit(decide)
 
@@ -52,7 +52,7 @@ def delete_isolation_policy(store: MetadataStore, name: str) -> None:
     """Delete a policy; nothing happens if it is missing."""
 
     def decide(view: View) -> Change | None:
-        known = view.get(IsolationRecord, name)
-        return None if known is None else Change(deletes=[known], keys={keys.ISOLATION: None})
+        record = view.get(IsolationRecord, name)
+        return None if record is None else Change(deletes=[record], keys={keys.ISOLATION: None})
 
     store.commit(decide)

@@ -2,9 +2,10 @@
 
 Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Clocks of
 two machines are never compared: an observer polls the files, and a lease has expired if its content did not change for
-its duration on the observer's own monotonic clock, if its file is gone (a consumer removes it at its end), or if it is
-marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the old consumer was
-merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no consumer is alive.
+the lease's duration on the observer's own monotonic clock, if its file is gone (a consumer removes it when it ends), or
+if the lease is marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the
+old consumer was merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no
+consumer is alive.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Lease:
 
     Attributes:
         consumer: The consumer id.
-        token: Fresh for each process: of two processes of one consumer the later one has the file.
-        topics: Ids of the topics that the consumer reads; it counts as one of their consumers only.
-        counter: Grows with each renewal.
-        duration_s: How long observers wait for the next renewal before they take over.
-        released: True if the consumer has ended and released it.
+        token: Id of the writing process, new for each one: of two processes of one consumer the later owns the file.
+        topics: Ids of the topics that the consumer reads; it does not count as a consumer of other topics.
+        counter: Number that grows with each renewal.
+        duration_s: Seconds for which observers wait for the next renewal before they take over.
+        released: True if the consumer has ended and released its lease.
     """
 
     consumer: str
@@ -87,30 +88,30 @@ class Lease:
 
 
 def lease_directory(root: Path, subscription: str) -> Path:
-    """The directory of a subscription's leases; consumers of all its topics share it."""
+    """Return the directory of a subscription's leases, which the consumers of all its topics share."""
     return lease_folder(root, subscription)
 
 
 def broker_lease_directory(root: Path) -> Path:
-    """Return the directory of broker incarnations' leases, whose consumers are their ids; no subscription has it."""
+    """Return the directory of brokers' leases, whose consumers are incarnation ids; no subscription shares it."""
     return root / "leases" / "brokers"
 
 
 class LeaseKeeper:
-    """Keeps one consumer's lease until it is stopped, by a daemon thread that renews it every third of its duration.
+    """Keeper of one consumer's lease: its daemon thread renews the lease every third of the duration until `stop`.
 
     A renewal that fails is counted in `failures`, logged, and tried again a third of the duration later.
 
     Args:
         directory: `lease_directory` of the subscription, or `broker_lease_directory`.
         consumer: The lease's consumer.
-        duration_s: How long observers wait for the next renewal.
-        may_renew: Called in the thread before each renewal; while it returns False, the lease runs out.
+        duration_s: Seconds for which observers wait for the next renewal.
+        may_renew: Called in the thread before each renewal; while it returns False, the lease is not renewed.
 
     Attributes:
-        failures: Renewals that failed.
-        last_error: The cause of the last one, or None.
-        superseded: Another process of the same consumer has the lease now; this keeper has ceased to renew.
+        failures: Number of renewals that failed.
+        last_error: The cause of the last failure, or None.
+        superseded: True if another process of the same consumer owns the lease now; this keeper no longer renews it.
     """
 
     def __init__(
@@ -127,12 +128,12 @@ class LeaseKeeper:
         self._path = self._files.path(consumer)
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
         self._may_renew = may_renew
-        self._lock = threading.RLock()  # a signal handler may call stop() in the midst of hold()
+        self._lock = threading.RLock()  # a signal handler may call stop() during hold()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, topics: Iterable[TopicId]) -> None:
-        """Take the lease, from an earlier process of this consumer too, and renew it from now on.
+        """Acquire the lease, also from an earlier process of this consumer, and renew it from now on.
 
         Raises:
             StorageError: the lease file cannot be written.
@@ -140,10 +141,10 @@ class LeaseKeeper:
         """
         try:
             self._files.prepare(time.time())
-            others = self._count_other_live(time.time())
-            if others >= MAX_CONSUMERS:
+            others_alive = self._count_other_live(time.time())
+            if others_alive >= MAX_CONSUMERS:
                 raise ConsumerBusyError(
-                    f"{self._files.folder} holds {others} live leases already: stop some of the consumers."
+                    f"{self._files.folder} holds {others_alive} live leases already: stop some of the consumers."
                 )
             self._write(replace(self._lease, topics=tuple(topics), counter=1))
         except OSError as error:
@@ -162,25 +163,25 @@ class LeaseKeeper:
         """Write these topics to the lease immediately, before the consumer acquires a slot of a further topic.
 
         Returns:
-            False if the write failed: others do not see this consumer on further topics, so it must not acquire slots
-            there, and try again.
+            False if the write failed: others do not see this consumer on the further topics, so it must not acquire
+            slots there, and must try again.
         """
         wanted = tuple(topics)
         return self._lease.topics == wanted or self._renew(wanted)
 
     def renew(self) -> bool:
-        """Renew once, as the thread does.
+        """Renew the lease once, as the thread does.
 
         Returns:
-            Whether the lease is this process's and the file was written.
+            True if this process owns the lease and the file was written.
         """
         return self._renew(None)
 
     def stop(self, *, keep_file: bool = False) -> None:
-        """Renew no more, and give the lease up. Does nothing the second time.
+        """Stop renewing, and release the lease. A second call does nothing.
 
         Args:
-            keep_file: Keep the file, marked as released: its age is that of the last use.
+            keep_file: True to keep the file, marked as released: its age then shows the last use.
         """
         if self._thread is None or self._stopping.is_set():
             return
@@ -204,7 +205,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Rewrite the file, with other topics if some are given."""
+        """Rewrite the file, with these topics unless they are None."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -224,10 +225,10 @@ class LeaseKeeper:
         """True unless another process of this consumer wrote the file; this process then never writes it again."""
         if not self.superseded:
             content = self._files.read(self._lease.consumer)
-            found = None if content is None else Lease.parse(content, self._path)
-            if found is not None and found.token != self._lease.token:
+            stored = None if content is None else Lease.parse(content, self._path)
+            if stored is not None and stored.token != self._lease.token:
                 self.superseded = True
-                _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
+                _log.warning("Lease %s was taken by another process of consumer %s.", self._path, stored.consumer)
         return not self.superseded
 
     def _write(self, lease: Lease) -> None:
@@ -235,7 +236,7 @@ class LeaseKeeper:
         self._lease = lease
 
     def _count_other_live(self, now_s: float) -> int:
-        """Count the other consumers that look alive: not released, and renewed recently by the wall clock."""
+        """Count the other consumers that seem alive: not released, and renewed recently by the wall clock."""
         live = 0
         for path, content in self._files.read_all():
             lease = Lease.parse(content, path) if path != self._path else None
@@ -247,7 +248,7 @@ class LeaseKeeper:
 
 @dataclass(slots=True)
 class _Observed:
-    """A file of the directory: its content, and when on the observer's clock it was first seen and last changed."""
+    """A lease file: its content, and the times on the observer's clock of its first sight and its last change."""
 
     content: bytes
     lease: Lease | None
@@ -258,7 +259,7 @@ class _Observed:
         self.changed_s = self.first_s
 
     def lease_state(self, now_s: float) -> LeaseState:
-        """State of the consumer's lease at `now_s`."""
+        """Return the state of the consumer's lease at `now_s`."""
         duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
         if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
             return LeaseState.EXPIRED
@@ -266,11 +267,11 @@ class _Observed:
 
 
 class LeaseWatcher:
-    """Observes the leases of one subscription on its own monotonic clock.
+    """Observer of the leases of one subscription, on its own monotonic clock.
 
     Args:
         directory: `lease_directory` of the subscription.
-        clock: Seconds that only grow; tests give their own.
+        clock: Returns monotonic seconds; tests pass their own.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -292,42 +293,42 @@ class LeaseWatcher:
                 f"Leases in {self._files.folder} cannot be read ({error}): make them readable."
             ) from error
         now_s = self._clock()
-        self._seen = {path: seen for path, seen in self._seen.items() if path in contents}
+        self._seen = {path: observed for path, observed in self._seen.items() if path in contents}
         for path, content in contents.items():
-            seen = self._seen.get(path)
-            if seen is None:
+            observed = self._seen.get(path)
+            if observed is None:
                 self._seen[path] = _Observed(content, Lease.parse(content, path), now_s)
-            elif seen.content != content:
-                seen.content, seen.lease, seen.changed_s = content, Lease.parse(content, path), now_s
+            elif observed.content != content:
+                observed.content, observed.lease, observed.changed_s = content, Lease.parse(content, path), now_s
 
     def lease_states(self, topic_id: TopicId) -> dict[str, LeaseState]:
-        """Consumer -> state, of the leases that name the topic; a consumer without a file is absent."""
+        """Return the state, by consumer, of the leases that name the topic; a consumer without a file is absent."""
         now_s = self._clock()
         return {
-            seen.lease.consumer: seen.lease_state(now_s)
-            for seen in self._seen.values()
-            if seen.lease is not None and topic_id in seen.lease.topics
+            observed.lease.consumer: observed.lease_state(now_s)
+            for observed in self._seen.values()
+            if observed.lease is not None and topic_id in observed.lease.topics
         }
 
     def lease_state(self, consumer: str) -> LeaseState:
-        """Return the state of one consumer's lease, whatever its topics; a consumer without a lease is gone."""
-        seen = self._seen.get(self._files.path(consumer))
-        return LeaseState.EXPIRED if seen is None else seen.lease_state(self._clock())
+        """Return the state of one consumer's lease, whatever its topics; EXPIRED without a lease file."""
+        observed = self._seen.get(self._files.path(consumer))
+        return LeaseState.EXPIRED if observed is None else observed.lease_state(self._clock())
 
     def was_renewed(self, consumer: str) -> bool:
-        """True if a consumer's lease changed while this observer watched: then the consumer was alive."""
-        seen = self._seen.get(self._files.path(consumer))
-        return seen is not None and seen.changed_s > seen.first_s
+        """Return True if a consumer's lease changed while this observer watched: then the consumer was alive."""
+        observed = self._seen.get(self._files.path(consumer))
+        return observed is not None and observed.changed_s > observed.first_s
 
     def has_lease(self, consumer: str) -> bool:
-        """True if the consumer had a lease at the last poll."""
+        """Return True if the consumer had a lease at the last poll."""
         return self._files.path(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
-        """True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
+        """Return True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
         path = self._files.path(consumer)
-        seen = self._seen.get(path)
+        observed = self._seen.get(path)
         age = age_s(path, now_s)
         return age is None or age > (
-            seen.lease.duration_s if seen is not None and seen.lease is not None else DEFAULT_DURATION_S
+            observed.lease.duration_s if observed is not None and observed.lease is not None else DEFAULT_DURATION_S
         )

@@ -1,7 +1,7 @@
 """Permissions of roles on namespaces, topics and subscriptions: granting, revoking and listing them.
 
-They are those of a namespace's `PermissionsRecord`. A topic's permissions may be granted before it is created; they are
-revoked when it is deleted (`catalog.deletion`).
+A namespace's `PermissionsRecord` stores them. A topic's permissions may be granted before the topic is created; they
+are revoked when it is deleted (`catalog.deletion`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def permissions_of(view: RecentView, place: Place) -> RoleActions:
         NamespaceNotFoundError: there is no such namespace.
     """
     record = _record(view, _namespace_of(place))
-    found = {role: set(actions) for role, actions in record.namespace_auth.items()}
+    actions_of = {role: set(actions) for role, actions in record.namespace_auth.items()}
     if isinstance(place, TopicName):
         for name in dict.fromkeys((place.full, place.partitioned_base.full)):
             for role, actions in record.topic_auth.get(name, {}).items():
-                found.setdefault(role, set()).update(actions)
-    return {role: _in_order(actions) for role, actions in sorted(found.items())}
+                actions_of.setdefault(role, set()).update(actions)
+    return {role: _in_order(actions) for role, actions in sorted(actions_of.items())}
 
 
 def subscription_permissions(view: RecentView, namespace: str) -> dict[str, tuple[str, ...]]:
-    """Return the only roles that may use a subscription, by its name (errors as `permissions_of`)."""
+    """Return the roles that may use each restricted subscription, by its name (errors as `permissions_of`)."""
     return dict(_record(view, namespace).subscription_auth)
 
 
@@ -53,7 +53,7 @@ def subscription_auth_mode(view: RecentView, namespace: str) -> SubscriptionAuth
 
 
 def grant_permission(store: MetadataStore, place: Place, role: str, actions: Collection[str]) -> None:
-    """Give a role these actions on a namespace or a topic, in place of those that it has there.
+    """Grant a role these actions on a namespace or a topic, in place of its earlier actions there.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -62,12 +62,12 @@ def grant_permission(store: MetadataStore, place: Place, role: str, actions: Col
     _check_role(role)
     if unknown := sorted(set(actions) - set(ACTIONS)):
         raise InvalidArgumentError(f"Action {unknown[0]!r} does not exist: give some of {', '.join(ACTIONS)}.")
-    given = {role: _in_order(actions)}
+    granted_actions = {role: _in_order(actions)}
 
     def granted(record: PermissionsRecord) -> PermissionsRecord:
         if not isinstance(place, TopicName):
-            return record.model_copy(update={"namespace_auth": record.namespace_auth | given})
-        of_topic = record.topic_auth.get(place.full, {}) | given
+            return record.model_copy(update={"namespace_auth": record.namespace_auth | granted_actions})
+        of_topic = record.topic_auth.get(place.full, {}) | granted_actions
         return record.model_copy(update={"topic_auth": record.topic_auth | {place.full: of_topic}})
 
     if isinstance(place, TopicName):
@@ -76,7 +76,7 @@ def grant_permission(store: MetadataStore, place: Place, role: str, actions: Col
 
 
 def revoke_permission(store: MetadataStore, place: Place, role: str) -> None:
-    """Take all actions on a namespace or a topic from a role; on a namespace, it need not have any.
+    """Revoke all actions of a role on a namespace or a topic; on a namespace, the role need not have any.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -94,19 +94,19 @@ def revoke_permission(store: MetadataStore, place: Place, role: str) -> None:
                 as_pulsar="Permissions are not set at the topic level",
             )
         others = {name: roles for name, roles in record.topic_auth.items() if name != place.full}
-        left = _without(of_topic, role)
-        return record.model_copy(update={"topic_auth": others | ({place.full: left} if left else {})})
+        remaining = _without(of_topic, role)
+        return record.model_copy(update={"topic_auth": others | ({place.full: remaining} if remaining else {})})
 
     _change(store, _namespace_of(place), revoked)
 
 
 def revoke_all_of_topic(store: MetadataStore, name: TopicName) -> None:
-    """Revoke all permissions on a topic that is not stored, and is deleted with its last client."""
+    """Revoke all permissions on a non-persistent topic, which is deleted when its last client leaves."""
 
     def decide(view: View) -> Change | None:
         record = view.get(PermissionsRecord, name.namespace)
-        left = None if record is None else record.without_topics({name.full})
-        return None if left is None or left is record else _put(left)
+        remaining = None if record is None else record.without_topics({name.full})
+        return None if remaining is None or remaining is record else _put(remaining)
 
     store.commit(decide)
 
@@ -114,7 +114,9 @@ def revoke_all_of_topic(store: MetadataStore, name: TopicName) -> None:
 def grant_subscription_permission(
     store: MetadataStore, namespace: str, subscription: str, roles: Sequence[str]
 ) -> None:
-    """Let only these roles use the subscriptions of a name, as far as they may consume (errors as `grant_permission`).
+    """Restrict the subscriptions of a name to these roles, which also need the action consume.
+
+    Errors are those of `grant_permission`, and:
 
     Raises:
         InvalidArgumentError: there are no roles.
@@ -124,20 +126,20 @@ def grant_subscription_permission(
         raise InvalidArgumentError(f"Subscription {subscription!r} is granted to no role: give one or more.")
     for role in roles:
         _check_role(role)
-    given = {subscription: tuple(dict.fromkeys(roles))}
+    granted_roles = {subscription: tuple(dict.fromkeys(roles))}
     _change(
         store,
         namespace,
-        lambda record: record.model_copy(update={"subscription_auth": record.subscription_auth | given}),
+        lambda record: record.model_copy(update={"subscription_auth": record.subscription_auth | granted_roles}),
     )
 
 
 def revoke_subscription_permission(store: MetadataStore, namespace: str, subscription: str, role: str) -> None:
-    """Take the subscriptions of a name from a role; without the last role, all that may consume may use them.
+    """Revoke a role's grant on the subscriptions of a name; without any grant, every role with consume may use them.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
-        InvalidArgumentError: they are granted to no role.
+        InvalidArgumentError: the subscriptions are granted to no role.
     """
 
     def revoked(record: PermissionsRecord) -> PermissionsRecord:
@@ -147,9 +149,11 @@ def revoke_subscription_permission(store: MetadataStore, namespace: str, subscri
                 f"Subscription {subscription!r} of {namespace} is granted to no role, and open to any that "
                 "may consume: check its name."
             )
-        left = tuple(each for each in roles if each != role)
+        remaining = tuple(name_of_role for name_of_role in roles if name_of_role != role)
         others = {name: of_name for name, of_name in record.subscription_auth.items() if name != subscription}
-        return record.model_copy(update={"subscription_auth": others | ({subscription: left} if left else {})})
+        return record.model_copy(
+            update={"subscription_auth": others | ({subscription: remaining} if remaining else {})}
+        )
 
     _change(store, namespace, revoked)
 
@@ -170,7 +174,7 @@ def checked_permissions(record: PermissionsRecord) -> PermissionsRecord:
     """Return the permissions of a new namespace if they are acceptable.
 
     Raises:
-        InvalidArgumentError: a role or a topic is not acceptable, or there are too many.
+        InvalidArgumentError: a role or a topic is not acceptable, or there are too many permissions.
     """
     for places in (record.namespace_auth, *record.topic_auth.values(), *record.subscription_auth.values()):
         for role in places:
@@ -230,7 +234,7 @@ def _check_role(role: str) -> None:
 
 
 def _without(granted: RoleActions, role: str) -> RoleActions:
-    return {each: actions for each, actions in granted.items() if each != role}
+    return {name: actions for name, actions in granted.items() if name != role}
 
 
 def _in_order(actions: Collection[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ class Progress(Protocol):
     """Callback that a long-running operation calls from its own thread from time to time."""
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Take notice that `done` of `total` units of `step` are finished; a total of 0 means an empty step."""
+        """Report that `done` of `total` units of `step` are finished; a total of 0 means an empty step."""
 
 
 def silent(step: str, done: int, total: int) -> None:

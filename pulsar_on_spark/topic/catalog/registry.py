@@ -1,8 +1,8 @@
 """The versions of a topic's schema in the metadata: numbered from 0, never changed, committed under the topic's key.
 
 A partition has the schema of its partitioned topic. A deletion is a version of its own: afterwards the topic has no
-schema, and the next one need not be compatible with any. Deleted versions are kept for messages that were written with
-them, unless they are deleted for good; no number is ever used again.
+schema, and the next one need not be compatible with earlier ones. Deleted versions are kept for messages that were
+written with them, unless they are deleted for good; no number is ever used again.
 
 A non-persistent topic has no record and no id: its versions belong to its name, stay while the topic is unused, and are
 deleted with its namespace.
@@ -33,23 +33,23 @@ MAX_VERSIONS_LETTERS: Final = 16 << 20
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
-    """All versions of a topic's schema that are not deleted, by number.
+    """Return all versions of a topic's schema that are not deleted, by number.
 
     Raises:
         TopicNotFoundError: there is no such topic.
     """
     stored = _stored(view, name)
-    deleted = max((index for index, each in enumerate(stored) if each.is_deletion), default=-1)
+    deleted = max((index for index, record in enumerate(stored) if record.is_deletion), default=-1)
     return stored[deleted + 1 :]
 
 
 def readable(view: View, name: TopicName) -> list[SchemaRecord]:
-    """All versions that messages may have been written with, by number (errors as `versions`)."""
-    return [each for each in _stored(view, name) if not each.is_deletion]
+    """Return all versions that messages may have been written with, by number (errors as `versions`)."""
+    return [record for record in _stored(view, name) if not record.is_deletion]
 
 
 def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
-    """The newest version; None if there is none."""
+    """Return the newest version; None if the topic has no schema."""
     owner = topic if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
     return None if owner is None else _latest(view, owner.topic_id)
 
@@ -60,23 +60,23 @@ def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | Non
     if version is None:
         return _latest(view, topic_id)
     wanted = SchemaRecord(name="", topic_id=topic_id, version=version, type="", data="").record_id
-    found = view.get(SchemaRecord, wanted)
-    return None if found is None or found.is_deletion else found
+    record = view.get(SchemaRecord, wanted)
+    return None if record is None or record.is_deletion else record
 
 
 def find_same(view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
-    """The version that is this well-formed schema; None if there is none (errors as `versions`)."""
-    known = reversed(versions(view, name))
-    return next((each for each in known if schema.is_same_as(TopicSchema.of_record(each))), None)
+    """Return the version that equals a well-formed schema; None if there is none (errors as `versions`)."""
+    newest_first = reversed(versions(view, name))
+    return next((record for record in newest_first if schema.is_same_as(TopicSchema.of_record(record))), None)
 
 
 def may_follow(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy) -> bool:
-    """True if a well-formed schema is a version, or could become one (errors as `versions`)."""
-    known = _by_number(versions(view, name))
-    if any(schema.is_same_as(each) for each in known.values()):
+    """Return True if a well-formed schema is a version, or could become one (errors as `versions`)."""
+    existing_versions = _by_number(versions(view, name))
+    if any(schema.is_same_as(existing) for existing in existing_versions.values()):
         return True
     try:
-        check_producer(name.full, schema, known, strategy)
+        check_producer(name.full, schema, existing_versions, strategy)
     except IncompatibleSchemaError:
         return False
     return True
@@ -90,22 +90,22 @@ def add_schema(
     *,
     may_update: bool = True,
 ) -> SchemaRecord:
-    """Register a schema; one that is there already changes nothing.
+    """Register a schema; a schema that is a version already changes nothing.
 
     Args:
         store: The root's metadata.
         name: The topic, or a partition of it.
-        schema: What its values are made of.
+        schema: The schema of the topic's values.
         strategy: The required compatibility with earlier schemas.
-        may_update: Whether any may follow others at all.
+        may_update: False to refuse any new schema if the topic has one.
 
     Returns:
-        Its version.
+        The record of the schema's version.
 
     Raises:
-        TopicNotFoundError: there is no such topic, or no namespace of one that is not stored.
-        InvalidArgumentError: the schema is malformed.
-        IncompatibleSchemaError: it may not follow those that are there.
+        TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
+        InvalidArgumentError: the schema is malformed, or the topic has too many versions.
+        IncompatibleSchemaError: the schema may not follow the existing versions.
     """
     schema.check()
 
@@ -114,18 +114,18 @@ def add_schema(
             return None
         check_new_properties(f"The schema of {name}", schema.properties)
         _check_room(view, name, schema)
-        topic, known = _owner(view, name), versions(view, name)
+        topic, existing = _owner(view, name), versions(view, name)
         if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
             raise TopicNotFoundError(
                 f"Topic {name} can have no schema, its namespace is not there: create that with "
                 "`pulsarpy namespaces create`."
             )
-        if known and not may_update:
+        if existing and not may_update:
             raise IncompatibleSchemaError(
                 f"Topic {topic.name} takes no new schema from its clients (is_allow_auto_update_schema is off): use "
                 "one of its versions, or register the schema first."
             )
-        check_producer(topic.name, schema, _by_number(known), strategy)
+        check_producer(topic.name, schema, _by_number(existing), strategy)
         record = schema.to_record(topic, _next_version(view, name))
         return Change(puts=[record], keys=_keys(name, topic))
 
@@ -135,9 +135,9 @@ def add_schema(
 
 
 def _check_room(view: View, name: TopicName, schema: TopicSchema) -> None:
-    """Refuse more versions than every process shall hold in memory."""
+    """Refuse a new version above the limits, because every process holds all versions in memory."""
     stored = _stored(view, name)
-    letters = len(schema.data) + sum(len(each.data) for each in stored)
+    letters = len(schema.data) + sum(len(record.data) for record in stored)
     if len(stored) >= MAX_VERSIONS or letters > MAX_VERSIONS_LETTERS:
         raise InvalidArgumentError(
             f"Topic {name} has {len(stored)} versions of its schema, at most {MAX_VERSIONS} of {MAX_VERSIONS_LETTERS} "
@@ -151,14 +151,14 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
     Args:
         store: The root's metadata.
         name: The topic, or a partition of it.
-        force: For good: messages that were written with it are read without it.
+        force: True to delete it for good: messages that were written with it are then read without a schema.
 
     Returns:
-        The version of that error's format.
+        The number of the version that records the deletion.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        SchemaNotFoundError: it has no schema.
+        SchemaNotFoundError: the topic has no schema.
     """
     version = -1
 
@@ -180,16 +180,16 @@ def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Str
     Raises:
         TopicNotFoundError: there is no such topic.
         InvalidArgumentError: the schema is malformed.
-        IncompatibleSchemaError: it cannot read them.
+        IncompatibleSchemaError: the schema cannot read the topic's messages.
     """
     schema.check()
     check_consumer(_owner(view, name).name, schema, _by_number(versions(view, name)), strategy)
 
 
 def of_unstored_topics(view: View, namespace: str) -> list[SchemaRecord]:
-    """The schema versions of a namespace's non-persistent topics, including deletions, which are deleted with it."""
+    """Return the schema versions, including deletions, of a namespace's non-persistent topics; they go with it."""
     prefix = f"{NON_PERSISTENT}://{namespace}/"
-    return [each for each in view.all(SchemaRecord) if each.name.startswith(prefix)]
+    return [record for record in view.all(SchemaRecord) if record.name.startswith(prefix)]
 
 
 def _owner(view: View, name: TopicName) -> SchemaOwner:
@@ -203,18 +203,21 @@ def _owner(view: View, name: TopicName) -> SchemaOwner:
 
 
 def _keys(name: TopicName, owner: SchemaOwner) -> dict[str, int | None]:
-    """Under which versions are committed: a namespace is not deleted while a topic that is not stored gets one."""
+    """Return the keys of a commit of versions.
+
+    For a non-persistent topic they include the namespace's, so that it is not deleted at the same time.
+    """
     topic: dict[str, int | None] = {keys.topic(owner.name): None}
     return topic if name.is_persistent else topic | {keys.namespace(name.namespace): None}
 
 
 def _latest(view: View, topic_id: str) -> SchemaRecord | None:
-    found = view.newest(SchemaRecord, topic_id)
-    return None if found is None or found.is_deletion else found
+    record = view.newest(SchemaRecord, topic_id)
+    return None if record is None or record.is_deletion else record
 
 
 def _stored(view: View, name: TopicName) -> list[SchemaRecord]:
-    """All versions, deletions too, by number."""
+    """Return all versions, including deletions, by number."""
     return view.all(SchemaRecord, _owner(view, name).topic_id)
 
 

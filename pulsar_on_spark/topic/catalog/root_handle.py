@@ -82,28 +82,28 @@ class RootHandle:
         """Create a root, or finish a creation that was interrupted.
 
         Args:
-            path: absent, or an empty folder.
-            storage_paths: one or more directories, on different disks if they are to survive one; by default
-                `storage/0` to `storage/<write quorum - 1>` (at least three) inside the root.
-            quorum: the default of all topics.
-            file_mode: the permissions of its files, 0o600, or 0o660 for those of the folder's group to write it, too;
-                folders get 0700 or 2770, the given ones included if they belong to this user.
+            path: An absent path, or an empty folder.
+            storage_paths: One or more directories, on different disks if the data are to survive the loss of a disk; by
+                default `storage/0` to `storage/<write quorum - 1>` (at least three) inside the root.
+            quorum: The default quorum of all topics.
+            file_mode: The permissions of the root's files: 0o600, or 0o660 to let the folder's group write, too.
+                Folders get 0700 or 2770, also existing ones if they belong to this user.
 
         Raises:
-            NotARootError: the folder holds something else.
-            RootExistsError: it is a root already.
+            NotARootError: the folder contains other files.
+            RootExistsError: the path is a root already.
             InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
-            StoragePathError: a storage path holds something else, or cannot be written.
+            StoragePathError: a storage path contains other files, or cannot be written.
         """
         root = local_path(path)
         if root.exists() and not root.is_dir():
             raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
         if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
-            held = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
-            raise NotARootError(f"{root} is not empty (it holds {held!r}) and is not a root: choose another path.")
-        given = [local_path(each) for each in storage_paths]
+            foreign = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
+            raise NotARootError(f"{root} is not empty (it holds {foreign!r}) and is not a root: choose another path.")
+        directories = [local_path(directory) for directory in storage_paths]
         count = max(3, quorum.ensemble)
-        uris = [str(each) for each in given] or [f"storage/{index}" for index in range(count)]
+        uris = [str(directory) for directory in directories] or [f"storage/{index}" for index in range(count)]
         if len(set(uris)) < max(quorum.ensemble, len(uris)):
             raise InvalidArgumentError(
                 f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "
@@ -125,20 +125,20 @@ class RootHandle:
 
     @classmethod
     def open_or_create(cls, path: str | Path) -> Self:
-        """Open a root, or make one, with a warning in the log, where the path is absent or an empty folder."""
+        """Open a root; if the path is absent or an empty folder, create one, with a warning in the log."""
         root = local_path(path)
         if cls.is_occupied(root):
             return cls.shared(root)
         try:
             created = cls.create(root)
-        except RootExistsError:  # another process came first
+        except RootExistsError:  # another process created it first
             return cls.shared(root)
         log.warning("Created the root %s: there was nothing at this path.", root)
         return created
 
     @classmethod
     def is_occupied(cls, path: Path) -> bool:
-        """True if the path holds a root or foreign files: a write creates a root only at an empty path.
+        """Return True if the path holds a root or foreign files; a write creates a root only at an unoccupied path.
 
         A root whose creation is in progress, or was interrupted, does not count yet.
         """
@@ -159,23 +159,23 @@ class RootHandle:
     def shared(cls, path: Path) -> Self:
         """Get this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
         identity = cls._identity(path)
-        known = _shared.get((cls, path))
-        if known is None or known[0] != identity:
+        cached = _shared.get((cls, path))
+        if cached is None or cached[0] != identity:
             while len(_shared) >= _MAX_SHARED:
                 _shared.pop(next(iter(_shared)))
-            known = _shared[cls, path] = (identity, cls(path))
-        return cast("Self", known[1])
+            cached = _shared[cls, path] = (identity, cls(path))
+        return cast("Self", cached[1])
 
     @staticmethod
     def _identity(path: Path) -> tuple[int, int, int] | None:
         try:
-            found = (path / "metadata" / "main" / "_delta_log").stat()
+            status = (path / "metadata" / "main" / "_delta_log").stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino, os.getpid()
+        return status.st_dev, status.st_ino, os.getpid()
 
     def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
-        """All storage paths by id but those that were retired."""
+        """Return all storage paths by id, without retired ones."""
         return {
             PathId(record.path_id): _storage_path(self.path, self.cluster_id, record)
             for record in view.all(PathRecord)
@@ -183,11 +183,11 @@ class RootHandle:
         }
 
     def current_storage_paths(self) -> dict[PathId, StoragePath]:
-        """The storage paths as main has them now, for readers that outlive a view (raises `MetadataError`)."""
+        """Return the storage paths of a new view, for readers that outlive a view (raises `MetadataError`)."""
         return self.storage_paths(self.store.view())
 
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
-        """Look at all storage paths but those that were retired; a disk that hangs blocks."""
+        """Examine all storage paths, without retired ones; blocks while a disk hangs."""
         records = {PathId(record.path_id): record for record in view.all(PathRecord)}
         return {
             path_id: replace(
@@ -199,9 +199,9 @@ class RootHandle:
         }
 
     def writable_paths(self, view: View) -> list[StoragePath]:
-        """The storage paths to write to, with their free bytes as weights.
+        """Return the storage paths to write to, with their free bytes as weights.
 
-        Those that failed before are among them only where the others are below the ack quorum.
+        Paths that failed before are included only if the writable ones are fewer than the ack quorum.
         """
         records = [record for record in view.all(PathRecord) if record.state == "writable"]
         if len(records) < self.quorum.ack:
@@ -209,7 +209,7 @@ class RootHandle:
         return [_weighed(_storage_path(self.path, self.cluster_id, record)) for record in records]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """Mark storage paths that failed under a write as read-only until `maintain` finds them well again."""
+        """Mark storage paths that failed during a write as read-only, until `maintain` finds them well again."""
         reasons = {failure.path_id: failure.reason for failure in failures}
         now = datetime.now(UTC)
 
@@ -227,9 +227,10 @@ class RootHandle:
 
     @contextmanager
     def marking_failures(self) -> Iterator[None]:
-        """Mark the storage paths whose failure left a file written in this block with too few copies.
+        """Mark the storage paths that failed if a file written in this block gets too few copies.
 
-        The block's error is raised. If the mark cannot be committed, the next write tries the failed paths again.
+        The block's error is raised in any case. If the mark cannot be committed, the next write tries the failed paths
+        again.
         """
         try:
             yield
@@ -247,7 +248,7 @@ def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePat
 
 
 def _weighed(path: StoragePath) -> StoragePath:
-    """Return the path with its free bytes; a path that cannot be examined is hardly chosen."""
+    """Return the path with its free bytes as weight; a path that cannot be examined gets the lowest weight."""
     try:
         return replace(path, weight=path.free_bytes())
     except StoragePathError:
@@ -255,7 +256,7 @@ def _weighed(path: StoragePath) -> StoragePath:
 
 
 def _may_become_root(folder: Path) -> bool:
-    """True if the folder is empty, or holds an unfinished root, which has a lock first."""
+    """Return True if the folder is empty, or holds an unfinished root, of which the lock file is created first."""
     names = set(os.listdir(folder))
     return names <= {_LOST_AND_FOUND} or (_LOCK in names and names <= _OWN_NAMES)
 
@@ -283,7 +284,7 @@ def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
 
 
 def _cluster_id(file: Path) -> str:
-    """A fresh id, or the one that an attempt which was cut off had written: its storage paths carry it."""
+    """Return a new id, or the id that an interrupted attempt wrote, because its storage paths have that id."""
     if not file.exists():
         write_file(OS_FILES, file, uuid.uuid4().hex.encode())
     return file.read_text().strip()

@@ -1,4 +1,4 @@
-"""Tenants and namespaces of a root: creating, listing, deleting them, and what they and topics are labelled with."""
+"""Tenants and namespaces of a root: creating, listing, deleting them; and the properties of namespaces and topics."""
 
 from __future__ import annotations
 
@@ -36,44 +36,44 @@ topics faster than they are deleted."""
 
 
 def tenants(view: RecentView) -> list[TenantRecord]:
-    """All tenants, by name."""
+    """Return all tenants by name."""
     return view.all(TenantRecord)
 
 
 def namespaces(view: RecentView, tenant: str | None = None) -> list[NamespaceRecord]:
-    """All namespaces, or those of a tenant, by name."""
-    return [each for each in view.all(NamespaceRecord) if tenant is None or _tenant_of(each.namespace) == tenant]
+    """Return all namespaces, or those of a tenant, by name."""
+    return [record for record in view.all(NamespaceRecord) if tenant is None or _tenant_of(record.namespace) == tenant]
 
 
 def require_tenant(view: RecentView, tenant: str) -> TenantRecord:
-    """The tenant's record.
+    """Return the tenant's record.
 
     Raises:
         NamespaceNotFoundError: there is no such tenant.
     """
-    found = view.get(TenantRecord, tenant)
-    if found is None:
+    record = view.get(TenantRecord, tenant)
+    if record is None:
         raise NamespaceNotFoundError(
             f"Tenant {tenant} does not exist: create it with `pulsarpy tenants create`.",
             as_pulsar="Tenant does not exist",
         )
-    return found
+    return record
 
 
 def require_namespace(view: RecentView, namespace: str) -> NamespaceRecord:
-    """The namespace's record.
+    """Return the namespace's record.
 
     Raises:
-        NamespaceNotFoundError: there is no such namespace, or not even its tenant.
+        NamespaceNotFoundError: there is no such namespace or tenant.
     """
-    found = view.get(NamespaceRecord, namespace)
-    if found is None:
+    record = view.get(NamespaceRecord, namespace)
+    if record is None:
         require_tenant(view, namespace.partition("/")[0])
         raise NamespaceNotFoundError(
             f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`.",
             as_pulsar="Namespace does not exist",
         )
-    return found
+    return record
 
 
 def create_tenant(
@@ -87,11 +87,11 @@ def create_tenant(
     """Create a tenant; roles and clusters are stored as given.
 
     Args:
-        store: the root's metadata.
-        tenant: its name.
-        admin_roles: its roles.
-        allowed_clusters: its clusters.
-        most: limit of tenants; 0 for no limit.
+        store: The root's metadata.
+        tenant: The tenant's name.
+        admin_roles: The roles that may administer the tenant.
+        allowed_clusters: The clusters of the tenant.
+        most: The limit of tenants; 0 for no limit.
 
     Raises:
         InvalidArgumentError: the name is not acceptable, or there are too many tenants.
@@ -103,8 +103,10 @@ def create_tenant(
     def decide(view: View) -> Change:
         if view.get(TenantRecord, tenant) is not None:
             raise NamespaceExistsError(f"Tenant {tenant} exists already: choose another name.")
-        if 0 < most <= (there := len(tenants(view))):
-            raise InvalidArgumentError(f"There are {there} of at most {most} tenants (max_tenants): delete one first.")
+        if 0 < most <= (existing := len(tenants(view))):
+            raise InvalidArgumentError(
+                f"There are {existing} of at most {most} tenants (max_tenants): delete one first."
+            )
         return Change(puts=[new], keys={keys.tenant(tenant): None})
 
     store.commit(decide)
@@ -127,30 +129,30 @@ def update_tenant(
 
 
 def delete_tenant(store: MetadataStore, tenant: str, *, force: bool = False) -> None:
-    """Delete a tenant; with `force` also one that has namespaces, with all that is in them.
+    """Delete a tenant; with `force`, delete its namespaces and all topics in them, too.
 
     Raises:
         NamespaceNotFoundError: there is no such tenant.
-        NamespaceExistsError: it has namespaces, and `force` is not given.
+        NamespaceExistsError: the tenant has namespaces, and `force` is False.
         CommitConflictError: namespaces are created as fast as they are deleted.
     """
 
     def decide(view: View) -> Change | None:
         record = require_tenant(view, tenant)
-        held = namespaces(view, tenant)
-        if held and not force:
+        remaining = namespaces(view, tenant)
+        if remaining and not force:
             raise NamespaceExistsError(
-                f"Tenant {tenant} has the namespace {held[0].namespace}: delete its namespaces first, or force the "
-                "deletion."
+                f"Tenant {tenant} has the namespace {remaining[0].namespace}: delete its namespaces first, or force "
+                "the deletion."
             )
-        return None if held else Change(deletes=[record], keys={keys.tenant(tenant): None})
+        return None if remaining else Change(deletes=[record], keys={keys.tenant(tenant): None})
 
     for _ in range(_ROUNDS):
         view = store.commit(decide)
         if view.get(TenantRecord, tenant) is None:
             return
-        for each in namespaces(view, tenant):
-            _delete_namespace_if_there(store, each.namespace)
+        for namespace in namespaces(view, tenant):
+            _delete_namespace_if_there(store, namespace.namespace)
     raise CommitConflictError(f"Tenant {tenant} gets new namespaces while it is deleted: stop what creates them.")
 
 
@@ -163,15 +165,15 @@ def create_namespace(
     permissions: PermissionsRecord | None = None,
     most: int = 0,
 ) -> None:
-    """Create a namespace of a tenant that is there.
+    """Create a namespace of an existing tenant.
 
     Args:
-        store: the root's metadata.
+        store: The root's metadata.
         namespace: `tenant/namespace`.
-        policies: the namespace's policies, as in `set_namespace_policies`.
-        properties: the tenant's labels.
-        permissions: its permissions, checked; None for none.
-        most: limit of its tenant's namespaces; 0 for no limit.
+        policies: The namespace's policies, as in `set_namespace_policies`.
+        properties: The namespace's properties.
+        permissions: The namespace's permissions, which the caller has checked; None for none.
+        most: The limit of the tenant's namespaces; 0 for no limit.
 
     Raises:
         InvalidArgumentError: the name, or a policy, is not acceptable, or the tenant has too many namespaces.
@@ -186,13 +188,13 @@ def create_namespace(
         require_tenant(view, tenant)
         if view.get(NamespaceRecord, namespace) is not None:
             raise NamespaceExistsError(f"Namespace {namespace} exists already: choose another name.")
-        if 0 < most <= (there := len(namespaces(view, tenant))):
+        if 0 < most <= (existing := len(namespaces(view, tenant))):
             raise InvalidArgumentError(
-                f"Tenant {tenant} has {there} of at most {most} namespaces (max_namespaces_per_tenant): delete one "
+                f"Tenant {tenant} has {existing} of at most {most} namespaces (max_namespaces_per_tenant): delete one "
                 "first."
             )
-        kept = new_policies(view, namespace, policies)
-        new = NamespaceRecord(namespace=namespace, policies=kept, properties=dict(properties))
+        policies_json = new_policies(view, namespace, policies)
+        new = NamespaceRecord(namespace=namespace, policies=policies_json, properties=dict(properties))
         moved: dict[str, int | None] = {keys.tenant(tenant): None, keys.namespace(namespace): None}
         if permissions is None:
             return Change(puts=[new], keys=moved)
@@ -202,14 +204,14 @@ def create_namespace(
 
 
 def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = False) -> None:
-    """Delete a namespace; with `force` also one with topics, their data and subscriptions.
+    """Delete a namespace; with `force`, delete its topics with their data and subscriptions, too.
 
-    A forced deletion that is interrupted has deleted some of the topics; the next one continues.
+    An interrupted forced deletion leaves some of the topics; the next one continues.
 
     Raises:
-        InvalidArgumentError: the name is not one of a namespace.
+        InvalidArgumentError: the name is not that of a namespace.
         NamespaceNotFoundError: there is no such namespace.
-        NamespaceExistsError: it has topics, and `force` is not given.
+        NamespaceExistsError: the namespace has topics, and `force` is False.
         CommitConflictError: topics are created as fast as they are deleted.
     """
     require_namespace(store.view(), check_namespace(namespace))
@@ -227,7 +229,7 @@ def _delete_namespace_if_there(store: MetadataStore, namespace: str) -> None:
 
 
 def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
-    """Delete a namespace with its last topics, or some of its topics; returns whether there are more."""
+    """Delete a namespace with its last topics, or some of its topics; returns True if there are more."""
     is_more = False
 
     def decide(view: View) -> Change | None:
@@ -236,20 +238,21 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
         if record is None:
             is_more = False
             return None
-        held = topics_of(view, namespace)
-        if held and not force:
+        remaining = topics_of(view, namespace)
+        if remaining and not force:
             raise NamespaceExistsError(
-                f"Namespace {namespace} has the topic {held[0].name}: delete its topics first, or force the deletion."
+                f"Namespace {namespace} has the topic {remaining[0].name}: delete its topics first, or force the "
+                "deletion."
             )
-        some = held[:_DELETED_TOGETHER]
-        is_more = len(some) < len(held)
+        some = remaining[:_DELETED_TOGETHER]
+        is_more = len(some) < len(remaining)
         change = catalog.deletion(view, some, force=True)
         moved = {**change.keys, keys.namespace(namespace): None}
         if is_more:
             return Change(puts=change.puts, deletes=change.deletes, keys=moved)
         permissions = view.get(PermissionsRecord, namespace)
         last = [record, *of_unstored_topics(view, namespace), *([] if permissions is None else [permissions])]
-        # A grant that is under way sees the deletion: it must not outlive the namespace.
+        # A concurrent grant conflicts with this key: permissions must not outlive their namespace.
         moved |= {keys.tenant(_tenant_of(namespace)): None, keys.permissions(namespace): None}
         return Change(deletes=[*change.deletes, *last], keys=moved)
 
@@ -258,17 +261,17 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
 
 
 def topics_of(view: RecentView, namespace: str) -> list[TopicRecord]:
-    """The topics of a namespace, partitions left out, by name."""
+    """Return the topics of a namespace by name, without partitions."""
     prefix = f"persistent://{namespace}/"
     return [topic for topic in catalog.topics(view) if topic.name.startswith(prefix)]
 
 
 def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapping[str, str | None]) -> None:
-    """Set properties of a namespace; None removes one.
+    """Set properties of a namespace; None removes a property.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
-        InvalidArgumentError: it would have too many.
+        InvalidArgumentError: the namespace would have too many properties.
     """
 
     def decide(view: View) -> Change:
@@ -280,11 +283,11 @@ def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapp
 
 
 def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping[str, str | None]) -> None:
-    """Set properties of a topic, of a partition those of its partitioned topic; None removes one.
+    """Set properties of a topic, or of a partition's partitioned topic; None removes a property.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it would have too many.
+        InvalidArgumentError: the topic would have too many properties.
     """
 
     def decide(view: View) -> Change:
@@ -296,7 +299,7 @@ def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping
 
 
 def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """The properties with some changed; refused where there would be too many, unless some only go."""
+    """Return the changed properties; refuse too many of them, unless the change only removes some."""
     merged = {name: value for name, value in {**properties, **changes}.items() if value is not None}
     if any(value is not None for value in changes.values()):
         check_new_properties(of, merged)

@@ -43,14 +43,14 @@ def check_topic_limit(view: View, name: TopicName, added: int, limits: TopicLimi
         InvalidArgumentError: there would be more topics than the limit allows.
     """
     namespace = name.namespace
-    given = settings_policies(view) | namespace_policies(view, namespace)
-    limit = given.get("max_topics_per_namespace", limits.topics)
+    policies = settings_policies(view) | namespace_policies(view, namespace)
+    limit = policies.get("max_topics_per_namespace", limits.topics)
     if not limit:
         return
     prefix = f"persistent://{namespace}/"
-    there = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
-    if there + added > limit:
+    existing = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
+    if existing + added > limit:
         raise InvalidArgumentError(
-            f"Namespace {namespace} has {there} of at most {limit} topics (max_topics_per_namespace): delete some, or "
-            f"raise the limit, before {name.full} is created."
+            f"Namespace {namespace} has {existing} of at most {limit} topics (max_topics_per_namespace): delete some, "
+            f"or raise the limit, before {name.full} is created."
         )

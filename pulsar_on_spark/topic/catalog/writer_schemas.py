@@ -1,4 +1,4 @@
-"""Avro schemas of messages' writers, by topic and version, for resolving older ones to the latest."""
+"""The Avro schemas that messages were written with, by topic and version, for reading all as the latest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """The versions of some topics' schemas. Picklable: it travels to tasks.
+    """The versions of some topics' schemas. Picklable: Spark sends it to tasks.
 
     Attributes:
-        root: The root, where tasks look up versions that were registered after the read began.
-        known: Type and text by topic (the partitioned one) and version bytes; None for a missing version.
+        root: The root's path, where tasks look up versions that were registered after the read began.
+        known: Type and text by topic (not by partition) and version bytes; None for a missing version.
     """
 
     root: Path
@@ -27,10 +27,12 @@ class WriterSchemas:
     @classmethod
     def of(cls, root: Path, versions: Iterable[SchemaRecord]) -> WriterSchemas:
         """Collect the versions that exist when the read begins."""
-        return cls(root, {(each.name, each.version.to_bytes(8, "big")): (each.type, each.data) for each in versions})
+        return cls(
+            root, {(record.name, record.version.to_bytes(8, "big")): (record.type, record.data) for record in versions}
+        )
 
     def find(self, topic: str, version: bytes) -> tuple[str, str] | None:
-        """Find type and text of a version.
+        """Return the type and the text of a version; None if it does not exist.
 
         Args:
             topic: Full name of a topic or of a partition.
@@ -43,9 +45,9 @@ class WriterSchemas:
         for owner in (name.full, name.partitioned_base.full):
             if (owner, version) in self.known:
                 return self.known[owner, version]
-        found = None
+        record = None
         if len(version) == 8:
-            found = registry.find(RootHandle.shared(self.root).store.view(), name, int.from_bytes(version, "big"))
-        said = None if found is None else (found.type, found.data)
-        self.known[name.full, version] = said
-        return said
+            record = registry.find(RootHandle.shared(self.root).store.view(), name, int.from_bytes(version, "big"))
+        type_and_text = None if record is None else (record.type, record.data)
+        self.known[name.full, version] = type_and_text
+        return type_and_text

@@ -30,9 +30,9 @@ def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[st
     """Set policies of a namespace.
 
     Args:
-        root: the root.
+        root: The root.
         namespace: `tenant/namespace`.
-        changes: by field of `Policies`: a value (or its JSON, with Pulsar's names), or None to have it unset.
+        changes: By field of `Policies`, the new value (or its JSON, with Pulsar's names), or None to unset the policy.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -64,7 +64,7 @@ def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> 
 
 
 def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, Any]) -> None:
-    """Set policies of a topic; of a partition, those of its partitioned topic (see `set_namespace_policies`).
+    """Set policies of a topic; for a partition, of its partitioned topic (arguments as of `set_namespace_policies`).
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -86,13 +86,13 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
 
 
 def parsed(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, Any]:
-    """The changes as values of `Policies`, by field; None unsets (errors as `set_namespace_policies`)."""
+    """Parse changes into values of `Policies`, by field; None unsets a policy (errors as `set_namespace_policies`)."""
     checked = _checked(changes, what, on_topic=on_topic)
     return {**checked, **given({name: value for name, value in checked.items() if value is not None})}
 
 
 def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, JsonValue]:
-    """The changes as JSON by field."""
+    """Check changes, and return them as JSON by field; None unsets a policy."""
     checked: dict[str, JsonValue] = {}
     for name, value in changes.items():
         field = FIELDS.get(name)
@@ -102,7 +102,7 @@ def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[s
         if path is None:
             other = "namespaces" if on_topic else "topics"
             raise InvalidArgumentError(f"Policy {name!r} of {what} cannot be set: it is for {other} only.")
-        # Clients send this for a strategy that is not set.
+        # Clients send "UNDEFINED" for a strategy that is not set.
         checked[name] = None if value in (None, "UNDEFINED") else _json(name, value, what, path)
     return checked
 
@@ -127,7 +127,7 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
     if name == "auto_topic_creation" and creation.refusal is not None:
         raise InvalidArgumentError(f"{creation.refusal} ({what})", as_pulsar=creation.refusal)
     dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
-    # An empty list has a policy unset, as in Pulsar.
+    # An empty list unsets a policy, as in Pulsar.
     return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else dumped
 
 

@@ -23,43 +23,43 @@ DEFAULTS: Final = Policies()
 
 def given(stored: Mapping[str, JsonValue]) -> dict[str, Any]:
     """Parse the policies that a record sets, by field of `Policies`."""
-    known = {name: value for name, value in stored.items() if name in FIELDS}
-    parsed = Policies.model_validate(known)
-    return {name: getattr(parsed, name) for name in known}
+    policies = {name: value for name, value in stored.items() if name in FIELDS}
+    parsed = Policies.model_validate(policies)
+    return {name: getattr(parsed, name) for name in policies}
 
 
 def namespace_policies(view: View, namespace: str) -> dict[str, Any]:
-    """The policies that a namespace sets, by field of `Policies`."""
+    """Return the policies that a namespace sets, by field of `Policies`."""
     record = view.get(NamespaceRecord, namespace)
     return {} if record is None else given(record.policies)
 
 
 def topic_policies(view: View, name: TopicName) -> dict[str, Any]:
-    """The policies that a topic sets; a partition has those of its partitioned topic."""
+    """Return the policies that a topic (for a partition, its partitioned topic) sets, by field of `Policies`."""
     record = policy_topic(view, name)
     return {} if record is None else given(record.policies)
 
 
 def settings_policies(view: View) -> dict[str, Any]:
-    """The policies from broker settings that were changed at run time, by field of `Policies`."""
+    """Return the policies from broker settings that were changed at run time, by field of `Policies`."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else given(record.policies)
 
 
 def effective_policies(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Policies:
-    """The policies in force for a topic, whether it exists or not.
+    """Return the policies in force for a topic, which need not exist.
 
     Args:
-        view: the metadata.
-        name: the topic, or a partition of one.
-        defaults: policies for fields that neither topic nor namespace nor changed settings set.
+        view: The metadata.
+        name: The topic, or a partition of one.
+        defaults: The policies for fields that neither topic nor namespace nor changed settings set.
     """
     set_there = settings_policies(view) | namespace_policies(view, name.namespace) | topic_policies(view, name)
     return defaults.model_copy(update=set_there) if set_there else defaults
 
 
 def policy_topic(view: View, name: TopicName) -> TopicRecord | None:
-    """The record that holds a topic's policies: that of the partitioned topic for a partition."""
+    """Return the record that holds a topic's policies: for a partition, the record of its partitioned topic."""
     record = view.get(TopicRecord, name.full)
     if record is None or record.partition_of is None:
         return record

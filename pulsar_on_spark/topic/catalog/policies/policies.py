@@ -1,6 +1,6 @@
 """The policies of namespaces and topics: names, units and rules are Pulsar's. Pure data.
 
-Only policies that are enforced are listed; `FIELDS` has where each may be set and the module that enforces it. Names in
+Only policies that are enforced are listed; `FIELDS` tells where each may be set, and which module enforces it. Names in
 JSON (the aliases) are those of Pulsar's admin API. Defaults are Pulsar's, too, with two exceptions for the sake of
 topics that are written first and read later: retention deletes nothing, and inactive topics stay.
 """
@@ -39,7 +39,7 @@ class RetentionPolicies(_Value):
 
     Attributes:
         retention_time_in_minutes: Age in minutes; -1 for no limit.
-        retention_size_in_mb: Size of the topic in MiB; -1 for no limit. Both 0: nothing is kept.
+        retention_size_in_mb: Size of the topic in MiB; -1 for no limit. If both are 0, nothing is kept.
     """
 
     retention_time_in_minutes: Limit
@@ -56,10 +56,10 @@ class PersistencePolicies(_Value):
     """Quorum of a topic's entries.
 
     Attributes:
-        bookkeeper_ensemble: Storage paths that there must be at least; a file lies on as many as it has copies.
-        bookkeeper_write_quorum: Copies.
-        bookkeeper_ack_quorum: Durable copies before an entry is acknowledged.
-        managed_ledger_max_mark_delete_rate: Kept, and without effect: all cursors of a broker are saved together.
+        bookkeeper_ensemble: Minimum number of storage paths of the root; a file is on one path for each copy.
+        bookkeeper_write_quorum: Number of copies.
+        bookkeeper_ack_quorum: Number of durable copies before an entry is acknowledged.
+        managed_ledger_max_mark_delete_rate: Stored without effect: all cursors of a broker are saved together.
     """
 
     bookkeeper_ensemble: Copies
@@ -75,12 +75,12 @@ class PersistencePolicies(_Value):
 
     @property
     def quorum(self) -> Quorum:
-        """The same for a ledger."""
+        """The quorum of a ledger under this policy."""
         return Quorum(self.bookkeeper_ensemble, self.bookkeeper_write_quorum, self.bookkeeper_ack_quorum)
 
     @classmethod
     def of(cls, quorum: Quorum) -> PersistencePolicies:
-        """The policy that asks for a quorum."""
+        """Return the policy for a quorum."""
         return cls(
             bookkeeper_ensemble=quorum.ensemble,
             bookkeeper_write_quorum=quorum.write,
@@ -134,12 +134,12 @@ class SubscribeRate(_Value):
 
 
 class AutoTopicCreation(_Value):
-    """The policy for topics that clients use before they exist: whether to create them, and of which type.
+    """The policy for topics that clients use before they exist.
 
     Attributes:
-        allow_auto_topic_creation: Whether to create them; if not, the other fields have no meaning.
+        allow_auto_topic_creation: True to create such topics; if False, the other fields have no meaning.
         topic_type: The type of created topics.
-        default_num_partitions: Partitions of created topics; None for topics without.
+        default_num_partitions: Number of partitions of created topics; None for topics without partitions.
     """
 
     allow_auto_topic_creation: bool = True
@@ -199,8 +199,8 @@ class DelayedDelivery(_Value):
     """Delivery at a time that the producer names, to Shared and Key_Shared consumers.
 
     Attributes:
-        active: Whether such times are heeded.
-        tick_time: Milliseconds in which entries become due together.
+        active: True if such times are respected.
+        tick_time: Milliseconds of an interval whose entries become due together.
         max_delivery_delay_in_millis: Messages with a later time are refused; 0 for no limit.
     """
 
@@ -211,14 +211,14 @@ class DelayedDelivery(_Value):
         Field(
             ge=0,
             le=2**63 - 1,
-            # Pulsar's name, and the one that its Go client sends.
+            # Pulsar's name, and the name that its Go client sends.
             validation_alias=AliasChoices("maxDeliveryDelayInMillis", "maxDelayInMillis"),
         ),
     ] = 0
 
 
 class Policies(BaseModel):
-    """All policies that there are. What holds for a topic has every one of them; see `effective_policies`."""
+    """All policies. The policies in force for a topic have a value in every field; see `effective_policies`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -275,10 +275,10 @@ class PolicyField:
     """Names of a policy in the admin API, and the module that enforces it.
 
     Attributes:
-        namespace: Its name in `/admin/v2/namespaces/<namespace>/<name>`; None if it is set on topics only.
-        topic: Its name in `/admin/v2/persistent/<topic>/<name>`; None if it is set on namespaces only.
-        key: Its key in the JSON of a namespace's policies.
-        enforced_by: The module.
+        namespace: Name in `/admin/v2/namespaces/<namespace>/<name>`; None if the policy is set on topics only.
+        topic: Name in `/admin/v2/persistent/<topic>/<name>`; None if the policy is set on namespaces only.
+        key: Key in the JSON of a namespace's policies.
+        enforced_by: The module that enforces the policy.
     """
 
     namespace: str | None

@@ -21,21 +21,23 @@ _FIELD: Final = "persistence"
 
 
 def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
-    """The quorum of a topic's policies; `otherwise` if they set none."""
-    asked = effective_policies(view, name).persistence
-    return otherwise if asked is None else asked.quorum
+    """Return the quorum that a topic's policies set; `otherwise` if they set none."""
+    persistence = effective_policies(view, name).persistence
+    return otherwise if persistence is None else persistence.quorum
 
 
 def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
-    """The quorum for a file with entries of any topics: the strictest of all."""
+    """Return the quorum for a file with entries of any topics: the strictest of all."""
     return strictest([otherwise, *_asked(view)])
 
 
 def strictest(quorums: Iterable[Quorum]) -> Quorum:
     """Combine quorums into one that satisfies each of them; there must be at least one."""
-    found = list(quorums)
+    listed = list(quorums)
     return Quorum(
-        max(each.ensemble for each in found), max(each.write for each in found), max(each.ack for each in found)
+        max(quorum.ensemble for quorum in listed),
+        max(quorum.write for quorum in listed),
+        max(quorum.ack for quorum in listed),
     )
 
 
@@ -44,11 +46,11 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
 
     Args:
         view: The metadata.
-        stored: Policies as their record would keep them.
+        stored: The policies as JSON, by field.
         what: The owner of the policies, for the error.
 
     Raises:
-        InvalidArgumentError: there are fewer storage paths, or too many different quorums already.
+        InvalidArgumentError: there are too few storage paths, or too many different quorums already.
     """
     if _FIELD not in stored:
         return
@@ -59,8 +61,8 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
             f"Policy {_FIELD!r} of {what} needs {wanted.ensemble} storage paths (quorum {wanted}), and the root has "
             f"{paths}: add some with `pulsarpy storage add`, or ask for fewer copies."
         )
-    there = {(each.write, each.ack) for each in _asked(view)}
-    if (wanted.write, wanted.ack) not in there and len(there) >= MAX_QUORUMS:
+    requested = {(quorum.write, quorum.ack) for quorum in _asked(view)}
+    if (wanted.write, wanted.ack) not in requested and len(requested) >= MAX_QUORUMS:
         raise InvalidArgumentError(
             f"Policy {_FIELD!r} of {what} is one quorum too many: policies of this root ask for {MAX_QUORUMS} others, "
             "take one of these."
@@ -68,7 +70,7 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
 
 
 def _asked(view: View) -> list[Quorum]:
-    """The quorums in the policies of all namespaces and topics."""
+    """Return the quorums in the policies of all namespaces and topics."""
     records: list[NamespaceRecord | TopicRecord] = [*view.all(NamespaceRecord), *view.all(TopicRecord)]
-    asked = (record.policies[_FIELD] for record in records if _FIELD in record.policies)
-    return [PersistencePolicies.model_validate(each).quorum for each in asked]
+    policies = (record.policies[_FIELD] for record in records if _FIELD in record.policies)
+    return [PersistencePolicies.model_validate(policy).quorum for policy in policies]
