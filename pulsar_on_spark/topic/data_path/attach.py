@@ -1,7 +1,7 @@
 """Attaching a write: the one commit by which segments that tasks wrote become part of their topics.
 
-Everything decided here is decided from one view and committed under the topics' keys, the write's bucket and, where
-there is one, the application transaction: a batch is in the topics once and whole, or not at all.
+The decision is made on one view and committed under the topics' keys, the write's bucket and, if there is one, the
+application transaction: a write is in its topics exactly once and completely, or not at all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """Files that one task wrote, in order. `task` orders the tasks of a write."""
+    """The files that one task wrote, in order. `task` is the task's position among the tasks of the write."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -80,7 +80,7 @@ def attach(
         ReplayDiffersError: the transaction is committed already, with other rows or from other offsets.
         TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
         TopicTerminatedError: a topic was terminated.
-        WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).
+        WriteAbortedError: garbage collection aborted the write, because it was uncommitted for longer than its limit.
         BacklogQuotaExceededError: see `require_room`.
     """
     ordered = sorted(outputs, key=lambda output: output.task)
@@ -152,7 +152,7 @@ def _change(
             puts.append(_segment(staged, file.written.file_id, ledger_id, first_entry))
             ends[staged.topic] = (ledger_id, first_entry + staged.entries)
     if next_id > first_id:
-        # A block of exactly the needed size, taken in this commit: its ids are above everything in any chain.
+        # This commit takes a block of exactly the needed size: its ids are greater than all ids in any chain.
         puts.append(IdsRecord(next_ledger_id=next_id))
         moved[keys.IDS] = None
     return Change(puts=puts, keys=moved)
@@ -169,13 +169,13 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
 
 
 def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:
-    """(ledger, next entry) of the attached ledger that may grow: the chain's last, if it is an attached one."""
+    """Return (ledger, next entry) of the ledger that may grow: the last of the chain, if it is an attached ledger."""
     last = view.newest(LedgerRecord, topic_id)
     if last is None or last.incarnation is not None:
         return None
     segment = view.newest(SegmentRecord, topic_id)
     if segment is None or segment.ledger_id != last.ledger_id:
-        return None  # trimmed to nothing: its end is not known here, so a new ledger follows
+        return None  # completely trimmed: its end is unknown here, so a new ledger follows
     return last.ledger_id, segment.first_entry + segment.entries
 
 

@@ -1,7 +1,7 @@
 """A consumer of a subscription: the shell that drives `ownership` with the metadata, cursors and leases.
 
-One per streaming query and process. The Spark reader calls `admit_batch` before it replays a batch,
-`decide_turn` for each new one, and `acknowledge` when Spark has committed one.
+There is one for each streaming query and process. The Spark reader calls `admit_batch` before it replays a batch,
+`decide_turn` for each new batch, and `acknowledge` when Spark has committed a batch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of a decision, by full topic name, and the view that it was made on.
+    """The outcome of a decision, and the view that it was made on.
 
     Attributes:
         view: The metadata.
-        actions: The action in each topic.
+        actions: The actions in each topic, by full name.
         changed: The records to commit for the actions.
     """
 
@@ -60,7 +60,7 @@ class Turn:
     @property
     def standing_by(self) -> bool:
         """True if this consumer owns no slot of any topic."""
-        return all(isinstance(action, Standby) for found in self.actions.values() for action in found)
+        return all(isinstance(action, Standby) for actions in self.actions.values() for action in actions)
 
 
 class SubscriptionConsumer:
@@ -102,19 +102,19 @@ class SubscriptionConsumer:
         return any(self._held.values())
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Make sure that a batch which Spark logged but did not commit may run now; waits at most two lease periods.
+        """Ensure that a batch that Spark logged but did not commit may run now; waits at most two lease periods.
 
         Raises:
-            ConsumerBusyError: another live consumer has the subscription.
-            ConsumerFencedError: the cursor was reset since.
-            SubscriptionNotFoundError: it was deleted since.
+            ConsumerBusyError: another live consumer owns the subscription.
+            ConsumerFencedError: the cursor was reset since the batch was planned.
+            SubscriptionNotFoundError: the subscription was deleted since the batch was planned.
         """
         self._join(parts)
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
             self._watcher.observe_leases()
             turn = self._decided(self._freed(self._store.view(durable=True), parts), parts, offset)
-            standing_by = any(Standby() in found for found in turn.actions.values())
+            standing_by = any(Standby() in actions for actions in turn.actions.values())
             waiting = standing_by and (self._type == "Exclusive" or LeaseState.UNKNOWN in self._holders.values())
             if not waiting or self._clock() > deadline_s:
                 return
@@ -129,14 +129,14 @@ class SubscriptionConsumer:
         wait: bool = False,
         finishing: bool = False,
     ) -> Turn:
-        """Decide, and commit what changes: which slots of which topics are read next, and from where.
+        """Decide which slots of which topics are read next, and from which positions; commit changes of owners.
 
         Args:
-            view: A durable view; a newer one is taken where something changes hands.
+            view: A durable view; a newer one is read if a slot changes its owner.
             parts: The topics.
             committed: The offset that Spark has committed.
-            wait: Instead of standing by at once, wait until it is known whether the owners are alive: at most two lease
-                periods.
+            wait: True to wait, at most two lease periods, until it is known if the other owners are alive, instead of
+                standing by at once.
             finishing: As in `Situation`.
 
         Raises:
@@ -148,22 +148,22 @@ class SubscriptionConsumer:
         while True:
             self._watcher.observe_leases()
             view = self._freed(view, parts)
-            found = self._decided(view, parts, committed)
-            if found.changed:
-                found = self._commit(parts, committed)
-            # Where nothing changes hands, the records are as they were when this process took its slots.
-            self._held = {name: ownership.held_after(actions) for name, actions in found.actions.items()}
-            unknown = wait and found.standing_by and self._owners_unknown(found.view, parts)
+            turn = self._decided(view, parts, committed)
+            if turn.changed:
+                turn = self._commit(parts, committed)
+            # If no slot changes its owner, the records are as they were when this process acquired its slots.
+            self._held = {name: ownership.held_after(actions) for name, actions in turn.actions.items()}
+            unknown = wait and turn.standing_by and self._owners_unknown(turn.view, parts)
             if not unknown or self._clock() > deadline_s:
-                return found
+                return turn
             time.sleep(_WAIT_STEP_S)
             view = self._store.view(durable=True)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
-        """Move the cursors to what Spark has committed: at most once a second, or `now`.
+        """Move the cursors to the offset that Spark has committed: at most once a second, or `now`.
 
         Raises:
-            MetadataError: it could not be made durable; the next call makes up for it.
+            MetadataError: the positions could not be made durable; the next call tries again.
         """
         if self._saved == (committed, self._held) or not self.is_reading:
             return
@@ -171,12 +171,12 @@ class SubscriptionConsumer:
             self._save(committed)
 
     def stop(self, parts: Sequence[TopicPart], committed: StreamOffset | None) -> None:
-        """Give everything back at the committed position, and release the lease."""
+        """Release all slots at the committed position, and release the lease."""
         if not self._started:
             return
         try:
             if committed is not None and self.is_reading:
-                # The position goes with the slots, in the one commit that gives them back.
+                # The position is committed with the release of the slots.
                 self._store.commit(lambda view: self._given_back(view, parts, committed))
         finally:
             self._keeper.stop(keep_file=self._may_expire)
@@ -184,7 +184,7 @@ class SubscriptionConsumer:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
-        """Decide what to do now; the cursors are read after the records, as `current_positions` asks for."""
+        """Decide on this view; the cursors are read after the records, as `current_positions` requires."""
         records = {part: self._stored(view, part) for part in parts}
         self._may_expire = any(record.expires_after_s is not None for record in records.values())
         cursors = self._store.cursors()
@@ -192,21 +192,21 @@ class SubscriptionConsumer:
         changed = []
         for part, stored in records.items():
             record = self._typed(stored, part, cursors)
-            found = self._decide(record, cursors, part, committed)
-            for action in found:
+            actions_of_part = self._decide(record, cursors, part, committed)
+            for action in actions_of_part:
                 if isinstance(action, Refuse | Fenced):
                     raise action.error()
             if part.topic_id not in self._keeper.topics:
-                # The lease could not be written: others see none on this topic and would take over the slots.
-                record, found = stored, (Standby(),)
-            actions[part.name] = found
-            after = ownership.apply(record, found)
+                # The lease could not be written: others see no lease on this topic and would take over the slots.
+                record, actions_of_part = stored, (Standby(),)
+            actions[part.name] = actions_of_part
+            after = ownership.apply(record, actions_of_part)
             if after is not stored:
                 changed.append(after)
         return Turn(view, actions, tuple(changed))
 
     def _commit(self, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
-        """Decide on a fresh view, and commit what changes hands; again where another consumer was faster."""
+        """Decide on a fresh view, and commit changes of owners; repeat both if another consumer was faster."""
         found: Turn | None = None
 
         def decide(view: View) -> Change | None:
@@ -264,15 +264,15 @@ class SubscriptionConsumer:
         Raises:
             JournalUndecidedError, CorruptCursorError: a dead broker's journal cannot be read now.
         """
-        held = {part: view.get(SubscriptionRecord, self._record_id(part)) for part in parts}
+        records = {part: view.get(SubscriptionRecord, self._record_id(part)) for part in parts}
         owners = {
             IncarnationId(record.owners[0].consumer or "")
-            for record in held.values()
+            for record in records.values()
             if record is not None and record.face == "broker"
         }
         self._holders = {owner: self._brokers.save_dead_cursors(owner) for owner in owners}
-        gone = {owner for owner, state in self._holders.items() if state is LeaseState.EXPIRED}
-        if not gone:
+        dead = {owner for owner, state in self._holders.items() if state is LeaseState.EXPIRED}
+        if not dead:
             return view
 
         def decide(view: View) -> Change | None:
@@ -280,8 +280,8 @@ class SubscriptionConsumer:
             freed = []
             for part in parts:
                 record = view.get(SubscriptionRecord, self._record_id(part))
-                if record is not None and record.face == "broker" and record.owners[0].consumer in gone:
-                    # Its position is in the table already.
+                if record is not None and record.face == "broker" and record.owners[0].consumer in dead:
+                    # The broker's position is in the table already.
                     rows = cursors.of(record.topic_id, record.name)
                     freed.append(give_to_spark(record, broker_cursor(record, rows, ())))
             return self._change(freed)
@@ -297,7 +297,7 @@ class SubscriptionConsumer:
     # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Name the topics in the lease; if that fails, `_decided` takes nothing in topics that it does not name."""
+        """Name the topics in the lease; if that fails, `_decided` acquires no slots in topics that are not named."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)
@@ -320,7 +320,7 @@ class SubscriptionConsumer:
         return record
 
     def _typed(self, record: SubscriptionRecord, part: TopicPart, cursors: Cursors) -> SubscriptionRecord:
-        """Let the next consumer decide the subscription's type if no live one is left, as in Pulsar."""
+        """Give the subscription this consumer's type if no other consumer is alive, as in Pulsar."""
         if record.type == self._type or record.face == "broker":
             return record
         if self._owner_states(record, part) - {LeaseState.EXPIRED}:
@@ -328,11 +328,11 @@ class SubscriptionConsumer:
         return retyped(record, cursors, self._type)
 
     def _lease_states(self, part: TopicPart) -> Mapping[str, LeaseState]:
-        found = self._watcher.lease_states(TopicId(part.topic_id))
-        return {name: state for name, state in found.items() if name != self._consumer}
+        states = self._watcher.lease_states(TopicId(part.topic_id))
+        return {name: state for name, state in states.items() if name != self._consumer}
 
     def _owner_states(self, record: SubscriptionRecord, part: TopicPart) -> set[LeaseState]:
-        """Lease states of the other consumers that own slots; a consumer without a lease file is gone."""
+        """Return the lease states of the other consumers that own slots; without a lease file, EXPIRED."""
         states = self._lease_states(part)
         owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
         return {states.get(owner or "", LeaseState.EXPIRED) for owner in owners}
@@ -348,15 +348,15 @@ class SubscriptionConsumer:
         rows: list[CursorRow] = []
         view = self._store.view()
         cursors = self._store.cursors()
-        for name, held in self._held.items():
+        for name, ranges in self._held.items():
             topic = committed.topics.get(name)
             record = None if topic is None else view.get(SubscriptionRecord, f"{topic.topic_id}/{self._name}")
             if topic is None or record is None:
                 continue
-            known = cursors.of(record.topic_id, self._name)
-            cursor = positions.current_positions(record, known)
+            rows_stored = cursors.of(record.topic_id, self._name)
+            cursor = positions.current_positions(record, rows_stored)
             self._moves += 1
-            rows += positions.cursor_moves(record, cursor, held, topic, self._moves)
+            rows += positions.cursor_moves(record, cursor, ranges, topic, self._moves)
         self._saved_at_s = self._clock()
         self._store.append_cursors(rows)
         self._saved = (committed, dict(self._held))

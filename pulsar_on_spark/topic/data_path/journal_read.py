@@ -25,7 +25,7 @@ def read_entries(
     """Read the rows of entries [first, end) of a ledger, in batches of whole entries.
 
     Args:
-        where: The frames that hold them.
+        where: The frames that hold the entries.
         ledger: The ledger.
         first: The first entry.
         end: The number after the last entry.

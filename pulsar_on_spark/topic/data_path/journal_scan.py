@@ -1,8 +1,8 @@
-"""Scan of a growing journal's frames: the places of entries, and the end of the acknowledged ones.
+"""Scan of a growing journal's frames: the frames of each entry, and the end of the acknowledged entries.
 
-The scan reads one copy of each fragment, and another one if that is bad, unreachable or too short. It reads and checks
-headers and directories only; readers of the messages check the contents. Files stay open, so they can be read even
-after their deletion.
+The scan reads one copy of each fragment, and another copy if the first is bad, unreachable or too short. It reads and
+verifies headers and directories only; readers of the messages verify the contents. Files stay open, so they can be read
+even after their deletion.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class JournalScan:
 
         Args:
             record: The log's record.
-            sealed_before: The first frame that is not sealed, of the same view.
+            sealed_before: The first unsealed frame in the same view.
             ledgers: The ledgers of interest.
         """
         if not self._index.select_ledgers(ledgers):
-            # Earlier frames may have entries of a ledger that is wanted only now.
+            # Earlier frames may have entries of a ledger that is of interest only now.
             self._index = LogIndex()
             self._index.select_ledgers(ledgers)
             self.reader.walk.restart()
         self.reader.main_read(record, sealed_before)
 
     def forget_failures(self) -> None:
-        """Allow files that could not be opened to be tried again."""
+        """Allow another attempt at the files that could not be opened."""
         self.reader.walk.forget_failures()
 
     def close(self) -> None:
@@ -73,8 +73,8 @@ class JournalScan:
         """Scan new frames. Files must have been opened before the view was read (`LogWalk.is_ready`).
 
         Args:
-            every_copy: Look for a next frame, which need not exist, in every copy instead of one.
-            skip: Continue after acknowledged frames that no file has.
+            every_copy: True to look for the next frame, even if it need not exist, in every copy instead of one.
+            skip: True to continue after acknowledged frames that no file has.
 
         Raises:
             CopiesUnreachableError: a frame would be skipped that an unreachable copy may have.

@@ -17,7 +17,7 @@ class SparkReaders:
 
     Args:
         root: The root.
-        clock: Seconds that only grow.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class SparkReaders:
         self.watch_subscriptions(wanted)
 
     def read(self, record: SubscriptionRecord) -> bool:
-        """True if a live query may be reading a watched subscription."""
+        """Return True if a live query may be reading a watched subscription."""
         owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
         if record.face != "spark" or not owners:
             return False

@@ -1,9 +1,9 @@
 """Reading slices of a topic: from any good copy, after merges, with losses as errors or as counted, reported skips.
 
-A plan names entries, not files. If a file is gone because its segments were merged, or its entries sealed, the place is
-resolved again; the messages and their ids are the same. Lost entries are an error, or are skipped if the caller allows
-losses; unreachable ones are always an error (`storage/loss.py`). Rows that are not messages are left out
-(`entries.hidden_rows`).
+A plan names entries, not files. If a file is gone because its segments were merged, or because its entries were sealed,
+the entries' new files are looked up; the messages and their ids are the same. Lost entries are an error, or are skipped
+if the caller allows losses; unreachable entries are always an error (`storage/loss.py`). Rows that are not messages are
+left out (`entries.hidden_rows`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SliceReader:
     """Reader of one root's slices. Picklable: tasks get it with the storage paths that the driver knew.
 
     Attributes:
-        root: The root's path, for reports and for resolving a place again.
+        root: The root's path, for reports and for looking up the entries' new files.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
-        fail_on_data_loss: Whether a loss is an error; if not, it is skipped, counted, logged and reported.
+        fail_on_data_loss: True if a loss is an error; else it is skipped, counted, logged and reported.
     """
 
     root: Path
@@ -66,14 +66,14 @@ class SliceReader:
     fail_on_data_loss: bool = True
 
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
-        """The slice's messages in order, as (slice that the batch is of, batch in the order of `SEGMENT_SCHEMA`).
+        """Yield the slice's messages in order, as (slice, batch with columns in the order of `SEGMENT_SCHEMA`).
 
-        The returned slice differs from the given one if the place was resolved again.
+        The yielded slice, to which the batch belongs, differs from `slice_` if the entries are in other files by now.
 
         Raises:
             DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
             CopiesUnreachableError: no copy of a part can be read now, which is not a loss: retry later.
-            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
+            UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         findings = _Findings(self.root, self.fail_on_data_loss)
         try:
@@ -112,7 +112,10 @@ class SliceReader:
     def _read_on(
         self, slice_: SegmentSlice, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Yield (end of the entries read, batch; None if lost). If the place is settled, gone entries are lost."""
+        """Yield (end of the entries read, batch or None if these are lost).
+
+        If `is_settled`, no other file has the slice's entries, so entries of a missing file are lost.
+        """
         if isinstance(slice_.file, JournalPlace):
             return self._read_journal(slice_, slice_.file, findings, is_settled=is_settled)
         return self._read_file(slice_, slice_.file, findings, is_settled=is_settled)
@@ -120,7 +123,7 @@ class SliceReader:
     def _read_journal(
         self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """As `_read_on`; after a frame that cannot be read, the next one is read alone."""
+        """Read like `_read_on`; after an error, the frames are read alone until one can be read."""
         position, alone = slice_.first, False
         while position < slice_.end:
             rest = slice_.part(position, slice_.end)
@@ -134,15 +137,15 @@ class SliceReader:
                 if isinstance(error, JournalGoneError) and not is_settled:
                     raise
                 if alone:
-                    left = slice_.part(position, wanted.end)
-                    findings.miss(left, left.rows, str(error))
+                    lost = slice_.part(position, wanted.end)
+                    findings.miss(lost, lost.rows, str(error))
                     position = wanted.end
                 alone = not alone
 
     def _decoded_journal(
         self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings
     ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        """(entries that were decoded together, their messages)."""
+        """Yield (number of entries that were decoded together, batches of their messages)."""
         frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
         ledger = LedgerId(slice_.segment.ledger_id)
         names = [name for name in SEGMENT_SCHEMA.names if name in self.columns]
@@ -168,7 +171,7 @@ class SliceReader:
             except CorruptSegmentError as error:
                 if isinstance(error, SegmentGoneError) and not is_settled:
                     raise
-                # The error is about a group of batches: only the one that can't be read alone either is lost.
+                # The error concerns a group of batches: only a batch that cannot be read alone either is lost.
                 bad, todo = todo[done], todo[done + 1 :]
                 yield from self._read_alone(slice_, file, bad, findings, is_settled=is_settled)
                 position = bad.end
@@ -205,11 +208,11 @@ class SliceReader:
         batch = rows_of(where, batch)
         messages = self._messages(slice_, batch) if slice_.by_broker else iter((batch,))
         wanted = [name for name in batch.schema.names if name in self.columns]
-        for each in messages:
-            yield each if len(wanted) == len(each.schema.names) else each.select(wanted)
+        for messages_batch in messages:
+            yield messages_batch if len(wanted) == len(messages_batch.schema.names) else messages_batch.select(wanted)
 
     def _messages(self, slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that are messages; an entry that cannot be taken apart is an error, or left out."""
+        """Yield the rows that are messages; an entry that cannot be split is an error, or left out."""
 
         def on_unreadable(unreadable: UnreadableEntry) -> None:
             message = f"{slice_.segment.ledger_id}:{unreadable.entry_id + slice_.segment.entry_offset}"
@@ -218,10 +221,10 @@ class SliceReader:
         return message_rows_of(batch, LedgerId(slice_.segment.ledger_id), on_unreadable)
 
     def _resolved(self, slice_: SegmentSlice, cause: Exception) -> tuple[SliceReader, RangePlan]:
-        """Return a reader with the current storage paths, and the current place of the slice's entries.
+        """Return a reader with the current storage paths, and a plan with the current files of the slice's entries.
 
         Raises:
-            CopiesUnreachableError: `cause`, where the metadata cannot be reached either.
+            CopiesUnreachableError: `cause`, if the metadata cannot be reached either.
         """
         start = slice_.start_position
         end = Position(start.ledger, EntryId(slice_.end))
@@ -239,27 +242,27 @@ class SliceReader:
 
 
 def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalPlace) -> bool:
-    """True if two places are the same, ignoring that a journal's files grow."""
+    """Return True if the files are the same, ignoring that a journal's files grow."""
     if isinstance(now, JournalPlace) and isinstance(before, JournalPlace):
         return now.incarnation == before.incarnation and set(now.copies) == set(before.copies)
     return now == before
 
 
 def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Pair batches of the same entries with their new places: `before` for all but the last."""
-    held = next(batches)
+    """Pair batches of the same entries with the position after each: `before`, and `end` only for the last batch."""
+    previous = next(batches)
     for batch in batches:
-        yield before, held
-        held = batch
-    yield end, held
+        yield before, previous
+        previous = batch
+    yield end, previous
 
 
 def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a slice in one of its batches, those that are no messages included; nothing is copied.
+    """Return the rows of a slice in one of its batches, including rows that are not messages; nothing is copied.
 
     Args:
-        where: The slice's batch.
-        batch: The batch as the file has it, in any columns.
+        where: The position of the slice's rows in the batch.
+        batch: The batch from the file, with any columns.
 
     Raises:
         CorruptSegmentError: the batch has fewer rows than its segment's record.
@@ -285,7 +288,7 @@ class _Findings:
         self._loss: _Loss | None = None
 
     def bad_copy(self, file_id: FileId, path: PathId, reason: str) -> None:
-        """Report a bad or missing copy; others may be good or not."""
+        """Report a bad or missing copy, whether or not another copy is good."""
         if (file_id, path) in self._bad_copies:
             return
         self._bad_copies.add((file_id, path))
@@ -299,7 +302,7 @@ class _Findings:
         """
         if self._fail_on_data_loss:
             raise _loss_error(wanted, wanted.rows, reason)
-        # A batch that is read in part is lost entirely: reports are the same wherever a read was cut.
+        # Report the whole batch even if a part was requested: the reports of different reads are then the same.
         rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
         if isinstance(wanted.file, JournalPlace):
             _log_skipped(wanted.rows, wanted.topic, wanted.start_position, reason)
@@ -315,7 +318,7 @@ class _Findings:
             self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
 
     def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
-        """Log messages of a range that are in no file of the metadata, hence in no file's report.
+        """Log lost messages that are in no segment file, so that no report can name a file for them.
 
         Raises:
             DataLossError: losses are not allowed.
@@ -344,7 +347,7 @@ class _Loss:
     skipped: int
 
     def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
-        """True if a batch directly follows these."""
+        """Return True if a batch directly follows these."""
         return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
 
 

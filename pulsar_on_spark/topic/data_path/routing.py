@@ -53,12 +53,12 @@ def route(
     """Choose the partition of each row; also returns the state for the task's next batch.
 
     Args:
-        keys: The column `key`; None if no row has one.
-        n_rows: Rows of the batch.
+        keys: The column `key`; None if no row has a key.
+        n_rows: The number of rows in the batch.
         partitions: Number of the topic's partitions; 1 for a topic that is not partitioned.
         scheme: The hash for keys.
         state: The state after the task's previous batch.
-        key_b64: Mask of keys that Pulsar's clients encode as Base64, and thus hash as that text.
+        key_b64: Mask of the keys that Pulsar's clients encode as Base64, and thus hash as the encoded text.
     """
     if partitions == 1:
         return np.zeros(n_rows, np.int32), state
@@ -79,7 +79,7 @@ def split_rows(batch: pa.RecordBatch, partitions: Partitions) -> list[tuple[int,
     once, in the order of partitions.
 
     Args:
-        batch: Any columns.
+        batch: The rows, in any columns.
         partitions: The result of `route`.
     """
     if len(partitions) == 0:
@@ -98,9 +98,9 @@ def _in_runs(n_rows: int, partitions: int, state: RoundRobin) -> tuple[Partition
     if n_rows == 0:
         return np.zeros(0, np.int32), state
     run = min(RUN_ROWS, -(-n_rows // partitions))
-    had = min(state.rows, run)
-    turns = (np.arange(had, had + n_rows) // run + state.partition) % partitions
-    after = had + n_rows
+    rows_in_run = min(state.rows, run)
+    turns = (np.arange(rows_in_run, rows_in_run + n_rows) // run + state.partition) % partitions
+    after = rows_in_run + n_rows
     return turns.astype(np.int32), RoundRobin((state.partition + after // run) % partitions, after % run)
 
 

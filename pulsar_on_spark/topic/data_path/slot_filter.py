@@ -37,10 +37,10 @@ class SlotFilter:
 
     def select_rows(self, batch: pa.RecordBatch, slice_: SegmentSlice, slots: frozenset[int]) -> pa.RecordBatch:
         """Select the rows of a batch of whole entries that belong to one of `slots`."""
-        found = key_slots(batch) if self.by_key else _block_slots(batch, slice_)
+        slots_of_rows = key_slots(batch) if self.by_key else _block_slots(batch, slice_)
         wanted = np.zeros(NO_SLOT + 1, np.bool_)
         wanted[sorted(slots)] = True
-        return batch.filter(pa.array(wanted[found]))
+        return batch.filter(pa.array(wanted[slots_of_rows]))
 
 
 def _block_slots(batch: pa.RecordBatch, slice_: SegmentSlice) -> npt.NDArray[np.uint8]:
@@ -54,12 +54,12 @@ def _block_slots(batch: pa.RecordBatch, slice_: SegmentSlice) -> npt.NDArray[np.
 
 
 def key_slots(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
-    """The Key_Shared slot of each row of a batch of whole entries with `KEY_COLUMNS`."""
-    found = row_slots(batch)
-    keyless = np.ones(batch.num_rows, np.bool_) if found is None else found == NO_SLOT
+    """Return the Key_Shared slot of each row of a batch of whole entries with the columns `KEY_COLUMNS`."""
+    slots = row_slots(batch)
+    keyless = np.ones(batch.num_rows, np.bool_) if slots is None else slots == NO_SLOT
     if not keyless.any():
-        assert found is not None
-        return found
+        assert slots is not None
+        return slots
     entries = batch.column("entry_id").to_numpy()
     starts = np.concatenate(([0], np.flatnonzero(np.diff(entries)) + 1))
     heads = batch.select(["producer_name", "sequence_id"]).take(pa.array(starts))
@@ -70,4 +70,4 @@ def key_slots(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
     )
     of_entry = (murmur3_32(names) % np.uint32(SLOTS)).astype(np.uint8)
     of_row = np.repeat(of_entry, np.diff([*starts, len(entries)]))
-    return of_row if found is None else np.where(keyless, of_row, found)
+    return of_row if slots is None else np.where(keyless, of_row, slots)

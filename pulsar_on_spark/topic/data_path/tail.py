@@ -1,10 +1,12 @@
 """Reader of the tail: acknowledged entries that are not sealed yet, read without contacting their broker.
 
-    main -> open the journal files that it names -> main again, until it names no others -> scan the files
+    read the main table -> open the journal files that it names -> read the main table again, until it names no others
+    -> scan the files
 
-Files are opened before the metadata are read, so the metadata show everything that was sealed and deleted before. Entry
-ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting one is an error, never skipped.
-Only entries that a header or record proves to be acknowledged are readable, and they stay readable for a `Tail`.
+Files are opened before the metadata are read, so the metadata show all entries that were sealed and deleted before.
+Entry ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting gap is an error, never
+skipped. Only entries that a header or record proves to be acknowledged are readable, and they stay readable for a
+`Tail`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Ledgers that are not fully sealed, by incarnation; `of` is the view version and the topics."""
+    """Ledgers that are not fully sealed, by incarnation, for one view version and topics (`of`)."""
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
@@ -63,8 +65,8 @@ class Tail:
     Args:
         root: The root.
         fail_on_data_loss: True if a lasting gap is an error; else all other entries are readable, and the plan of a
-            read lists the missing ones.
-        clock: Seconds that only grow.
+            read lists the missing entries.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -86,18 +88,21 @@ class Tail:
         settle: bool = False,
         reach: Mapping[str, Position] | None = None,
     ) -> View:
-        """Read main, with the journals' entries of these topics; dead brokers' journals are recovered first.
+        """Read the main table and the journals' entries of these topics; dead brokers' journals are recovered first.
 
         Args:
             parts: The topics.
-            view: A view that was read after the last call; None to read main.
-            settle: Wait, for one lease's duration at most, if a broker seems to be dead.
-            reach: Positions by topic id that were readable before: if they are missing, every copy is tried for them,
-                for up to `REACH_S`.
+            view: A view that was read after the last call; None to read the main table.
+            settle: True to wait, for one lease's duration at most, if a broker seems to be dead.
+            reach: Positions by topic id up to which messages were readable before: while they are not, every copy is
+                tried, for up to `REACH_S` seconds.
+
+        Returns:
+            A view that includes the readable entries of the journals.
 
         Raises:
             DataLossError: acknowledged entries are in no journal file and not sealed.
-            CopiesUnreachableError: an unreachable copy may have them.
+            CopiesUnreachableError: an unreachable copy may have missing entries.
             MetadataError, StorageError: the root cannot be read.
         """
         view = view or self._fresh()
@@ -110,16 +115,16 @@ class Tail:
         end_s = self._clock() + REACH_S
         every_copy = False
         while True:
-            seen = self._look(parts, view, every_copy=every_copy)
-            short = [topic for topic, position in (reach or {}).items() if chain.read_limit(seen, topic) < position]
-            needed = self._needed(seen, parts)
+            scanned = self._look(parts, view, every_copy=every_copy)
+            short = [topic for topic, position in (reach or {}).items() if chain.read_limit(scanned, topic) < position]
+            needed = self._needed(scanned, parts)
             if not (short and needed) or self._clock() > end_s:
                 if short:
                     self._require_reachable("Entries that were readable before", needed)
-                return seen  # entries that no journal has are lost, and the plan reports them
+                return scanned  # entries that no journal has are lost, and the plan reports them
             if every_copy:
                 time.sleep(0.1)
-                self._brokers.recover_dead_logs(seen, list(self._needed(seen, parts)))
+                self._brokers.recover_dead_logs(scanned, list(self._needed(scanned, parts)))
                 view = self._fresh()
             every_copy = True
 
@@ -129,7 +134,7 @@ class Tail:
             scan.close()
         self._scans.clear()
 
-    # -- one look ------------------------------------------------------------------------------------------------------
+    # -- one scan ------------------------------------------------------------------------------------------------------
 
     def _look(self, parts: Sequence[TopicPart], view: View, *, every_copy: bool) -> View:
         for number in range(MAX_PASSES):
@@ -151,13 +156,13 @@ class Tail:
                 return TailView.over(view, self._tails(view, needed, strict=strict))
             except GapError as gap:
                 if is_last:
-                    stuck = [each for each in needed if self._scans[each].reader.walk.is_stuck]
+                    stuck = [incarnation_ for incarnation_ in needed if self._scans[incarnation_].reader.walk.is_stuck]
                     self._require_reachable(f"What is acknowledged ({gap})", stuck)
                     raise DataLossError(
                         f"Acknowledged messages are lost: {gap}, neither sealed nor good in a journal file on any "
                         "storage path; to read on without them, set option failOnDataLoss to false."
                     ) from gap
-                log.info("A gap in the tail is looked at again: %s", gap)
+                log.info("A gap in the tail is scanned again: %s", gap)
             time.sleep(min(0.01 * 2**number, 0.5))
             view = self._fresh()
             for scan in self._scans.values():
@@ -168,14 +173,14 @@ class Tail:
         """Check that no unreachable copy may have entries that are missing in these journals.
 
         Raises:
-            CopiesUnreachableError: an unreachable copy may have them.
+            CopiesUnreachableError: an unreachable copy may have missing entries.
         """
         causes = [cause for incarnation in incarnations for cause in self._scans[incarnation].reader.unreachable()]
         if causes:
             raise unreachable(what, " ".join(causes))
 
     def _opened(self, parts: Sequence[TopicPart], view: View) -> View:
-        """Read a view whose journal files were opened before."""
+        """Return a view that was read after all journal files that it names were opened."""
         for rounds_left in reversed(range(MAX_ROUNDS)):
             needed = self._needed(view, parts)
             self._drop_others(needed)
@@ -188,7 +193,7 @@ class Tail:
         return view
 
     def _scan_of(self, view: View, incarnation: IncarnationId, ledgers: Sequence[_Ledger]) -> JournalScan:
-        """Get the journal's scan, updated with this view."""
+        """Return the journal's scan, updated with this view."""
         scan = self._scans.get(incarnation)
         if scan is None:
             scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_storage_paths)
@@ -209,22 +214,22 @@ class Tail:
                 raise GapError(f"frame {scan.reader.walk.next} of broker incarnation {incarnation}")
             for ledger in ledgers:
                 topic_id = ledger.part.topic_id
-                found, end = _readable(ledger, scan, record, strict=strict)
-                segments.setdefault(topic_id, []).extend(found)
+                readable, end = _readable(ledger, scan, record, strict=strict)
+                segments.setdefault(topic_id, []).extend(readable)
                 if ledger.record.entries is None and record.state is LogState.CLOSED:
                     ends.setdefault(topic_id, {})[ledger.record.ledger_id] = end
         return {
-            topic_id: TopicTail(tuple(sorted(found, key=lambda segment: segment.record_id)), ends.get(topic_id, {}))
-            for topic_id, found in segments.items()
+            topic_id: TopicTail(tuple(sorted(readable, key=lambda segment: segment.record_id)), ends.get(topic_id, {}))
+            for topic_id, readable in segments.items()
         }
 
-    # -- what there is to look at --------------------------------------------------------------------------------------
+    # -- ledgers to scan -----------------------------------------------------------------------------------------------
 
     def _fresh(self) -> View:
         return self._root.store.view(durable=True)
 
     def _needed(self, view: View, parts: Sequence[TopicPart]) -> Mapping[IncarnationId, Sequence[_Ledger]]:
-        """Find the ledgers that are open or not fully sealed, by the incarnation whose journal has the rest."""
+        """Find the ledgers that are open or not fully sealed, by the incarnation whose journal has their entries."""
         of = (view.version, tuple(part.topic_id for part in parts))
         if self._unfinished.ledgers is None or self._unfinished.of != of:
             self._unfinished = _Unfinished(of, _unfinished(view.base if isinstance(view, TailView) else view, parts))
@@ -233,10 +238,10 @@ class Tail:
     def _record(self, view: View, incarnation: IncarnationId) -> LogRecord:
         row = view.get(IncarnationRecord, incarnation)
         assert row is not None, "a ledger is unfinished only if its incarnation is known"
-        known = self._records.get(incarnation)
-        if known is None or known[0] is not row:
-            known = self._records[incarnation] = (row, log_record(row))
-        return known[1]
+        cached = self._records.get(incarnation)
+        if cached is None or cached[0] is not row:
+            cached = self._records[incarnation] = (row, log_record(row))
+        return cached[1]
 
     def _drop_others(self, needed: Mapping[IncarnationId, Sequence[_Ledger]]) -> None:
         for incarnation in [each for each in self._scans if each not in needed]:
@@ -252,21 +257,23 @@ def _readable(
     Raises:
         GapError: entries before its end are missing, and `strict` is set.
     """
-    known = ledger.record
-    entries = known.entries if record.state is LogState.CLOSED else None
+    ledger_record = ledger.record
+    entries = ledger_record.entries if record.state is LogState.CLOSED else None
     try:
-        return scan.readable(known.topic_id, known.ledger_id, ledger.sealed_end, entries, strict=strict)
+        return scan.readable(ledger_record.topic_id, ledger_record.ledger_id, ledger.sealed_end, entries, strict=strict)
     except GapError as gap:
         raise GapError(f"{gap} of {ledger.part.name}") from gap
 
 
 def _unfinished(view: View, parts: Sequence[TopicPart]) -> dict[IncarnationId, list[_Ledger]]:
-    found: dict[IncarnationId, list[_Ledger]] = {}
+    by_incarnation: dict[IncarnationId, list[_Ledger]] = {}
     for part in parts:
         for ledger in view.all(LedgerRecord, part.topic_id):
             if ledger.incarnation is None or view.get(IncarnationRecord, ledger.incarnation) is None:
                 continue
             sealed_end = chain.readable_end(view, part.topic_id, ledger.ledger_id)
             if is_unfinished(ledger.entries, sealed_end):
-                found.setdefault(IncarnationId(ledger.incarnation), []).append(_Ledger(part, ledger, sealed_end))
-    return found
+                by_incarnation.setdefault(IncarnationId(ledger.incarnation), []).append(
+                    _Ledger(part, ledger, sealed_end)
+                )
+    return by_incarnation

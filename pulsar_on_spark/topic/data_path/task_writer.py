@@ -1,7 +1,7 @@
-"""Writer of one task: rows of any number of topic partitions in, durable staged files out.
+"""Writer of one task: it takes rows of any number of topic partitions and writes durable staged files.
 
-Rows are buffered by partition and written as runs of record batches of whole entries, one run a partition, all into one
-file (rolled at 256 MiB). Memory is bounded by the buffers and the batches in flight.
+Rows are buffered by partition and written as runs of record batches of whole entries, one run for each partition, all
+into one file (rolled at 256 MiB). Memory is bounded by the buffers and the batches in flight.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class TaskWriter:
         self._failures: list[PathFailure] = []
 
     def add(self, target: WriteTarget, rows: pa.RecordBatch) -> None:
-        """Take rows (in `ROW_SCHEMA`) for a topic.
+        """Add rows (in `ROW_SCHEMA`) of a topic.
 
         Raises:
             InvalidArgumentError: a row is above maxMessageSize.
-            NotEnoughCopiesError: fewer than ack-quorum storage paths take the data.
+            NotEnoughCopiesError: fewer storage paths than the ack quorum can be written.
         """
         if rows.num_rows == 0:
             return
@@ -78,7 +78,7 @@ class TaskWriter:
             )
             for index, piece in split_rows(rows, chosen):
                 self._buffer(parts[index]).add(piece)
-        # The whole batch, for as long as a slice of it waits.
+        # A buffered slice keeps its whole batch in memory.
         self._held_bytes += rows.nbytes
         self._write_out()
 
@@ -94,7 +94,7 @@ class TaskWriter:
         return TaskOutput(self._task, tuple(self._files), tuple(self._failures))
 
     def abort(self) -> None:
-        """Give the open file up; finished files are left to garbage collection."""
+        """Abort the open file; finished files are left to garbage collection."""
         if self._file is not None:
             self._file.writer.abort()
             self._file = None
@@ -153,7 +153,7 @@ class _Buffer:
         self.size_bytes += rows.nbytes
 
     def let_go(self) -> None:
-        """Copy the rows, so that the batches that they are slices of can be freed."""
+        """Copy the rows, so that the batches from which they were sliced can be freed."""
         if self._batches:
             self._batches = [pa.concat_batches(self._batches)]
 
@@ -186,7 +186,7 @@ class _OpenFile:
 
 
 class _OpenSegment:
-    """A run of batches of one topic partition, growing."""
+    """A growing run of batches of one topic partition."""
 
     def __init__(self, part: TopicPart) -> None:
         self.part = part

@@ -33,10 +33,10 @@ class Transaction:
     """A write's transaction.
 
     Attributes:
-        key: The writer's key of `metadata.keys`.
+        key: The writer's key (see `metadata.keys`).
         version: The key's new version.
         name: Description for errors and the log.
-        former_key: Key of older programs that may have the writer's version.
+        former_key: The key under which older programs may have committed the writer's version.
         is_batch: True for a micro-batch of a streaming query.
         offsets: Digest of the planned offsets of the micro-batch's sources; None if they are unknown.
     """
@@ -56,7 +56,7 @@ def batch_of(query_id: str, batch_id: int, offsets: str | None = None) -> Transa
 
 
 def application_write(app_id: str, version: int, topic: TopicName | None) -> Transaction:
-    """Make the transaction of a write with `txnAppId` and `txnVersion` to a topic; None: rows name their topics."""
+    """Make the transaction of a write with `txnAppId` and `txnVersion`; `topic` is None if rows name their topics."""
     target = "" if topic is None else topic.full
     where = "topics that rows name" if topic is None else topic.full
     name = f"txnVersion {version} of txnAppId {app_id!r} for {where}"
@@ -95,8 +95,8 @@ def is_replay(transaction: Transaction, committed: int | None, last: WriterRecor
 
     Args:
         transaction: The write's transaction.
-        committed: The highest version of its keys; None if they were never used.
-        last: The writer's record.
+        committed: The highest version of the transaction's keys; None if they were never used.
+        last: The record of the writer's last transaction; None if there is none.
         content: The write's content.
 
     Raises:
