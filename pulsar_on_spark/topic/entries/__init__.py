@@ -1,1 +1,1 @@
-"""Entries and their rows: cutting rows into entries, taking Pulsar's entries apart, and making them again."""
+"""Entries and their rows: cutting rows into entries, splitting Pulsar's entries into rows, and rebuilding them."""

@@ -1,7 +1,7 @@
-"""The places of messages in entries: payloads lie in one buffer, and each message is a range of it.
+"""The byte ranges of messages in entries: payloads are in one buffer, and each message is a range of it.
 
-A batch's payload is a chain (`[size u32][SingleMessageMetadata][payload]`, and only the metadata gives the start of the
-next one), so it is walked in Python; everything else about messages is read in columns afterwards (`columns.py`).
+A batch's payload is a chain of `[size u32][SingleMessageMetadata][payload]`, in which only the metadata gives the start
+of the next element. So it is walked in Python; all else about messages is read in columns afterwards (`columns.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class MessageRows:
     """Rows of consecutive entries; entries are counted from 0.
 
     Attributes:
-        counts: Rows of each entry.
-        whole: The entries that were not taken apart.
+        counts: The number of rows of each entry.
+        whole: The entries that were not split.
         entry: The entry of each row.
-        batch_index: Of each row; -1 where the message is not in a batch.
-        payload_sizes: Bytes of each row's message.
+        batch_index: The batch index of each row; -1 if the message is not in a batch.
+        payload_sizes: The bytes of each row's message.
     """
 
     counts: Int64s
@@ -47,35 +47,35 @@ class MessageRows:
 
     @property
     def in_batch(self) -> Bools:
-        """A flag for each row: True if its message belongs to a batch."""
+        """Return a flag for each row: True if its message belongs to a batch."""
         return self.batch_index >= 0
 
     def first_rows(self) -> Int64s:
-        """The first row of each entry."""
+        """Return the first row of each entry."""
         return np.cumsum(self.counts) - self.counts
 
     def batch_metadata(self) -> pa.BinaryArray:
-        """The metadata of the messages of batches, without nulls."""
+        """Return the metadata of the messages in batches, without nulls."""
         bounds = self._bounds[self.in_batch]
         return pick_ranges(self._data, bounds[:, 0], bounds[:, 1])
 
     def payloads(self, valid: Bools) -> pa.BinaryArray:
-        """The messages, null where not valid."""
+        """Return the messages, null where `valid` is False."""
         return pick_ranges(self._data, self._bounds[:, 1], self._bounds[:, 2], valid)
 
 
 def message_rows(
     data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Sequence[Sequence[int]]
 ) -> MessageRows:
-    """Return the rows of entries whose payloads are in `data`, in rising order.
+    """Return the rows of entries whose payloads are in `data`, in order.
 
     Args:
-        data: Payloads, uncompressed.
-        starts: Where each entry's payload starts.
-        ends: Its end.
-        messages: Number of messages in each entry's batch; 0 if it is not a batch.
-        whole: Which entries are not taken apart.
-        batch_bounds: Of each batch, what `walk_batch` found.
+        data: The uncompressed payloads.
+        starts: The start of each entry's payload in `data`.
+        ends: The end of each entry's payload.
+        messages: The number of messages in each entry's batch; 0 if the entry is not a batch.
+        whole: Mask of the entries that are not split.
+        batch_bounds: The result of `walk_batch` for each batch.
     """
     counts = np.maximum(messages, 1)
     entry = np.repeat(np.arange(len(counts)), counts)
@@ -99,16 +99,16 @@ def message_rows(
 
 
 def walk_batch(payload: bytes, messages: int) -> list[int] | None:
-    """Return the places of a batch's messages, from its start; None if the payload has another number of messages.
+    """Return the offsets of a batch's messages in its payload; None if the payload has another number of messages.
 
-    Three numbers a message: where its metadata starts, where that ends and the payload starts, where this ends.
+    There are three offsets for each message: the start of its metadata, the start of its payload, and its end.
     """
     bounds: list[int] = []
     return bounds if messages > 0 and _walk_batch(payload, messages, bounds) else None
 
 
 def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:
-    """Appends the bounds of each message; whether the messages are exactly the payload."""
+    """Append the bounds of each message; returns True if the messages fill the payload exactly."""
     at, end = 0, len(payload)
     unpack = _SIZE.unpack_from
     for _ in range(messages):
@@ -119,8 +119,8 @@ def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:
         if stop > end:
             return False
         size = -1
-        # Clients write fields in their order: short properties and keys are skipped, and the size has one or two bytes.
-        # Should it come twice, this is not the last: what reads all fields will notice.
+        # Clients write fields in the order of their numbers: short properties and keys are skipped, and the size has
+        # one or two bytes. If the size occurs twice, this is not the last one: the reader of all fields notices.
         while stop - start >= 2:
             tag, low = payload[start], payload[start + 1]
             if tag == _PAYLOAD_SIZE_TAG:

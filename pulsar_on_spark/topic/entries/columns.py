@@ -1,8 +1,8 @@
-"""Pulsar's metadata of messages as columns: of the messages of batches, and of entries.
+"""Pulsar's metadata as columns: the metadata of entries, and of the messages in batches.
 
-`walk_metadata` reads a column of serialized metadata; where a message is unusual, the protobuf parser puts it into its
-usual form first, so that one piece of code reads the fields of all. What the parser refuses, or what lacks a required
-field, is not valid.
+`walk_metadata` reads a column of serialized metadata. If a row has an unusual form, the protobuf parser brings it into
+the usual form first, so that one piece of code reads the fields of all rows. A row is invalid if the parser refuses it,
+or if it lacks a required field.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ _KEY_VALUE = {1: Kind.BYTES, 2: Kind.BYTES}
 
 @dataclass(frozen=True, slots=True)
 class WalkedMetadata:
-    """A column of metadata and where its fields are.
+    """A column of metadata, and the positions of its fields.
 
     Attributes:
-        layout: Which message it is.
-        data: The bytes that `fields` points into.
+        layout: The kind of metadata message.
+        data: The bytes that contain the ranges in `fields`.
         fields: The fields of each row.
-        properties: Key and value of each property; its `messages` are rows.
-        valid: Which rows are well-formed and have all required fields; the others' fields mean nothing.
+        properties: Key and value of each property; its `messages` are row numbers.
+        valid: Mask of the rows that are well-formed and have all required fields; other rows' fields are undefined.
     """
 
     layout: MetadataLayout
@@ -153,9 +153,9 @@ class WalkedMetadata:
 
     def has_any(self, number: int) -> Bools:
         """Return a flag for each row: True if it has the repeated field at least once."""
-        found = np.zeros(len(self), np.bool_)
-        found[self.fields.repeated[number].messages] = True
-        return found
+        flags = np.zeros(len(self), np.bool_)
+        flags[self.fields.repeated[number].messages] = True
+        return flags
 
     def column(self, number: int) -> pa.BinaryArray:
         """Return a bytes field of each row, null where the row lacks it."""
@@ -165,7 +165,7 @@ class WalkedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The places of properties' keys and values, in the order of the rows."""
+    """The byte ranges of properties' keys and values, in the order of the rows."""
 
     messages: Int64s
     key_starts: Int64s
@@ -178,7 +178,7 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
     """Find the fields of each row of a column without nulls."""
     walked, odd = _walk(column, layout)
     if odd.any():
-        # Rows that are not messages become empty ones, which lack the required fields.
+        # Rows that the parser refuses become empty, and so lack the required fields.
         usual = [_usual_form(message, layout) for message in column.filter(pa.array(odd)).to_pylist()]
         walked, odd = _walk(pc.replace_with_mask(column, pa.array(odd), pa.array(usual, pa.binary())), layout)
     valid = ~odd
@@ -189,23 +189,25 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
 
 
 def _walk(column: pa.BinaryArray, layout: MetadataLayout) -> tuple[WalkedMetadata, Bools]:
-    """The fields, and which rows the parser must look at."""
+    """Walk the fields; returns them and a mask of the rows that the parser must bring into the usual form."""
     data, offsets = binary_data(column)
     fields = walk_fields(data, offsets[:-1], offsets[1:], layout.shape)
     odd = fields.odd.copy()
-    found = fields.repeated[layout.properties]
+    pairs_of_rows = fields.repeated[layout.properties]
     if odd.any():
-        known = ~odd[found.messages]
-        found = Occurrences(found.messages[known], found.starts[known], found.ends[known])
-    pairs = walk_fields(data, found.starts, found.ends, _KEY_VALUE)
+        usual = ~odd[pairs_of_rows.messages]
+        pairs_of_rows = Occurrences(
+            pairs_of_rows.messages[usual], pairs_of_rows.starts[usual], pairs_of_rows.ends[usual]
+        )
+    pairs = walk_fields(data, pairs_of_rows.starts, pairs_of_rows.ends, _KEY_VALUE)
     keys, values = pairs.ranges[1], pairs.ranges[2]
-    odd[found.messages[pairs.odd | ~keys.present | ~values.present]] = True
-    properties = Properties(found.messages, keys.starts, keys.ends, values.starts, values.ends)
+    odd[pairs_of_rows.messages[pairs.odd | ~keys.present | ~values.present]] = True
+    properties = Properties(pairs_of_rows.messages, keys.starts, keys.ends, values.starts, values.ends)
     return WalkedMetadata(layout, data, fields, properties, ~odd), odd
 
 
 def _usual_form(serialized: bytes, layout: MetadataLayout) -> bytes:
-    """Return the message without unknown fields, each of the others once; empty if it is not a message."""
+    """Return the message with each known field once, and no unknown fields; empty if it is not a message."""
     message = layout.message()
     try:
         message.ParseFromString(serialized)
@@ -219,7 +221,7 @@ def _usual_form(serialized: bytes, layout: MetadataLayout) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """The columns of messages for readers, a row each: columns of a segment, and which rows are tombstones."""
+    """The columns of messages, one row for each: columns of a segment, and `null_value`, the mask of tombstones."""
 
     key: pa.BinaryArray
     key_b64: pa.BooleanArray
@@ -235,7 +237,7 @@ class MessageColumns:
         return len(self.null_value)
 
     def select_rows(self, rows: Int64s) -> MessageColumns:
-        """These rows."""
+        """Return the columns with only these rows, in this order."""
         indices = pa.array(rows)
         return MessageColumns(
             self.key.take(indices),
@@ -248,7 +250,7 @@ class MessageColumns:
         )
 
     def then(self, other: MessageColumns) -> MessageColumns:
-        """The rows of both."""
+        """Return the columns with the rows of `other` appended."""
         return MessageColumns(
             pa.concat_arrays([self.key, other.key]),
             pa.concat_arrays([self.key_b64, other.key_b64]),
@@ -261,7 +263,7 @@ class MessageColumns:
 
 
 def message_columns(walked: WalkedMetadata) -> MessageColumns:
-    """The columns of walked metadata; null where a field is not there, and for an event time of 0 (Pulsar's "none")."""
+    """Return the columns of walked metadata; null for a missing field, and for an event time of 0 (Pulsar's "none")."""
     layout = walked.layout
     key = walked.column(layout.partition_key)
     null_key = walked.values(layout.null_partition_key) != 0
@@ -281,7 +283,7 @@ def message_columns(walked: WalkedMetadata) -> MessageColumns:
 
 
 def _decoded_keys(keys: pa.BinaryArray, flagged: Bools) -> tuple[pa.BinaryArray, Bools]:
-    """Keys as bytes: what Pulsar carries as Base64 is decoded, and stays text without the flag if it is not Base64."""
+    """Return keys as bytes and their flags: flagged keys are decoded; a key that is not Base64 loses its flag."""
     if not flagged.any():
         return keys, flagged
     decoded: list[bytes | None] = []
@@ -289,7 +291,7 @@ def _decoded_keys(keys: pa.BinaryArray, flagged: Bools) -> tuple[pa.BinaryArray,
     rows = np.flatnonzero(flagged)
     for row, text in zip(rows.tolist(), keys.take(pa.array(rows)).to_pylist(), strict=True):
         try:
-            # Java's decoder takes Base64 without its padding, too.
+            # Java's decoder accepts Base64 without padding, too.
             decoded.append(None if text is None else base64.b64decode(text + b"=" * (-len(text) % 4), validate=True))
         except binascii.Error:
             decoded.append(text)
@@ -298,18 +300,18 @@ def _decoded_keys(keys: pa.BinaryArray, flagged: Bools) -> tuple[pa.BinaryArray,
 
 
 def _property_maps(walked: WalkedMetadata) -> pa.MapArray:
-    """The properties as maps, null where a message has none; of a key that comes twice the last value counts."""
-    found = walked.properties
-    if len(found.messages) == 0:
+    """Return the properties as maps, null for a message without any; if a key occurs twice, its last value counts."""
+    properties = walked.properties
+    if len(properties.messages) == 0:
         return pa.nulls(len(walked), pa.map_(pa.string(), pa.string()))
-    keys = as_text(pick_ranges(walked.data, found.key_starts, found.key_ends))
-    values = as_text(pick_ranges(walked.data, found.value_starts, found.value_ends))
-    counts = np.bincount(found.messages, minlength=len(walked))
+    keys = as_text(pick_ranges(walked.data, properties.key_starts, properties.key_ends))
+    values = as_text(pick_ranges(walked.data, properties.value_starts, properties.value_ends))
+    counts = np.bincount(properties.messages, minlength=len(walked))
     if counts.max() > 1:
-        last = _last_of_each(found.messages, keys)
+        last = _last_of_each(properties.messages, keys)
         if len(last) < len(keys):
             keys, values = keys.take(pa.array(last)), values.take(pa.array(last))
-            counts = np.bincount(found.messages[last], minlength=len(walked))
+            counts = np.bincount(properties.messages[last], minlength=len(walked))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.MapArray.from_arrays(offsets, keys, values, mask=pa.array(counts == 0))
 
@@ -324,7 +326,7 @@ def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
 
 
 def as_text(column: pa.BinaryArray) -> pa.StringArray:
-    """Return the column as text. Bytes that are not UTF-8 are replaced: the received metadata is stored beside it."""
+    """Return the column as text. Bytes that are not UTF-8 are replaced; the received metadata are stored unchanged."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

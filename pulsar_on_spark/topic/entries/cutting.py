@@ -1,16 +1,16 @@
-"""Rows cut into entries, the unit that a subscription hands out and acknowledges, and the key slots of entries.
+"""Cutting rows into entries, the units that a subscription delivers and acknowledges, and the key slots of entries.
 
-An entry of a Spark write holds up to 1,000 rows and 128 KiB of one task. Where rows have keys, all rows of an entry are
-of one of 64 **key slots**, so that a Key_Shared consumer never gets a row of another consumer's key:
+An entry of a Spark write holds up to 1,000 rows and 128 KiB of one task. If rows have keys, all rows of an entry belong
+to one of 64 **key slots**, so that a Key_Shared consumer never gets a row of another consumer's key:
 
-* a row's slot is `sticky_key_hash % 64`, of its ordering key if it has one, else of its key;
+* a row's slot is `sticky_key_hash % 64` of its ordering key if it has one, else of its key;
 * rows with neither have no slot; they share entries only with each other;
 * in Shared subscriptions a slot is a block of 16 entries instead: `slots_of_entries`.
 
-These numbers are fixed for good: offsets and cursors that are stored count on them.
+These numbers must never change, because stored offsets and cursors depend on them.
 
 A broker delivers an entry as a whole. So rows that are to be delivered later share entries only with neighbours due in
-the same second, which is how exact Pulsar's delayed delivery is, and never with rows that are due at once.
+the same second, which is the precision of Pulsar's delayed delivery, and never with rows that are due at once.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class CutRows:
     """Rows of one topic partition as entries.
 
     Attributes:
-        batch: In `SEGMENT_SCHEMA`: entry id and batch index filled, ledger id null (attaching gives it).
-        entry_rows: Rows of each entry, in entry order.
-        bytes: Key and value bytes of all rows.
-        entry_bytes: Key, value and property bytes of each entry.
+        batch: The rows in `SEGMENT_SCHEMA`, with entry id and batch index; the ledger id is null until the attach.
+        entry_rows: The number of rows of each entry, in entry order.
+        bytes: The key and value bytes of all rows.
+        entry_bytes: The key, value and property bytes of each entry.
     """
 
     batch: pa.RecordBatch
@@ -66,7 +66,7 @@ class CutRows:
     entry_bytes: npt.NDArray[np.int64]
 
     def record_batches(self, target_bytes: int = RECORD_BATCH_BYTES) -> list[tuple[pa.RecordBatch, int]]:
-        """The batch in slices of about `target_bytes`, each of whole entries, and the number of entries in each."""
+        """Split the batch into slices of whole entries of about `target_bytes`; returns (slice, number of entries)."""
         entries = len(self.entry_rows)
         if entries == 0:
             return []
@@ -128,7 +128,7 @@ def row_slots(rows: pa.RecordBatch) -> Slots | None:
 
 
 def slots_of_entries(ledger: LedgerId, first_entry: int, count: int) -> Slots:
-    """The Shared slots of `count` entries: those of one block of 16 entries go to one consumer.
+    """Return the Shared slots of `count` entries: the 16 entries of a block have one slot, hence one consumer.
 
     The slot is `murmur3_32(block) % 64`, and a block's bytes are two little-endian 64-bit integers: the ledger id and
     the entry id divided by 16.
@@ -147,7 +147,7 @@ def slots_of_entries(ledger: LedgerId, first_entry: int, count: int) -> Slots:
 
 
 def run_lengths(entry_rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Equal neighbours as (how many, value) pairs."""
+    """Return runs of equal neighbours as (number of neighbours, value) pairs."""
     if len(entry_rows) == 0:
         return ()
     if len(entry_rows) <= _FEW_ENTRIES:
@@ -157,7 +157,7 @@ def run_lengths(entry_rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...
 
 
 def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -> list[int]:
-    """Return the ends of rows that may share entries: at each change of slot, or of the second when they are due."""
+    """Return the ends of groups of rows that may share entries: a group has one slot and one second of delivery."""
     changes = np.zeros(max(rows - 1, 0), np.bool_)
     if slots is not None:
         changes |= np.diff(slots) != 0
@@ -168,7 +168,7 @@ def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -
 
 
 def _entry_bounds(sizes: npt.NDArray[np.int64], group_ends: list[int]) -> npt.NDArray[np.int64]:
-    """Return the starts of entries, and the end: as many rows as fit, never over a group's end. One step an entry."""
+    """Return the starts of entries, and the last end: as many rows as fit, never across a group's end."""
     total = np.cumsum(sizes)
     bounds, first, before = [0], 0, 0
     for group_end in group_ends:
@@ -183,7 +183,7 @@ def _entry_bounds(sizes: npt.NDArray[np.int64], group_ends: list[int]) -> npt.ND
 
 
 def _row_bytes(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], int]:
-    """Key, value and property bytes of each row, and the sum of key and value bytes."""
+    """Return the key, value and property bytes of each row, and the sum of all key and value bytes."""
     sizes = _lengths(rows.column("key")) + _lengths(rows.column("value"))
     counted = int(sizes.sum())
     properties = rows.column("properties")

@@ -1,7 +1,7 @@
-"""Rows of broker-written entries that readers do not get as messages: those left out, and those that are errors.
+"""Rows of broker-written entries that readers do not get as messages: rows that are left out, and rows that are errors.
 
-Left out are the broker's own entries (markers) and the places of messages that compaction took out of their batch.
-An entry that is whole only because it was too much work beside others (`work_limits.py`) is split here, on its own. Any
+Left out are the broker's own entries (markers) and the rows that stand for messages that compaction removed from their
+batch. An entry that is whole only because its group was too much work (`work_limits.py`) is split here, by itself. Any
 other whole entry has messages that Spark cannot read: its reader gets an error, because a null value would mean that
 the key was deleted, and a skip would be a loss.
 """
@@ -31,7 +31,7 @@ HIDING_COLUMNS = ("entry_id", "raw")
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry that cannot be taken apart, and why; `entry_id` is that of the column."""
+    """An entry that cannot be split, and the reason; `entry_id` is the value in the column."""
 
     entry_id: int
     reason: str
@@ -40,13 +40,13 @@ class UnreadableEntry:
 def message_rows_of(
     batch: pa.RecordBatch, ledger: LedgerId, on_unreadable: Callable[[UnreadableEntry], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch that are messages, in order, in one or more batches; the last one may be empty.
+    """Yield the rows of a batch that are messages, in order, in one or more batches; the last one may be empty.
 
     Only one whole entry at a time is unpacked in memory.
 
     Args:
-        batch: Columns of the segment schema, `HIDING_COLUMNS` among them.
-        ledger: The ledger of all its rows.
+        batch: Columns of the segment schema, including `HIDING_COLUMNS`.
+        ledger: The ledger of all rows.
         on_unreadable: Called for each entry that must be reported to readers; its exception ends the read.
     """
     raw = batch.column("raw")
@@ -76,12 +76,12 @@ def _between(batch: pa.RecordBatch, is_message: pa.BooleanArray, first: int, end
 
 
 def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] | None:
-    """The messages of an entry in some columns; None if it is whole for another reason than its size."""
-    found = [decoded.batch for decoded in decode_dense_entry(entry)]
-    raw = [batch.column("raw") for batch in found]
+    """Split an entry into rows with the columns of `schema`; None if it is whole for another reason than its size."""
+    batches = [decoded.batch for decoded in decode_dense_entry(entry)]
+    raw = [batch.column("raw") for batch in batches]
     if any(pc.any(pc.greater(pc.binary_length(column), 0)).as_py() for column in raw):
         return None
-    chosen = [batch.filter(column.is_null()).select(schema.names) for batch, column in zip(found, raw, strict=True)]
+    chosen = [batch.filter(column.is_null()).select(schema.names) for batch, column in zip(batches, raw, strict=True)]
     return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in chosen]
 
 
@@ -89,10 +89,10 @@ def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
     """Leave an unreadable entry out of a read, with a line in the log.
 
     Args:
-        message: Its id.
-        topic: Full name.
-        reason: The reason of its `UnreadableEntry`.
-        is_error: Raise instead: the reader allows no losses, and a skipped entry would be one.
+        message: The message's id.
+        topic: The topic's full name.
+        reason: The reason in the `UnreadableEntry`.
+        is_error: True to raise instead: the reader allows no losses, and a skipped entry would be a loss.
 
     Raises:
         UnreadableMessageError: `is_error` is set.
@@ -106,13 +106,13 @@ def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
 
 
 def _reason(entry: bytes) -> str | None:
-    """Return why an entry cannot be split; None for the broker's own, "" if only an attempt can show it."""
-    place = split_entry(entry)
-    if place is None:
+    """Return why an entry cannot be split; None for the broker's own entry, "" if only an attempt can show it."""
+    ranges = split_entry(entry)
+    if ranges is None:
         return "no entry that a producer makes, or fails its checksum"
     metadata = MessageMetadata()
     try:
-        metadata.ParseFromString(entry[place[0] : place[1]])
+        metadata.ParseFromString(entry[ranges[0] : ranges[1]])
     except DecodeError:
         return "without metadata that can be parsed"
     if metadata.HasField("marker_type"):

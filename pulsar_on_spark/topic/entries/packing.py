@@ -19,7 +19,7 @@ SHARED_BATCH_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class SegmentPlaces:
-    """The places of a segment's rows in a file: in some batches, adjacent in each."""
+    """The batches of a file that contain a segment's rows; in each batch, the rows are adjacent."""
 
     _numbers: list[int] = field(default_factory=list)
     _first_rows: list[int] = field(default_factory=list)
@@ -27,7 +27,7 @@ class SegmentPlaces:
     _is_own: bool = True
 
     def add(self, number: int, first_row: int, entries: int, *, is_own: bool) -> None:
-        """Note that the next entries are in this batch; `is_own`: it has no other segment's."""
+        """Record that the next entries are in this batch; `is_own` is True if it has no other segment's rows."""
         if self._numbers and self._numbers[-1] == number:
             self._entries[-1] += entries
             return
@@ -37,7 +37,7 @@ class SegmentPlaces:
         self._entries.append(entries)
 
     def fields(self) -> dict[str, Any]:
-        """`first_batch`, `batch_entries` and `places` of the `SegmentRecord`."""
+        """Return the fields `first_batch`, `batch_entries` and `places` of the `SegmentRecord`."""
         places = () if self._is_own else tuple(zip(self._numbers, self._first_rows, strict=True))
         return {"first_batch": self._numbers[0], "batch_entries": tuple(self._entries), "places": places}
 
@@ -55,7 +55,7 @@ class BatchPacker:
     """Writer of rows in their order, which records the batches of each segment.
 
     Args:
-        write: appends a batch in `SEGMENT_SCHEMA` to the file and returns its number.
+        write: Appends a batch in `SEGMENT_SCHEMA` to the file and returns the batch's number.
     """
 
     def __init__(self, write: Callable[[pa.RecordBatch], int]) -> None:
@@ -66,7 +66,7 @@ class BatchPacker:
         self._held_bytes = 0
 
     def add(self, batch: pa.RecordBatch, runs: Iterable[OwnedRows]) -> None:
-        """Rows of segments, which together are the batch. A segment's entries come in order."""
+        """Add a batch that consists of `runs` of segments' rows. Each segment's entries must be added in order."""
         row = held_from = 0
         for run in runs:
             is_large = run.size_bytes >= SHARED_BATCH_BYTES

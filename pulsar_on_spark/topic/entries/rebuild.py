@@ -1,16 +1,15 @@
-"""Segment rows made into entries again, as a client gets them: with the same ids and the same messages.
+"""Rebuilding entries from segment rows, as a client gets them: with the same ids and the same messages.
 
 * A whole entry is returned unchanged.
-* A received entry is its metadata as received and its payload, whose uncompressed bytes are restored exactly. It is
+* A received entry gets its metadata as received and its payload, whose uncompressed bytes are restored exactly. It is
   compressed again by its former codec, possibly to other bytes.
-* An entry that Spark wrote has no metadata of its own: it becomes a batch (also of one, since its messages have batch
-  indexes) whose metadata is derived from the columns.
-
-* A compacted batch has only some rows left. In the place of each other message it has the one that Pulsar's compaction
-  puts there (`RawBatchConverter`): an empty message marked as compacted out, which clients skip.
+* An entry that Spark wrote has no metadata of its own: it becomes a batch (also a single message, because it has a
+  batch index) whose metadata is derived from the columns.
+* A compacted batch has only some rows left. Each removed message is replaced as by Pulsar's compaction
+  (`RawBatchConverter`): by an empty message marked as compacted out, which clients skip.
 
 A payload is never above `maxMessageSize`, which clients would refuse (Java's `ConsumerImpl.uncompressPayloadIfNeeded`):
-if the codec doesn't compress it enough, another one is used, and the metadata names it.
+if the codec doesn't compress it enough, another codec is used, and the metadata names that one.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ def rebuild_entries(
     max_message_size_bytes: int = MAX_MESSAGE_BYTES,
     compacted: bool = False,
 ) -> Iterator[StoredEntry]:
-    """Make the entries of some rows.
+    """Rebuild the entries of some rows.
 
     Args:
-        rows: In `SEGMENT_SCHEMA`: all rows of each entry, in order, of one ledger.
+        rows: All rows of each entry, in order, of one ledger, in `SEGMENT_SCHEMA`.
         ledger_id: The ledger.
         entry_offset: Added to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
         max_message_size_bytes: The broker's `maxMessageSize`.
-        compacted: Whether messages of batches may be missing.
+        compacted: True if messages of batches may be missing.
 
     Raises:
-        UnbuildableEntryError: rows of an entry are missing, or no codec gets one below the limit.
+        UnbuildableEntryError: rows of an entry are missing, or no codec compresses an entry below the limit.
     """
     if rows.num_rows == 0:
         return
@@ -77,7 +76,8 @@ class _Parts:
         self._ledger_id = ledger_id
         self._entry_offset = entry_offset
         self._limit = limit_bytes
-        # Values that are needed entry by entry leave Arrow at once: one by one, each would cost as much as a message.
+        # Convert the values that are needed for each entry all at once: converted one by one, each would cost as much
+        # as a message.
         self._entry_metadata: list[bytes | None] = rows.column("entry_metadata").to_pylist()
         self._codecs: list[int] = rows.column("codec").fill_null(Codec.NONE).to_pylist()
         self._indexes = rows.column("batch_index").fill_null(-1).to_numpy()
@@ -98,7 +98,7 @@ class _Parts:
         return self._framed
 
     def entry(self, first: int, last: int) -> tuple[bytes, int]:
-        """Return the entry of rows [first, last), and how many messages its batch had; 0 if none was removed."""
+        """Return the entry of rows [first, last), and a bit mask of its remaining messages; 0 if none was removed."""
         if self._is_whole[first]:
             return bytes(self._raw[first].as_py()), 0
         metadata = self._entry_metadata[first]
@@ -106,14 +106,14 @@ class _Parts:
             self._check_complete(first, last, last - first)
             metadata = derived_metadata(self._rows.slice(first, last - first))
             return self._packed(first, metadata, self._batch(first, last)), 0
-        said = MessageMetadata.FromString(metadata)
-        if not said.HasField("num_messages_in_batch"):
+        parsed = MessageMetadata.FromString(metadata)
+        if not parsed.HasField("num_messages_in_batch"):
             return self._packed(first, metadata, self._values.between(first, first + 1)), 0
-        messages = said.num_messages_in_batch
+        messages = parsed.num_messages_in_batch
         if self._compacted and last - first < messages:
             payload = self._compacted_batch(first, last, messages)
-            left = sum(1 << index for index in self._indexes[first:last].tolist())
-            return self._packed(first, metadata + _with_size(payload), payload), left
+            remaining = sum(1 << index for index in self._indexes[first:last].tolist())
+            return self._packed(first, metadata + _with_size(payload), payload), remaining
         self._check_complete(first, last, messages)
         return self._packed(first, metadata, self._batch(first, last)), 0
 
@@ -135,11 +135,11 @@ class _Parts:
         return b"".join((*pieces, _PLACE * (messages - at)))
 
     def _check_complete(self, first: int, last: int, messages: int) -> None:
-        found = self._indexes[first:last]
-        if last - first != messages or not np.array_equal(found, np.arange(messages)):
+        indexes = self._indexes[first:last]
+        if last - first != messages or not np.array_equal(indexes, np.arange(messages)):
             raise UnbuildableEntryError(
                 f"Entry {self._name(first)} has {messages} messages, and there are {last - first} rows with the batch "
-                f"indexes from {int(found[0])} to {int(found[-1])}: read all rows of the entry."
+                f"indexes from {int(indexes[0])} to {int(indexes[-1])}: read all rows of the entry."
             )
 
     def _packed(self, first: int, metadata: bytes, payload: bytes) -> bytes:
@@ -150,9 +150,9 @@ class _Parts:
                 f"Entry {self._name(first)} has {len(payload)} bytes, and no codec gets it to maxMessageSize "
                 f"({self._limit}): raise maxMessageSize, or read it with Spark."
             )
-        taken, content = packed
-        if taken != codec:
-            metadata += MessageMetadata(compression=taken).SerializePartialToString() + _with_size(payload)
+        used_codec, content = packed
+        if used_codec != codec:
+            metadata += MessageMetadata(compression=used_codec).SerializePartialToString() + _with_size(payload)
         return join_entry(metadata, content)
 
     def _name(self, row: int) -> str:
@@ -160,7 +160,7 @@ class _Parts:
 
 
 def derived_metadata(rows: pa.RecordBatch) -> bytes:
-    """The metadata of an entry that Spark wrote, as the Java client's `BatchMessageContainerImpl` fills it.
+    """Derive the metadata of an entry that Spark wrote, as the Java client's `BatchMessageContainerImpl` fills it.
 
     Args:
         rows: All rows of the entry.
@@ -181,7 +181,7 @@ def derived_metadata(rows: pa.RecordBatch) -> bytes:
     if key is not None:
         metadata.partition_key = key.decode()
         metadata.partition_key_b64_encoded = bool(head.column("key_b64")[0].as_py())
-    # An entry is delivered as a whole: no message of it before its time.
+    # An entry is delivered as a whole, so its last delivery time counts: no message is delivered before its time.
     deliver_at = pc.max(rows.column("deliver_at_time").view(pa.int64())).as_py()
     if deliver_at is not None:
         metadata.deliver_at_time = deliver_at
@@ -189,7 +189,7 @@ def derived_metadata(rows: pa.RecordBatch) -> bytes:
 
 
 def _with_size(payload: bytes) -> bytes:
-    """Return the addition to an entry's metadata for a payload of another size: of a repeated field the last counts."""
+    """Return the bytes to append to an entry's metadata if the payload's size has changed: the last value counts."""
     return MessageMetadata(uncompressed_size=len(payload)).SerializePartialToString()
 
 
@@ -203,12 +203,12 @@ class _Slices:
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
     def between(self, first: int, last: int) -> bytes:
-        """Return what rows [first, last) have together."""
+        """Return the concatenated bytes of rows [first, last)."""
         return bytes(self._data[self._ends[first] : self._ends[last]])
 
 
 def _derived_rows(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """The rows that Spark wrote: messages of batches, without metadata of their own."""
+    """Flag the rows that Spark wrote: messages of batches without stored metadata."""
     unnamed = pc.and_(rows.column("message_metadata").is_null(), rows.column("raw").is_null())
     return pc.and_(unnamed, rows.column("batch_index").is_valid())
 
@@ -253,7 +253,7 @@ def _single_metadata(rows: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _sizes(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The length of each row as four big-endian bytes."""
+    """Return the length of each row as four big-endian bytes."""
     lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(">u4")
     offsets = np.arange(0, 4 * len(lengths) + 1, 4, dtype=np.int32)
     return pa.BinaryArray.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(lengths)])

@@ -9,7 +9,7 @@ from pulsar_on_spark.metadata.records import SegmentRecord
 
 
 class RowCount:
-    """The number of a segment's rows before an entry."""
+    """Counter of a segment's rows before an entry."""
 
     def __init__(self, segment: SegmentRecord) -> None:
         self._first = segment.first_entry
@@ -19,7 +19,7 @@ class RowCount:
         self._ends = list(accumulate((entries * rows for entries, rows in runs), initial=0))
 
     def until(self, entry: int) -> int:
-        """Rows of the entries before this one."""
+        """Return the number of rows of all entries before this one."""
         at = entry - self._first
         run = min(bisect_right(self._entries, at), len(self._rows)) - 1
         return self._ends[run] + (at - self._entries[run]) * self._rows[run]

@@ -1,4 +1,4 @@
-"""Entries as Pulsar's producers send them, taken apart into segment rows: one row a message.
+"""Splitting entries, as Pulsar's producers send them, into segment rows: one row for each message.
 
 Three kinds of entry, distinguished by their metadata:
 
@@ -8,11 +8,11 @@ Three kinds of entry, distinguished by their metadata:
   encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, too much work
   (`work_limits.py`), or inconsistent in any way.
 
-The first row of an entry has `entry_metadata` as received, also of a whole one if it has any, so that readers can find
-out why it is whole. Nothing is lost and nothing raises: `rebuild.py` restores the entry from its rows.
+The first row of an entry has `entry_metadata` as received, also in a whole entry if it has metadata, so that readers
+can find out why it is whole. No bytes are lost and no entry is an error: `rebuild.py` restores the entry from its rows.
 
-**Rows that are not messages for readers** are those whose `raw` is not null: whole entries, and the places of messages
-that compaction removed from a batch (`raw` is empty there; their `message_metadata` keeps them in place).
+**Rows that are not messages for readers** are those whose `raw` is not null: whole entries, and rows that stand for
+messages that compaction removed from a batch (with an empty `raw`, and `message_metadata` to rebuild the batch).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UTC_MS = pa.timestamp("ms", "UTC")
 
 
 class StoredEntry(NamedTuple):
-    """An entry with the bytes as received; or as compaction left it, with the bits of its messages that are left."""
+    """An entry with its bytes as received, or as compaction left it, with a bit mask of its remaining messages."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -57,9 +57,9 @@ class DecodedEntries:
     """Whole entries as rows.
 
     Attributes:
-        batch: In `SEGMENT_SCHEMA`, rows in the order of the entries.
-        entry_rows: Rows of each entry.
-        row_bytes: Key, value and raw bytes of each row.
+        batch: The rows in `SEGMENT_SCHEMA`, in the order of the entries.
+        entry_rows: The number of rows of each entry.
+        row_bytes: The key, value and raw bytes of each row.
     """
 
     batch: pa.RecordBatch
@@ -73,13 +73,13 @@ def decode_entries(
     max_message_size_bytes: int = MAX_MESSAGE_BYTES,
     target_bytes: int = RECORD_BATCH_BYTES,
 ) -> Iterator[DecodedEntries]:
-    """Take entries apart that come one by one (see `decode_groups`).
+    """Split entries that arrive one by one (see `decode_groups`).
 
     Args:
-        entries: In the order in which their rows shall come.
+        entries: The entries, in the order of the wanted rows.
         max_message_size_bytes: The broker's `maxMessageSize`. An entry that could not be compressed again to this size
-            stays whole, so that every entry can be handed out again.
-        target_bytes: Uncompressed bytes of a batch, about; a single entry may have more.
+            stays whole, so that every entry can be delivered again.
+        target_bytes: The approximate uncompressed bytes of a batch; a single entry may have more.
     """
     return decode_groups(
         _groups(entries, target_bytes), max_message_size_bytes=max_message_size_bytes, target_bytes=target_bytes
@@ -87,9 +87,9 @@ def decode_entries(
 
 
 def decode_dense_entry(entry: StoredEntry) -> Iterator[DecodedEntries]:
-    """Take one entry apart that may be whole in a segment because its group was too much work.
+    """Split one entry that may be whole in a segment because its group was too much work.
 
-    Not for written entries: the entry may be too large to be compressed again.
+    For reading only: entries that are written must also be small enough to be compressed again.
     """
     yield from _Group(_in_columns([entry]), None).decode(RECORD_BATCH_BYTES)
 
@@ -100,10 +100,10 @@ def decode_groups(
     max_message_size_bytes: int = MAX_MESSAGE_BYTES,
     target_bytes: int = RECORD_BATCH_BYTES,
 ) -> Iterator[DecodedEntries]:
-    """Take entries apart, in record batches of whole entries of one group.
+    """Split entries into record batches, each of whole entries of one group.
 
     Args:
-        groups: Entries that are looked at together: metadata is read in columns, so a few at a time would be slow.
+        groups: Groups of entries; the metadata of a group is read in columns, so small groups are slow.
         max_message_size_bytes: As for `decode_entries`.
         target_bytes: As for `decode_entries`.
     """
@@ -137,15 +137,15 @@ class _Group:
 
     Args:
         entries: The entries.
-        max_message_size_bytes: As for `decode_entries`; None for rows that are only read, which no group is too much
-            work for.
+        max_message_size_bytes: As for `decode_entries`; None for rows that are only read: then the limit of a group's
+            work does not apply, and entries need not be compressed again.
     """
 
     def __init__(self, entries: StoredEntries, max_message_size_bytes: int | None) -> None:
         self.data, bounds = entries.data, entries.bounds
         self.starts, self.ends = bounds[:-1], bounds[1:]
         split = split_entries(self.data, bounds)
-        # After the entries' metadata comes an empty one, the source of missing fields.
+        # An empty metadata row follows those of the entries, as the source of missing fields.
         metadata = pick_ranges(self.data, split.metadata_at, split.payload_at)
         self.metadata = pa.concat_arrays([metadata, pa.array([b""], pa.binary())])
         self.walked = walked = columns.walk_metadata(self.metadata, ENTRY)
@@ -161,7 +161,7 @@ class _Group:
         self._in_batch = walked.present(columns.NUM_MESSAGES_IN_BATCH)[:-1]
         self._messages = walked.values(columns.NUM_MESSAGES_IN_BATCH)[:-1]
         self._sizes = walked.values(columns.UNCOMPRESSED_SIZE)[:-1]
-        # A tombstone with a payload is no message that rows can hold.
+        # Rows cannot represent a tombstone with a payload.
         is_tombstone = self.named.null_value[:-1] & ~self._in_batch
         self._whole |= is_tombstone & (self._codecs == Codec.NONE) & (self._payload_at < self.ends)
         self._tombstones = is_tombstone
@@ -191,7 +191,7 @@ class _Group:
         )
 
     def decode(self, target_bytes: int) -> Iterator[DecodedEntries]:
-        """The entries in batches."""
+        """Yield the entries in batches."""
         first = 0
         while first < len(self.ends):
             rows = self._take_apart(first, target_bytes)
@@ -199,14 +199,14 @@ class _Group:
             named = columns.message_columns(walked)
             bad = _bad_entries(rows, walked, named)
             if len(bad):
-                # Rare, so the simple way: what turns out not to be messages stays whole in another run.
+                # This is rare, so the entries with bad messages just stay whole in a second attempt.
                 self._whole[first + bad] = True
                 continue
             yield _RowColumns(self, first, rows, walked, named).decoded()
             first += len(rows.counts)
 
     def _take_apart(self, first: int, target_bytes: int) -> MessageRows:
-        """Entries from `first` on, until they have about `target_bytes`."""
+        """Split the entries from `first` on, up to about `target_bytes`."""
         end = self._end_of_batch(first, target_bytes)
         whole, messages = self._whole[first:end], np.zeros(end - first, np.int64)
         starts, ends = self._payload_at[first:end], self.ends[first:end]
@@ -230,7 +230,7 @@ class _Group:
         return message_rows(data, starts, ends, messages, whole, batch_bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """Return the number after the entries that have `target_bytes`, or one more; claimed sizes may be wrong."""
+        """Return the end of the entries from `first` on that have about `target_bytes`; claimed sizes may be wrong."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
         sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
@@ -239,7 +239,7 @@ class _Group:
     def _joined(
         self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, bytes]
     ) -> tuple[Bytes, Int64s, Int64s]:
-        """The payloads in one buffer, where some were compressed."""
+        """Copy the payloads, some of which were compressed, into one buffer; returns it with their starts and ends."""
         data = self.data.data
         pieces = [
             b"" if is_whole else payloads[index] if index in payloads else data[start:end]
@@ -251,7 +251,7 @@ class _Group:
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
     def _opened(self, index: int) -> tuple[bytes, list[int]] | None:
-        """Return a batch's or compressed entry's payload, and a batch's bounds; None if rows can't hold it."""
+        """Return the payload of a batch or compressed entry, and a batch's bounds; None if rows can't represent it."""
         payload = self._payload(index)
         if payload is None:
             return None
@@ -261,19 +261,19 @@ class _Group:
         return None if bounds is None else (payload, bounds)
 
     def _payload(self, index: int) -> bytes | None:
-        """Return the payload uncompressed; None if it is not as claimed, or could not be compressed again."""
+        """Return the uncompressed payload; None if its size is not as claimed, or it could not be compressed again."""
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:
             return packed.tobytes()
         payload = decompress(codec, packed.data, int(self._sizes[index]))
         if payload is None or self._limit is None or len(payload) <= self._limit:
             return payload
-        # A codec's best level could do more, and takes half a minute for 64 MiB.
+        # The codec's best level might compress enough, but it takes half a minute for 64 MiB.
         return payload if len(compress(Codec(codec), payload)) <= self._limit else None
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:
-    """The entries with a message that rows can't hold: its metadata is none, or it is a tombstone with a payload."""
+    """Return the entries with a bad message: its metadata is invalid, or it is a tombstone with a payload."""
     sizes = rows.payload_sizes[rows.in_batch]
     bad = ~walked.valid | (walked.values(columns.PAYLOAD_SIZE) != sizes) | (named.null_value & (sizes > 0))
     return np.unique(rows.entry[rows.in_batch][bad])
@@ -293,11 +293,11 @@ class _RowColumns:
         self._first = first
         self._whole_row = np.zeros(len(rows.entry), np.bool_)
         self._whole_row[rows.first_rows()[rows.whole]] = True
-        # Nothing is known of an entry with invalid metadata.
+        # The fields of an entry with invalid metadata are unknown.
         self._unknown = ~group.walked.valid[self._entry]
 
     def decoded(self) -> DecodedEntries:
-        """Return the batch, and its number of messages."""
+        """Build the batch, with the rows of each entry and the bytes of each row."""
         rows = self._rows
         named = self._message_columns()
         value = rows.payloads(~(named.null_value | self._whole_row))
@@ -318,23 +318,23 @@ class _RowColumns:
         return DecodedEntries(batch, rows.counts, _lengths(named.key) + _lengths(value) + _lengths(raw))
 
     def _of_entries(self, named: MessageColumns) -> dict[str, pa.Array]:
-        """Return the columns that the rows of an entry share, or take from it if they have no value of their own."""
+        """Return the columns that the rows of an entry share, or take from the entry if they have no own value."""
         group, entry = self._group, self._entry
         walked = group.walked
         on_first_row = np.zeros(len(entry), np.bool_)
         on_first_row[self._rows.first_rows()] = True
-        known = pa.array(entry, mask=self._unknown)
+        entry_indices = pa.array(entry, mask=self._unknown)
         deliver_at = walked.values(columns.DELIVER_AT_TIME)[entry]
         immediate = self._unknown | ~walked.present(columns.DELIVER_AT_TIME)[entry]
         return {
             "ledger_id": group.ledger_ids.take(pa.array(entry)),
             "entry_id": group.entry_ids.take(pa.array(entry)),
             "publish_time": pa.array(walked.values(columns.PUBLISH_TIME)[entry], mask=self._unknown).view(_UTC_MS),
-            "event_time": pc.coalesce(named.event_time, group.named.event_time.take(known)).view(_UTC_MS),
+            "event_time": pc.coalesce(named.event_time, group.named.event_time.take(entry_indices)).view(_UTC_MS),
             "deliver_at_time": pa.array(deliver_at, mask=immediate).view(_UTC_MS),
-            "producer_name": group.producer_names.take(known),
-            "sequence_id": pc.coalesce(named.sequence_id, group.named.sequence_id.take(known)),
-            "schema_version": group.schema_versions.take(known),
+            "producer_name": group.producer_names.take(entry_indices),
+            "sequence_id": pc.coalesce(named.sequence_id, group.named.sequence_id.take(entry_indices)),
+            "schema_version": group.schema_versions.take(entry_indices),
             "codec": pa.array(walked.values(columns.COMPRESSION)[entry].astype(np.int8), mask=self._unknown),
             "entry_metadata": group.metadata.take(pa.array(entry, mask=self._unknown | ~on_first_row)),
         }
@@ -344,7 +344,7 @@ class _RowColumns:
         in_batch = self._rows.in_batch
         if in_batch.all():
             return self._named
-        # After the entries' rows comes an empty one, for entries with invalid metadata.
+        # An empty row follows those of the entries, for entries with invalid metadata.
         of_entries = self._group.named
         source = np.where(self._unknown, of_entries.count - 1, self._entry)
         source[in_batch] = of_entries.count + np.arange(self._named.count)
@@ -366,14 +366,14 @@ class _RowColumns:
         if not len(rows.whole) and not compacted.any():
             return pa.nulls(len(self._entry), pa.binary())
         entries = self._first + rows.whole
-        kept = pick_ranges(self._group.data, self._group.starts[entries], self._group.ends[entries])
-        source = np.full(len(self._entry), len(kept))
-        source[self._whole_row] = np.arange(len(kept))
-        with_empty = pa.concat_arrays([kept, pa.array([b""], pa.binary())])
+        raw = pick_ranges(self._group.data, self._group.starts[entries], self._group.ends[entries])
+        source = np.full(len(self._entry), len(raw))
+        source[self._whole_row] = np.arange(len(raw))
+        with_empty = pa.concat_arrays([raw, pa.array([b""], pa.binary())])
         return with_empty.take(pa.array(source, mask=~(self._whole_row | compacted)))
 
 
 def _lengths(column: pa.BinaryArray) -> Int64s:
-    """Return the bytes of each row; 0 for null."""
+    """Return the number of bytes of each row; 0 for null."""
     lengths: Int64s = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
     return lengths

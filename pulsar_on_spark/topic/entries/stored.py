@@ -1,4 +1,4 @@
-"""Stored entries in columns, and where in each its metadata and its payload are: numpy looks at all of them at once."""
+"""Stored entries in columns, and the offsets of metadata and payload in each, computed by numpy for all at once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StoredEntries:
     """Entries as received.
 
     Attributes:
-        ledger_ids: Of each entry.
-        entry_ids: Of each entry.
-        payloads: Their bytes, without nulls.
+        ledger_ids: The ledger id of each entry.
+        entry_ids: The entry id of each entry.
+        payloads: The bytes of each entry, without nulls.
     """
 
     ledger_ids: Int64s
@@ -37,13 +37,13 @@ class StoredEntries:
 
     @cached_property
     def data(self) -> Bytes:
-        """The bytes that `bounds` points into."""
+        """The concatenated bytes of the entries, for the offsets in `bounds`."""
         data = self.payloads.buffers()[2]
         return np.frombuffer(data or b"", np.uint8)
 
     @cached_property
     def bounds(self) -> Int64s:
-        """The starts of the entries, and the end of the last one."""
+        """The starts of the entries in `data`, and the end of the last one."""
         count = len(self.payloads)
         if count == 0:
             return np.zeros(1, np.int64)
@@ -52,7 +52,7 @@ class StoredEntries:
 
 
 class SplitEntries(NamedTuple):
-    """The starts of metadata and payload of entries in the data; both at the entry's start for a malformed one."""
+    """The starts of metadata and payload of each entry; both are the entry's start if it is malformed."""
 
     metadata_at: Int64s
     payload_at: Int64s
@@ -60,7 +60,7 @@ class SplitEntries(NamedTuple):
 
 
 def split_entries(data: Bytes, bounds: Int64s) -> SplitEntries:
-    """The parts of contiguous entries, as `entry_frame.split_entry` finds them in each."""
+    """Find the parts of contiguous entries, as `entry_frame.split_entry` does for a single entry."""
     starts, ends = bounds[:-1], bounds[1:]
     if len(data) == 0:
         return SplitEntries(starts, starts, np.zeros(len(starts), np.bool_))
@@ -68,14 +68,14 @@ def split_entries(data: Bytes, bounds: Int64s) -> SplitEntries:
     at_most = len(data) - 1
 
     def number(at: Int64s) -> Int64s:
-        found = np.zeros(len(at), np.int64)
-        for place in range(_SIZE_BYTES):
-            found = found << 8 | data[np.minimum(at + place, at_most)]
-        return found
+        value = np.zeros(len(at), np.int64)
+        for index in range(_SIZE_BYTES):
+            value = value << 8 | data[np.minimum(at + index, at_most)]
+        return value
 
     is_checked = ends - starts >= len(CHECKSUM_MAGIC)
-    for place, byte in enumerate(CHECKSUM_MAGIC):
-        is_checked &= data[np.minimum(starts + place, at_most)] == byte
+    for index, byte in enumerate(CHECKSUM_MAGIC):
+        is_checked &= data[np.minimum(starts + index, at_most)] == byte
     covered_at = starts + np.where(is_checked, _CHECKSUM_BYTES, 0)
     metadata_at = covered_at + _SIZE_BYTES
     payload_at = metadata_at + number(covered_at)

@@ -1,13 +1,13 @@
-"""The limits of unpacking entries into rows: above them entries stay whole, as a few bytes can expand to any size.
+"""The limits of splitting entries into rows: entries above them stay whole, because a few bytes can expand to any size.
 
 | limit | entries above it |
 |---|---|
-| `MAX_MESSAGES_IN_ENTRY`, `MAX_UNCOMPRESSED_BYTES` | stay whole wherever they are read |
-| `GROUP_DENSE_BYTES` of a group's dense entries | stay whole in segments; readers take them apart one by one |
+| `MAX_MESSAGES_IN_ENTRY`, `MAX_UNCOMPRESSED_BYTES` | stay whole for all readers |
+| `GROUP_DENSE_BYTES` of a group's dense entries | stay whole in segments; readers split them one by one |
 
-An entry is *dense* where its rows take more than `DENSE_TIMES` the bytes that are stored of it. Batches that clients
-make are dense where their messages repeat each other. Without the second limit a producer that sends 10 MB a second
-of dense entries would cost a sealing process minutes a second, and all topics wait for that process.
+An entry is *dense* if its rows take more than `DENSE_TIMES` its stored bytes. Batches of clients are dense if their
+messages repeat each other. Without the second limit, a producer that sends 10 MB of dense entries a second would cost a
+sealing process minutes of work for each second, and all topics wait for that process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP_DENSE_BYTES: Final = 32 << 20
 
 
 def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:
-    """True for entries that no reader takes apart.
+    """Flag the entries that no reader splits.
 
     Args:
         messages: The number of messages that each entry's metadata claims; any number.
@@ -38,12 +38,12 @@ def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:
 
 
 def above_group_budget(messages: Int64s, uncompressed_bytes: Int64s, stored_bytes: Int64s) -> Bools:
-    """True for the dense entries of a group that are beyond what the group may cost.
+    """Flag the dense entries of a group that exceed the group's budget of work.
 
     Args:
-        messages: Messages of each entry that may be unpacked, 0 for the others.
-        uncompressed_bytes: Uncompressed size of each payload; 0 for the others, and if it is not compressed.
-        stored_bytes: Size of each payload as received.
+        messages: The number of messages of each entry that may be split; 0 for other entries.
+        uncompressed_bytes: The uncompressed size of each payload; 0 for other entries and uncompressed payloads.
+        stored_bytes: The size of each payload as received.
     """
     work = uncompressed_bytes + ROW_BYTES * messages
     is_dense = work > DENSE_TIMES * np.maximum(stored_bytes, 1)

@@ -1,10 +1,10 @@
-"""Avro schemas against each other: whether a reader can read all that a writer may have written. Pure.
+"""Comparison of two Avro schemas: can a reader's schema read all values of a writer's? Pure.
 
 The rules are those of "Schema Resolution" in Avro's specification 1.12, as Pulsar's brokers apply them through Avro's
-`ValidateCanRead` and its `Resolver`: a writer's union needs every branch readable, even if the data never has it, and
-records are matched by their fields, whatever their names; only if a reader's union has a record of exactly that name,
-that branch is taken. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own checker,
-decimals must agree in precision and scale: they would be read as other numbers.
+`ValidateCanRead` and its `Resolver`: every branch of a writer's union must be readable, even if no value has it, and
+records are matched by their fields, whatever their names; but if a reader's union has a record of exactly the writer's
+name, that branch is used. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own
+checker, decimals must agree in precision and scale, because they would be read as other numbers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class AvroSchema:
     """A parsed schema.
 
     Attributes:
-        canonical: The schema with full names and without remarks: equal for schemas that mean the same.
-        named: The records, enums and fixed types in it, by full name.
+        canonical: The schema with full names and without documentation: equal for schemas with equal meaning.
+        named: The records, enums and fixed types in the schema, by full name.
     """
 
     canonical: Json
@@ -53,16 +53,16 @@ class AvroSchema:
 
 
 def parse_avro(text: str) -> AvroSchema:
-    """Parse the JSON text of any Avro schema: about a millisecond for each KiB; the last ones are remembered.
+    """Parse the JSON text of any Avro schema; the latest results are cached. It takes about a millisecond per KiB.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the text is not an Avro schema.
     """
     return (_parse_short if len(text) <= SHORT_LETTERS else _parse_long)(text)
 
 
 def _parse(text: str) -> AvroSchema:
-    # Opening a root need not wait for a parser.
+    # Imported here, so that opening a root need not wait for the parser.
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -70,7 +70,7 @@ def _parse(text: str) -> AvroSchema:
         named: dict[str, dict[str, Json]] = {}
         parsed = fastavro.parse_schema(cast("Schema", json.loads(text)), named_schemas=named)
         canonical = _canonical(cast(Json, parsed), 0)
-        return AvroSchema(canonical, {name: _canonical(each, 0) for name, each in named.items()})
+        return AvroSchema(canonical, {name: _canonical(definition, 0) for name, definition in named.items()})
     except (ValueError, TypeError, KeyError, RecursionError, SchemaParseException, UnknownType) as error:
         raise InvalidArgumentError(
             f"The schema is not the JSON text of an Avro schema ({error}): correct it."
@@ -83,7 +83,7 @@ _parse_long = lru_cache(maxsize=4)(_parse)
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema) -> list[str]:
-    """Return the reasons why `reader` cannot read data of `writer`, a clause for each place; empty if it can."""
+    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can."""
     return list(dict.fromkeys(_Resolution(writer, reader).problems(writer.canonical, reader.canonical, "")))
 
 
@@ -94,20 +94,20 @@ def _canonical(schema: Json, depth: int) -> Json:
         return [_canonical(branch, depth + 1) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {
+    cleaned = {
         name: _canonical(part, depth + 1) if name in ("type", "items", "values", "fields") else part
         for name, part in schema.items()
         if name not in _REMARKS and (name, part) != ("order", "ascending")
     }
-    if kept.get("type") in ("record", "error"):
-        fields = [field["name"] for field in _fields_of(kept)]
+    if cleaned.get("type") in ("record", "error"):
+        fields = [field["name"] for field in _fields_of(cleaned)]
         if len(fields) != len(set(fields)):
-            raise ValueError(f"record {kept.get('name')} has a field twice")
-    return kept["type"] if list(kept) == ["type"] else kept
+            raise ValueError(f"record {cleaned.get('name')} has a field twice")
+    return cleaned["type"] if list(cleaned) == ["type"] else cleaned
 
 
 class _Resolution:
-    """A comparison; pairs of records that are being compared count as readable where they meet again."""
+    """A comparison of two schemas; a pair of records that is being compared counts as readable if it occurs again."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
         self._writer = writer.named
@@ -125,19 +125,21 @@ class _Resolution:
             yield from self._one(writer, reader, place)
 
     def _in_union(self, writer: Json, branches: list[Json], place: str) -> Iterator[str]:
-        namesake = next((each for each in branches if _is_namesake(writer, _resolved(each, self._reader))), None)
+        namesake = next(
+            (branch_ for branch_ in branches if _is_namesake(writer, _resolved(branch_, self._reader))), None
+        )
         if namesake is not None:
             yield from self.problems(writer, namesake, place)
             return
         alike: list[str] = []
         for branch in branches:
             before = set(self._seen)
-            found = list(self.problems(writer, branch, place))
-            if not found:
+            problems = list(self.problems(writer, branch, place))
+            if not problems:
                 return
             self._seen = before
             if _kind(_resolved(branch, self._reader)) == _kind(writer):
-                alike = found
+                alike = problems
         shown = ", ".join(_name(_resolved(branch, self._reader)) for branch in branches)
         yield from alike or [f"{_at(place)} is {_name(writer)}, and the union [{shown}] has no such branch"]
 
@@ -179,7 +181,7 @@ class _Resolution:
         written = {str(field["name"]): field for field in _fields_of(writer)}
         for field in _fields_of(reader):
             name = str(field["name"])
-            source = next((each for each in (name, *_aliases(field)) if each in written), None)
+            source = next((candidate for candidate in (name, *_aliases(field)) if candidate in written), None)
             if source is not None:
                 yield from self.problems(written[source]["type"], field["type"], f"{place}.{name}".lstrip("."))
             elif "default" not in field:
@@ -187,7 +189,7 @@ class _Resolution:
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
-    """Return the type for a name, or a type without its remarks."""
+    """Return the type for a name, or a type without its documentation."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return named[schema]
     if isinstance(schema, dict) and not isinstance(schema["type"], str):
@@ -196,7 +198,7 @@ def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
 
 
 def _kind(schema: Json) -> str:
-    """The type's name; an error is a record."""
+    """Return the type's name; an error type is a record."""
     kind = str(schema["type"] if isinstance(schema, dict) else schema)
     return "record" if kind == "error" else kind
 
@@ -211,7 +213,7 @@ def _at(place: str) -> str:
 
 
 def _is_namesake(writer: Json, reader: Json) -> bool:
-    """Two records of one full name."""
+    """Return True if both are records with the same full name."""
     return (
         isinstance(writer, dict)
         and isinstance(reader, dict)
@@ -221,11 +223,11 @@ def _is_namesake(writer: Json, reader: Json) -> bool:
 
 
 def _is_same_name(writer: dict[str, Json], reader: dict[str, Json]) -> bool:
-    """Names without their namespaces count; the reader's aliases are full names, or within its own namespace."""
-    full, own = str(writer["name"]), str(reader["name"])
-    space = own.rpartition(".")[0]
+    """Compare names without namespaces, or the writer's full name with the reader's aliases."""
+    full, reader_name = str(writer["name"]), str(reader["name"])
+    space = reader_name.rpartition(".")[0]
     aliases = [alias if "." in alias or not space else f"{space}.{alias}" for alias in _aliases(reader)]
-    return full.rpartition(".")[2] == own.rpartition(".")[2] or full in aliases
+    return full.rpartition(".")[2] == reader_name.rpartition(".")[2] or full in aliases
 
 
 def _aliases(part: dict[str, Json]) -> list[str]:

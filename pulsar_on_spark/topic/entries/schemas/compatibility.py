@@ -2,15 +2,15 @@
 
 | strategy | a new schema | compared with |
 |---|---|---|
-| BACKWARD | can read what the old one wrote | the latest version |
-| FORWARD | writes what the old one can read | the latest version |
+| BACKWARD | can read values of the old one | the latest version |
+| FORWARD | writes values that the old one can read | the latest version |
 | FULL | both | the latest version |
 | ..._TRANSITIVE | the same | every version |
 | ALWAYS_COMPATIBLE | may follow, also of another type | nothing |
 | ALWAYS_INCOMPATIBLE | may not follow | - |
 
-Schemas of Avro's kind are resolved by Avro's rules. A KEY_VALUE schema is compatible if its key and its value are, one
-of PROTOBUF_NATIVE if its root message has the same name; of all other types there is one schema only.
+Schemas based on Avro are compared by Avro's rules. A KEY_VALUE schema is compatible if its key and its value are, a
+PROTOBUF_NATIVE schema if its root message has the same name. Each other type has only one schema.
 """
 
 from __future__ import annotations
@@ -42,44 +42,44 @@ class Strategy(Enum):
 
     @classmethod
     def parse(cls, name: str) -> Strategy:
-        """A strategy by its name.
+        """Return a strategy by its name.
 
         Raises:
-            InvalidArgumentError: there is none of that name.
+            InvalidArgumentError: there is no strategy of that name.
         """
         try:
             return cls(name.upper())
         except ValueError as error:
-            names = ", ".join(each.value for each in cls)
+            names = ", ".join(strategy.value for strategy in cls)
             raise InvalidArgumentError(f"Schema compatibility strategy {name!r} is not known: give {names}.") from error
 
     @property
     def is_transitive(self) -> bool:
-        """True if every version counts, not the latest only."""
+        """True if the new schema is compared with every version, not just with the latest."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def reads_old(self) -> bool:
-        """True if the new schema must read what older ones wrote."""
+        """True if the new schema must read values of older schemas."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def is_read_by_old(self) -> bool:
-        """True if older schemas must read what the new one writes."""
+        """True if older schemas must read values of the new schema."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 
 def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
-    """Refuse a new schema that may not follow the versions that there are.
+    """Refuse a new schema that may not follow the existing versions.
 
     Args:
         topic: The topic's name, for the error.
-        new: A well-formed schema that is none of them.
-        versions: By version number, in order.
+        new: A well-formed schema that differs from all versions.
+        versions: The schemas by version number, in order.
         strategy: The required compatibility.
 
     Raises:
-        IncompatibleSchemaError: it may not; the error names the differing fields, the version, and the direction.
+        IncompatibleSchemaError: it may not follow; the error names the differing fields, version and direction.
     """
     if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
         return
@@ -97,16 +97,18 @@ def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, Topic
     Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, else the latest one.
 
     Raises:
-        IncompatibleSchemaError: it cannot; the error names the differing fields.
+        IncompatibleSchemaError: it cannot read them; the error names the differing fields.
     """
-    if strategy is not Strategy.ALWAYS_COMPATIBLE and not any(reader.is_same_as(each) for each in versions.values()):
+    if strategy is not Strategy.ALWAYS_COMPATIBLE and not any(
+        reader.is_same_as(schema) for schema in versions.values()
+    ):
         transitive = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
-        asked = Strategy.BACKWARD_TRANSITIVE if transitive else Strategy.BACKWARD
-        _check(topic, reader, versions, asked, reads_old=True, is_read_by_old=False)
+        required = Strategy.BACKWARD_TRANSITIVE if transitive else Strategy.BACKWARD
+        _check(topic, reader, versions, required, reads_old=True, is_read_by_old=False)
 
 
 def differences(writer: TopicSchema, reader: TopicSchema) -> list[str]:
-    """Return the reasons why `reader` cannot read data of `writer`, a clause for each place; empty if it can."""
+    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can."""
     if writer.type != reader.type:
         return [f"its type is {writer.type}, not {reader.type}"]
     if writer.type in AVRO_BASED:
@@ -115,7 +117,7 @@ def differences(writer: TopicSchema, reader: TopicSchema) -> list[str]:
         parts = zip(("key", "value"), writer.key_and_value(), reader.key_and_value(), strict=True)
         return [f"in the {part}, {text}" for part, old, new in parts for text in differences(old, new)]
     if writer.type == "PROTOBUF_NATIVE":
-        names = [_root_message(each) for each in (writer, reader)]
+        names = [_root_message(schema) for schema in (writer, reader)]
         return [] if names[0] == names[1] else [f"its root message is {names[0]}, not {names[1]}"]
     return [] if writer.data == reader.data else [f"schemas of type {writer.type} cannot change"]
 
@@ -133,15 +135,15 @@ def _check(
         old = versions[number]
         backward = differences(old, new) if reads_old else []
         forward = differences(new, old) if is_read_by_old else []
-        for direction, found in (
+        for direction, problems in (
             (f"what version {number} wrote cannot be read with it", backward),
             (f"version {number} cannot read what it writes", forward),
         ):
-            if found:
-                more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            if problems:
+                more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
                 raise IncompatibleSchemaError(
                     f"The schema is not compatible with topic {topic} ({strategy.value}), {direction}: "
-                    f"{'; '.join(found[:_SHOWN])}{more}."
+                    f"{'; '.join(problems[:_SHOWN])}{more}."
                 )
 
 

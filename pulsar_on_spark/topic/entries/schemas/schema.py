@@ -1,4 +1,4 @@
-"""A schema in Pulsar's form: a type, a text and properties; when two are the same, and whether one is well formed."""
+"""A schema in Pulsar's form: a type, a text and properties; the check of its form, and the test of equality."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPARK_TYPES: Final = ("JSON", "AVRO")
 
 
 class SchemaOwner(NamedTuple):
-    """The topic that versions are of, by its full name, and what they are found by."""
+    """The owner of schema versions: the topic's full name, and the id under which its versions are stored."""
 
     name: str
     topic_id: str
@@ -39,10 +39,10 @@ class TopicSchema:
     """The schema of a topic's values.
 
     Attributes:
-        type: One of SCHEMA_TYPES: how values are encoded.
-        data: An Avro schema for AVRO_BASED; for KEY_VALUE the JSON text {"key": data, "value": data}, as Pulsar's REST
-            has it; "" for types that need none.
-        properties: The client's remarks. Those of KEY_VALUE have the types of key and value.
+        type: The encoding of values, one of SCHEMA_TYPES.
+        data: An Avro schema for AVRO_BASED; for KEY_VALUE the JSON text {"key": data, "value": data}, as in Pulsar's
+            REST API; "" for types without a text.
+        properties: Properties that the client set. Those of KEY_VALUE include the types of key and value.
     """
 
     type: str
@@ -51,11 +51,11 @@ class TopicSchema:
 
     @classmethod
     def parse(cls, type_: str, data: str | SparkSchema) -> TopicSchema:
-        """Check a schema that is declared for Spark, which needs columns.
+        """Make a schema that is declared for Spark, which needs columns.
 
         Args:
-            type_: How values are encoded, JSON or AVRO.
-            data: DDL, a `StructType`, the JSON of one, or an Avro record schema.
+            type_: The encoding of values, JSON or AVRO.
+            data: DDL, a `StructType`, the JSON of a `StructType`, or an Avro record schema.
 
         Raises:
             InvalidArgumentError: the type is not JSON or AVRO, or the schema cannot be read or has no Spark type.
@@ -73,7 +73,7 @@ class TopicSchema:
         return cls(record.type, record.data, record.properties)
 
     def to_record(self, owner: SchemaOwner, version: int) -> SchemaRecord:
-        """This as a version of a topic's schema, made now."""
+        """Make the record of this schema as a version of a topic's schema, created now."""
         return SchemaRecord(
             name=owner.name,
             topic_id=owner.topic_id,
@@ -85,10 +85,10 @@ class TopicSchema:
         )
 
     def check(self) -> None:
-        """Check a schema that a client brings.
+        """Check a schema that a client sends.
 
         Raises:
-            InvalidArgumentError: the type is unknown, or the text is too long or not what the type needs.
+            InvalidArgumentError: the type is unknown, or the text is too long or not valid for the type.
         """
         if self.type not in SCHEMA_TYPES:
             raise InvalidArgumentError(
@@ -105,10 +105,10 @@ class TopicSchema:
                 part.check()
 
     def key_and_value(self) -> tuple[TopicSchema, TopicSchema]:
-        """The two schemas of a KEY_VALUE one.
+        """Return the schemas of key and value in a KEY_VALUE schema.
 
         Raises:
-            InvalidArgumentError: the text or the properties are not those of KEY_VALUE.
+            InvalidArgumentError: the text or the properties are not valid for KEY_VALUE.
         """
         try:
             texts = json.loads(self.data)
@@ -122,7 +122,7 @@ class TopicSchema:
         return key, value
 
     def is_same_as(self, other: TopicSchema) -> bool:
-        """True if two well-formed schemas mean the same: white space, order and remarks in an Avro text don't count."""
+        """Return True if two well-formed schemas are equal, apart from white space, order and documentation in Avro."""
         if self.type != other.type:
             return False
         if self.type in AVRO_BASED and self.data == other.data:
@@ -131,15 +131,17 @@ class TopicSchema:
             return parse_avro(self.data).canonical == parse_avro(other.data).canonical
         if self.type == "KEY_VALUE":
             pairs = zip(self.key_and_value(), other.key_and_value(), strict=True)
-            return _encoding(self) == _encoding(other) and all(mine.is_same_as(theirs) for mine, theirs in pairs)
+            return _encoding(self) == _encoding(other) and all(
+                own_part.is_same_as(theirs) for own_part, theirs in pairs
+            )
         return self.data == other.data
 
 
 def _encoding(schema: TopicSchema) -> str:
-    """True if a KEY_VALUE schema's key is in the message's key (SEPARATED) or before the value (INLINE)."""
+    """Return the encoding of a KEY_VALUE schema: the key is in the message's key (SEPARATED) or its value (INLINE)."""
     return schema.properties.get("kv.encoding.type", "INLINE")
 
 
 def _text(part: object) -> str:
-    """Return the text of a KEY_VALUE part: REST clients give it as text or as JSON itself."""
+    """Return the text of a KEY_VALUE part, which REST clients send as text or as a JSON value."""
     return part if isinstance(part, str) else json.dumps(part)

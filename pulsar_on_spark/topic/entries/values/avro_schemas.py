@@ -12,8 +12,8 @@
 | local-timestamp-millis and -micros | timestamp without zone |
 | time-millis, time-micros, duration, uuid, other logical types | the type that they annotate |
 
-It is the mapping of Spark's `from_avro`. Other unions, and records that hold themselves, have no Spark type and are
-refused.
+This is the mapping of Spark's `from_avro`. Other unions, and records that contain themselves, have no Spark type and
+are refused.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _MAX_PRECISION = 38
 
 @lru_cache(maxsize=64)
 def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
-    """The Arrow type of an Avro record schema; times have the unit of the schema.
+    """Return the Arrow type of an Avro record schema; times have the unit of the schema.
 
     Args:
         text: The schema's JSON.
-        logical_types: False for JSON-encoded values, where a time is the bare number that Avro would hold.
+        logical_types: False for JSON-encoded values, in which a time is the plain number that Avro would store.
 
     Raises:
         InvalidArgumentError: the text is not the JSON of a record schema, or has no Spark type.
@@ -82,14 +82,14 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
 
 
 def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
-    """The JSON text of an Avro record schema for a struct; nullable fields are unions with null, and null by default.
+    """Return the JSON text of an Avro record schema for a struct; nullable fields are unions with null, the default.
 
     Args:
-        kind: The fields, with types as Spark has them.
+        kind: The fields, with types as in Spark.
         logical_types: False for JSON-encoded values, which have no dates, times and decimals.
 
     Raises:
-        InvalidArgumentError: a type, or the name of a field, has no form in Avro.
+        InvalidArgumentError: a type, or the name of a field, cannot be expressed in Avro.
     """
     return json.dumps(_Writer(logical_types).write(kind, "Value"), separators=(",", ":"))
 
@@ -102,7 +102,7 @@ class _Reader:
         self._known: dict[str, pa.DataType | None] = {}
 
     def read(self, schema: Json, space: str) -> tuple[pa.DataType, bool]:
-        """The type, and whether it may be null."""
+        """Return the Arrow type, and True if values may be null."""
         if isinstance(schema, str):
             return self._by_name(schema, space), schema == "null"
         if isinstance(schema, list):
@@ -197,7 +197,7 @@ class _Reader:
 
 
 class _Writer:
-    """Makes Avro of Arrow's types; a record is named by its path."""
+    """Converter of Arrow types to Avro; a record is named after its path."""
 
     def __init__(self, logical_types: bool) -> None:
         self._logical_types = logical_types

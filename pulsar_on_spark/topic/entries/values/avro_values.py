@@ -35,11 +35,11 @@ def decode_avro(
     """Return a struct for each row; null where the value is null or is not a datum of the schema.
 
     Args:
-        values: One Avro datum a row.
-        arrow_type: The wanted type: that of the schema, with every field nullable and times in any unit.
-        avro_schema: The record schema, JSON text.
-        on_bad_row: Called with rows that do not fit; may raise.
-        writer_schema: What the values were written with, if that is another schema: they are resolved by Avro's rules.
+        values: One Avro datum for each row.
+        arrow_type: The type of the schema, with every field nullable and times in any unit.
+        avro_schema: The record schema as JSON text.
+        on_bad_row: Called with the number of a row that does not fit, and the reason; may raise.
+        writer_schema: The schema that the values were written with, if it is another one: Avro's rules resolve it.
     """
     if writer_schema is None or writer_schema == avro_schema:
         written, read = _parsed(avro_schema), None
@@ -66,7 +66,7 @@ def encode_avro(structs: pa.StructArray, avro_schema: str) -> pa.BinaryArray:
     """Return an Avro datum for each row; null where the row is null.
 
     Raises:
-        IncompatibleSchemaError: a row lacks what the schema requires, or a field has another type.
+        IncompatibleSchemaError: a row lacks a required field, or a field has another type.
     """
     schema, annotated = _parsed(avro_schema), _nullable(arrow_of_avro(avro_schema))
     columns = dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
@@ -109,23 +109,22 @@ def _parsed(avro_schema: str) -> Schema:
 
 @lru_cache(maxsize=64)
 def _reader(avro_schema: str, writer_schema: str) -> Schema:
-    """Return a schema whose records read all of a writer's, whatever their names, as Pulsar's registry allows.
+    """Return the schema with aliases, so that its records read the writer's whatever their names, as Pulsar allows.
 
-    fastavro requires matching names. A schema with a Spark type has at most one record at a place, so names mean
-    nothing.
+    fastavro requires matching names. In a schema with a Spark type no union has two records, so names decide nothing.
     """
     names = sorted(_record_names(cast(Json, _parsed(writer_schema))))
     return fastavro.parse_schema(cast(Schema, _with_aliases(_plain(json.loads(avro_schema)), names)))
 
 
 def _record_names(schema: Json) -> set[str]:
-    """Full names of the records in a parsed schema."""
+    """Return the full names of the records in a parsed schema."""
     if isinstance(schema, list):
         return {name for part in schema for name in _record_names(part)}
     if not isinstance(schema, dict):
         return set()
-    found = {name for part in _NESTED if part in schema for name in _record_names(schema[part])}
-    return found | {str(schema["name"])} if schema.get("type") in _RECORDS else found
+    names = {name for part in _NESTED if part in schema for name in _record_names(schema[part])}
+    return names | {str(schema["name"])} if schema.get("type") in _RECORDS else names
 
 
 def _with_aliases(schema: Json, names: list[str]) -> Json:
@@ -140,7 +139,7 @@ def _with_aliases(schema: Json, names: list[str]) -> Json:
 
 
 def _plain(schema: Json) -> Json:
-    """The schema without the logical types that are cast by columns."""
+    """Return the schema without the logical types that are cast by columns."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):
@@ -154,7 +153,7 @@ def _plain(schema: Json) -> Json:
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type of what fastavro gives and takes: numbers for times."""
+    """Return the Arrow type of the values that fastavro reads and writes, with numbers for times."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date(kind):
@@ -163,7 +162,7 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
-    """The type with every field and element nullable."""
+    """Return the type with every field and element nullable."""
     return _rebuilt(kind, _nullable)
 
 

@@ -5,8 +5,8 @@
 * Binary is Base64; a float without a JSON number is "NaN", "Infinity" or "-Infinity"; letters beyond ASCII stay.
 * A map's key is its text, in quotes where JSON would have none.
 
-Whole columns are turned into text, and never a row by itself: a list is the text of its elements, which are one column
-however deep it lies, joined by the list's offsets.
+Whole columns are converted to text, never single rows: a list's text is built from the texts of its elements, which are
+one column at any depth, joined by the list's offsets.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _IS_ESCAPED = np.isin(np.arange(256), [*range(0x20), *_SHORT_ESCAPES])
 
 
 def encode_json(structs: pa.StructArray) -> pa.BinaryArray:
-    """The JSON text of each row; a null row stays null.
+    """Return the JSON text of each row; a null row stays null.
 
     Raises:
-        InvalidArgumentError: a field has a type that JSON has no text for.
+        InvalidArgumentError: a field has a type without a text in JSON.
     """
     texts = _structs(structs).view(pa.binary())
     return texts if structs.null_count == 0 else pc.if_else(structs.is_valid(), texts, None)
 
 
 def _texts(array: pa.Array) -> pa.StringArray:
-    """The JSON text of each value; what a null gives has no meaning, but is not null."""
+    """Return the JSON text of each value; the text of a null is undefined, but not null."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _structs(array)
@@ -64,7 +64,7 @@ def _texts(array: pa.Array) -> pa.StringArray:
 
 
 def _structs(structs: pa.StructArray) -> pa.StringArray:
-    """The JSON objects of rows: `,"name":text` of each field that is not null, then the braces."""
+    """Return the rows as JSON objects: `,"name":text` of each field that is not null, then the braces."""
     pieces: list[pa.StringArray] = []
     for field, child in zip(structs.type, structs.flatten(), strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
@@ -78,7 +78,7 @@ def _structs(structs: pa.StructArray) -> pa.StringArray:
 
 
 def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
-    """The elements of the rows: a slice of a list or map still has those of all rows."""
+    """Return the elements of these rows only, because a slice of a list or map still has the elements of all rows."""
     if len(array) == 0:
         return elements.slice(0, 0)
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
@@ -86,7 +86,7 @@ def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
 
 
 def _joined(array: pa.ListArray | pa.MapArray, texts: pa.StringArray, before: str, after: str) -> pa.StringArray:
-    """The texts of each row's elements, with commas between."""
+    """Join the texts of each row's elements, with commas between them."""
     if len(array) == 0:
         return pa.array([], pa.string())
     offsets = pc.subtract(array.offsets, array.offsets[0]).cast(pa.int32())
@@ -95,13 +95,13 @@ def _joined(array: pa.ListArray | pa.MapArray, texts: pa.StringArray, before: st
 
 
 def _or_null(array: pa.Array) -> pa.StringArray:
-    """The texts, `null` where there is no value."""
+    """Return the texts, `null` for a null value."""
     texts = _texts(array)
     return pc.if_else(array.is_valid(), texts, "null") if array.null_count else texts
 
 
 def _keys(keys: pa.Array) -> pa.StringArray:
-    """The texts of a map's keys, all in quotes."""
+    """Return the texts of a map's keys, all in quotes."""
     kind, texts = keys.type, _texts(keys)
     if pa.types.is_nested(kind):
         return _quoted(_escaped(texts))
@@ -126,14 +126,14 @@ def _quoted(texts: pa.StringArray) -> pa.StringArray:
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
     """Escape quotes, backslashes and control characters."""
-    _, places, data = texts.buffers()
+    _, offset_buffer, data = texts.buffers()
     if data is None or len(texts) == 0:
         return texts
-    offsets = np.frombuffer(places, np.int32)
+    offsets = np.frombuffer(offset_buffer, np.int32)
     letters = np.frombuffer(data, np.uint8)[offsets[texts.offset] : offsets[texts.offset + len(texts)]]
-    found = set(np.unique(letters[_IS_ESCAPED[letters]]).tolist())
-    # The backslash first: the others bring backslashes of their own.
-    for letter in sorted(found, key=lambda letter: letter != _BACKSLASH):
+    to_escape = set(np.unique(letters[_IS_ESCAPED[letters]]).tolist())
+    # The backslash first, because the other escapes contain backslashes.
+    for letter in sorted(to_escape, key=lambda letter: letter != _BACKSLASH):
         escape = _SHORT_ESCAPES.get(letter, f"\\u{letter:04x}")
         texts = pc.replace_substring(texts, chr(letter), escape)
     return texts

@@ -25,13 +25,13 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def parse_times(texts: pa.StringArray, wanted: pa.TimestampType) -> pa.TimestampArray:
-    """Times from text, cut to microseconds.
+    """Parse times, truncated to microseconds.
 
     Args:
-        texts: ISO 8601 in the forms that Spark takes: date and time apart by `T` or a blank, parts left out from the
-            end, one or two digits, any zone.
-        wanted: `timestamp(us)`, with a zone (an instant, in UTC where the text has none) or without (a local time,
-            where a zone in the text is wrong).
+        texts: ISO 8601 in the forms that Spark accepts: date and time separated by `T` or a blank, parts left out from
+            the end, one or two digits, any zone.
+        wanted: `timestamp(us)`, with a zone (an instant, in UTC if the text has no zone) or without (a local time, for
+            which a zone in the text is an error).
 
     Raises:
         ArrowInvalid: a text is not a time (or its year is above 9999).
@@ -53,7 +53,7 @@ def parse_times(texts: pa.StringArray, wanted: pa.TimestampType) -> pa.Timestamp
 
 
 def parse_dates(texts: pa.StringArray) -> pa.Date32Array:
-    """Dates from text; a time after the date is ignored.
+    """Parse dates; a time after the date is ignored.
 
     Raises:
         ArrowInvalid: a text is not a date.
@@ -65,7 +65,7 @@ def parse_dates(texts: pa.StringArray) -> pa.Date32Array:
 
 
 def times_text(times: pa.TimestampArray | pa.Date32Array) -> pa.StringArray:
-    """ISO 8601 text: `2013-01-01T05:15:00.000Z`, six digits where there are microseconds, no `Z` for local times."""
+    """Return ISO 8601 texts: `2013-01-01T05:15:00.000Z`, with six digits for microseconds, no `Z` for local times."""
     if pa.types.is_date(times.type):
         return times.cast(pa.string())
     suffix = "" if times.type.tz is None else "Z"
@@ -77,33 +77,33 @@ def times_text(times: pa.TimestampArray | pa.Date32Array) -> pa.StringArray:
 
 
 def _date(text: str) -> tuple[date, str]:
-    """The date at the text's beginning, and what follows it."""
-    found = _FORM.fullmatch(text.strip())
+    """Return the date at the text's beginning, and the text after it."""
+    match = _FORM.fullmatch(text.strip())
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        return date(int(found["year"]), int(found["month"] or 1), int(found["day"] or 1)), found["rest"] or ""
+        return date(int(match["year"]), int(match["month"] or 1), int(match["day"] or 1)), match["rest"] or ""
     except ValueError:
         raise pa.ArrowInvalid(f"{text[:80]!r} is not a date") from None
 
 
 def _moment(text: str, *, is_instant: bool) -> int:
-    """Microseconds since 1970."""
+    """Parse a time as microseconds since 1970."""
     day, rest = _date(text)
     try:
-        found = _CLOCK.fullmatch(rest) if rest else None
-        if found is None:
+        match = _CLOCK.fullmatch(rest) if rest else None
+        if match is None:
             if rest:
                 raise ValueError
             hour = minute = second = fraction = 0
-            given = ""
+            zone = ""
         else:
-            hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
-            fraction = int((found["fraction"] or "").ljust(6, "0")[:6])
-            given = found["zone"].strip()
-        if given and not is_instant:
+            hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
+            fraction = int((match["fraction"] or "").ljust(6, "0")[:6])
+            zone = match["zone"].strip()
+        if zone and not is_instant:
             raise ValueError
-        offset = _zone(given or "UTC") if is_instant else UTC
+        offset = _zone(zone or "UTC") if is_instant else UTC
         moment = datetime(day.year, day.month, day.day, hour, minute, second, fraction, offset)
         return (moment - _EPOCH) // _MICROSECOND
     except (ValueError, ZoneInfoNotFoundError, OverflowError):
@@ -113,9 +113,9 @@ def _moment(text: str, *, is_instant: bool) -> int:
 def _zone(name: str) -> tzinfo:
     if name in ("Z", "UTC"):
         return UTC
-    if (found := _OFFSET.fullmatch(name)) is not None:
+    if (match := _OFFSET.fullmatch(name)) is not None:
         offset = timedelta(
-            hours=int(found["hours"]), minutes=int(found["minutes"] or 0), seconds=int(found["seconds"] or 0)
+            hours=int(match["hours"]), minutes=int(match["minutes"] or 0), seconds=int(match["seconds"] or 0)
         )
-        return timezone(-offset if found["sign"] == "-" else offset)
+        return timezone(-offset if match["sign"] == "-" else offset)
     return ZoneInfo(name)

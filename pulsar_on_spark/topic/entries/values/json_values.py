@@ -1,8 +1,8 @@
 """JSON values to Arrow structs, with the meaning of Spark's `from_json`; `json_texts` is the way back.
 
-Reading is a whole block of rows at a time by Arrow's JSON reader. That reader gives up on a block at the first row that
-it doesn't like, so a block that fails is halved until the few rows around the culprit are read one by one, with the
-rules of Spark's parser (measured on Spark 4.2.0):
+Arrow's JSON reader reads a whole block of rows at a time, and fails at the first row that it does not accept. A block
+that fails is halved until the few rows around the bad one are read one by one, by the rules of Spark's parser (measured
+on Spark 4.2.0):
 
 * text that is not JSON, or not an object, makes the whole row null; text after the first object is ignored;
 * a field of the wrong type is null and its neighbours stay; an array or map with one bad element is null as a whole;
@@ -12,9 +12,9 @@ rules of Spark's parser (measured on Spark 4.2.0):
 Three differences: text in single quotes is not JSON; a number too large for tinyint or smallint is null rather than
 wrapped; a float keeps its digits when it is read as a string.
 
-The reader does not get rows unchanged. Rows that are broken in ways that cancel out would be read as other rows, and
-version 26 of Arrow crashes the process at a `null` between objects. So each row is put in an envelope with a number
-that no row can guess, and a block that could hold such a `null` is not passed to it.
+The reader does not get rows unchanged. Two broken rows could together form other valid rows, and version 26 of Arrow
+crashes the process at a `null` between objects. So each row is wrapped in an envelope with a number that no row can
+guess, and a block that could contain such a `null` is not passed to the reader.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: B
     Args:
         values: UTF-8 JSON text.
         arrow_type: The wanted fields, all nullable.
-        on_bad_row: Called with rows that do not fit.
+        on_bad_row: Called with the number of a row that does not fit, and the reason.
     """
     reading = _reading_type(arrow_type)
     parts = []
@@ -94,7 +94,7 @@ def _decode_block(
 
 
 def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType) -> pa.StructArray | None:
-    """The block by Arrow's reader, None if it cannot."""
+    """Read the block by Arrow's reader; None if the reader fails."""
     number = SystemRandom().getrandbits(50)
     numbers = pa.array(np.arange(number, number + len(values)))
     heads = pc.binary_join_element_wise('{"n":', numbers.cast(pa.string()), ',"v":', "").view(pa.binary())
@@ -135,7 +135,7 @@ def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
 
 
 def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """From the reading type to the wanted one.
+    """Convert a column from its reading type to the wanted type.
 
     Raises:
         ArrowInvalid: a text does not fit; the rows are then read one by one.
@@ -183,7 +183,7 @@ def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on
 
 
 class _RowConverter:
-    """Convert Python's view of one JSON value to Arrow's for a type; `reason` is that of the last misfit."""
+    """Converter of parsed JSON values to Python values of Arrow types; `reason` is that of the last misfit."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -264,7 +264,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _text_of(value: object) -> str:
-    """A JSON value as compact JSON text; a text as itself."""
+    """Return a JSON value as compact JSON text; a string is returned unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, Decimal):

@@ -1,7 +1,7 @@
-"""Schemas as Spark users give them, DDL or the JSON of a `StructType`, to Arrow types and to Avro.
+"""Conversion of schemas in Spark's forms, DDL or the JSON of a `StructType`, to Arrow types and to Avro.
 
-A topic's schema is Avro, which frames do not have. Spark's own parser needs a session, which neither the registry nor a
-data source's worker has.
+A topic's schema is Avro, but users have the schemas of frames. Spark's own parser needs a session, which neither the
+registry nor a data source's worker has.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class SparkSchema(Protocol):
 
 
 def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
-    """The Avro record schema that a caller gives as such, as DDL, as a `StructType` or as the JSON of one.
+    """Return the text of an Avro record schema for a schema in any accepted form.
 
     Args:
-        schema: Any of these.
-        logical_types: False for Pulsar's JSON type, whose times are bare numbers.
+        schema: An Avro text (returned unchecked), DDL, a `StructType`, or the JSON of a `StructType`.
+        logical_types: False for Pulsar's JSON type, whose times are plain numbers.
 
     Raises:
-        InvalidArgumentError: it can't be read, or a type has no form in Avro. An Avro text is not checked.
+        InvalidArgumentError: the schema can't be parsed, or a type cannot be expressed in Avro.
     """
     text = schema if isinstance(schema, str) else schema.json()
     if text.lstrip().startswith(("{", "[", '"')) and not _is_struct(text):
@@ -67,10 +67,10 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
 
 
 def arrow_of_spark(text: str) -> pa.StructType:
-    """The Arrow type of DDL or of the JSON of a `StructType`.
+    """Return the Arrow type of DDL, or of the JSON of a `StructType`.
 
     DDL is `name TYPE, ...` or `struct<name: type, ...>` with all types that values can have; `NOT NULL` and `COMMENT`
-    are understood, comments dropped.
+    are accepted, and comments are dropped.
 
     Raises:
         InvalidArgumentError: the text is not such a schema.
@@ -140,7 +140,7 @@ def _is_struct(text: str) -> bool:
 
 
 class _Tokens:
-    """The tokens of a DDL text, one ahead."""
+    """The tokens of a DDL text, read with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -149,11 +149,11 @@ class _Tokens:
         self._advance()
 
     def _advance(self) -> None:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None and self._text[self._at :].strip():
+        match = _TOKEN.match(self._text, self._at)
+        if match is None and self._text[self._at :].strip():
             raise self.error()
-        self._next = found
-        self._at = found.end() if found is not None else len(self._text)
+        self._next = match
+        self._at = match.end() if match is not None else len(self._text)
 
     def error(self) -> InvalidArgumentError:
         where = self._next.start() if self._next is not None else self._at
@@ -164,9 +164,9 @@ class _Tokens:
         )
 
     def take(self, *wanted: str) -> bool:
-        """True if one of these words or marks is next; moves past it."""
-        found = self._next
-        if found is None or (found["name"] or found["mark"] or "").lower() not in wanted:
+        """Move past the next token and return True if it is one of these words or marks."""
+        token = self._next
+        if token is None or (token["name"] or token["mark"] or "").lower() not in wanted:
             return False
         self._advance()
         return True
@@ -176,15 +176,15 @@ class _Tokens:
             raise self.error()
 
     def name(self) -> str:
-        found = self._next
-        if found is None or (found["name"] is None and found["quoted"] is None):
+        token = self._next
+        if token is None or (token["name"] is None and token["quoted"] is None):
             raise self.error()
         self._advance()
-        return found["name"] or found["quoted"].replace("``", "`")
+        return token["name"] or token["quoted"].replace("``", "`")
 
     def number(self) -> int:
-        found = self._next
-        if found is None or not (found["name"] or "").isdecimal():
+        token = self._next
+        if token is None or not (token["name"] or "").isdecimal():
             raise self.error()
         return int(self.name())
 

@@ -1,7 +1,7 @@
 """Typed values: the bytes of messages to Arrow structs and back, as JSON or Avro.
 
-`ValueCodec` holds what a read or a write needs and travels to tasks; `json_values`, `json_texts` and `avro_values` do
-the work. Spark's types and schema texts are turned into a codec by `datasource.value_types`.
+`ValueCodec` holds the settings of a read or a write, and is pickled to tasks; `json_values`, `json_texts` and
+`avro_values` do the work. `datasource.value_types` makes a codec from Spark's types and schema texts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ValueCodec:
 
     Attributes:
         format: `json` or `avro`.
-        arrow_type: The fields, as pyspark's `to_arrow_type` gives them for the Spark type.
+        arrow_type: The fields, as pyspark's `to_arrow_type` converts the Spark type.
         avro_schema: The Avro record schema as JSON text, for `avro`.
     """
 
@@ -57,9 +57,9 @@ class ValueCodec:
 
         Args:
             values: The column `value`.
-            mode: PERMISSIVE makes rows (in JSON, fields) that do not fit null; FAILFAST raises at the first.
-            name_row: Returns, for the error, a row's message id and topic.
-            writer_schema: The Avro schema that the values were written with, if it is another.
+            mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null; in FAILFAST, the first is an error.
+            name_row: Returns a row's message id and topic, for the error.
+            writer_schema: The Avro schema that the values were written with, if it is another one.
 
         Raises:
             IncompatibleSchemaError: in FAILFAST, a value does not fit.
@@ -77,7 +77,7 @@ class ValueCodec:
         return decode_json(values, self.arrow_type, on_bad_row)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
-        """The bytes of each row; a null row gives a null value.
+        """Return the value of each row as bytes; a null row has a null value.
 
         Fields that `structs` lacks are null.
 
