@@ -1,4 +1,4 @@
-"""Housekeeping of a root: one pass over everything that accumulates. Any number of passes may run at once."""
+"""Housekeeping of a root: one pass of all maintenance steps. Any number of passes may run at once."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class MaintainReport:
 
     Attributes:
         healed_paths: Storage paths that had failed and are written to again.
-        journals: The sealed and trimmed parts of journals that dead brokers left.
+        journals: The work on closed journals of dead brokers.
         repair: Missing, bad and restored copies.
-        trimmed: What retention took out of topics.
-        merge: See `merge`.
-        collect: See `collect`.
-        expired_subscriptions: Number of deleted subscriptions that had no consumers for too long.
-        folded: Whether superseded metadata rows were folded away.
-        vacuumed_files: Metadata files that were deleted.
-        swept_leases: Old lease files that were deleted.
-        problems: What kept a step from being done, one sentence each; the other steps were done.
+        trimmed: The segments that retention trimmed.
+        merge: The result of `merge`.
+        collect: The result of `collect`.
+        expired_subscriptions: Number of subscriptions that were deleted because they had no consumers for too long.
+        folded: True if superseded metadata rows were removed.
+        vacuumed_files: Number of metadata files that were deleted.
+        swept_leases: Number of old lease files that were deleted.
+        problems: The reason why a step failed, one sentence for each; the other steps were done.
     """
 
     healed_paths: tuple[PathId, ...] = ()
@@ -74,10 +74,10 @@ def maintain(
 ) -> MaintainReport:
     """Probe failed storage paths, seal closed journals, repair, trim topics, merge, collect garbage, expire, fold.
 
-    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies of topics without policies of
-    their own or of their namespace.
+    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies for fields that neither a topic
+    nor its namespace sets.
 
-    A step that fails is reported and does not keep the others from being done.
+    A step that fails is reported, and the other steps are done nevertheless.
     """
     problems: list[str] = []
 
@@ -110,19 +110,19 @@ def maintain(
 def heal_paths(
     root: RootHandle, told: dict[int, str] | None = None, trials: Trials | None = None
 ) -> tuple[PathId, ...]:
-    """Make storage paths that failed under a write and are well again writable; return them.
+    """Make storage paths writable that failed during a write and are well again; returns their ids.
 
     Args:
         root: The root.
-        told: The problems of paths that the last call logged, by id: they are not logged again.
-        trials: The trials of a caller that calls repeatedly: they decide which paths to try.
+        told: The problems that earlier calls logged, by path id, which are not logged again; updated by this call.
+        trials: The trials of a caller that calls periodically, which decide which paths to try; None to try all.
     """
     view = root.store.view()
     paths = root.storage_paths(view)
     trials = trials or Trials(wait_s=_ANSWER_WITHIN_S)
     failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
-    found = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
-    ills: dict[int, str] = {each.path_id: each.reason for each in found if not each.is_well}
+    records = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
+    ills: dict[int, str] = {health.path_id: health.reason for health in records if not health.is_well}
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})
@@ -138,8 +138,8 @@ def heal_paths(
 
     def decide(view: View) -> Change | None:
         nonlocal healed
-        found = [record for record in view.all(PathRecord) if _has_failed(record) and record.path_id in well]
-        healed = [record.model_copy(update=changed) for record in found]
+        records = [record for record in view.all(PathRecord) if _has_failed(record) and record.path_id in well]
+        healed = [record.model_copy(update=changed) for record in records]
         return Change(puts=healed, keys={keys.path(r.path_id): None for r in healed}) if healed else None
 
     if well:
@@ -148,5 +148,5 @@ def heal_paths(
 
 
 def _has_failed(record: PathRecord) -> bool:
-    """True if a failed write marked the path (`RootHandle.mark_failed`), and no operator set it to read-only."""
+    """Return True if a failed write or an audit made the path read-only, not an operator."""
     return record.state == "read-only" and bool(record.reason)

@@ -41,14 +41,14 @@ class IncarnationStatus:
     """A broker incarnation whose journal exists.
 
     Attributes:
-        incarnation: Its id.
+        incarnation: The incarnation's id.
         state: OPEN, IN_RECOVERY or CLOSED.
         lease: renewed, stale (older than its duration) or missing; a reader recovers OPEN incarnations without a lease.
-        open_ledgers: Ledgers that it has open.
-        fragments: Runs of frames with one set of journal files.
-        journal_bytes: Bytes of the files that are not sealed wholly, one copy counted.
-        given_up_paths: Storage paths that an operator gave up to have it closed: entries may be missing.
-        given_up_frames: Frames [first, end) that an operator gave up because no copy gives them.
+        open_ledgers: Number of ledgers that are open in the incarnation.
+        fragments: Number of runs of frames with one set of journal files.
+        journal_bytes: Bytes of the journal files that are not completely sealed, counting one copy.
+        given_up_paths: Storage paths that an operator gave up to close the journal: entries may be missing.
+        given_up_frames: Frames [first, end) that an operator gave up because no copy of them can be read.
     """
 
     incarnation: str
@@ -66,8 +66,8 @@ class TopicStatus:
     """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
 
     `messages` and `bytes` include unsealed messages as counted by their broker. `given_up` are runs of entries that an
-    operator gave up with frames of a journal: (ledger, first entry, number after the last; the first if the number is
-    unknown).
+    operator gave up with frames of a journal, as (ledger, first entry, number after the last entry); if the last number
+    is unknown, it equals the first.
     """
 
     name: str
@@ -95,7 +95,7 @@ class TopicSubscription:
 
     @classmethod
     def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
-        """The subscription of a topic from its cursors, one or more."""
+        """Combine one or more cursors into the subscription of a topic."""
         return cls(
             topic=topic,
             name=name,
@@ -123,12 +123,12 @@ class RootStatus(StorageStatus):
     """A root at one version of its metadata.
 
     Attributes:
-        root: Its path.
-        cluster_id: Its identity.
+        root: The root's path.
+        cluster_id: The root's identity.
         quorum: Ensemble, write and ack quorum of new files.
-        topics: Its topics, partitions summed up.
-        subscriptions: Their subscriptions.
-        verified_copies: Copies that were read in full; None if that was not requested.
+        topics: The topics, partitions summed up.
+        subscriptions: The subscriptions of all topics, partitions summed up.
+        verified_copies: Number of copies that were read in full and are good; None if that was not requested.
     """
 
     root: Path
@@ -140,12 +140,13 @@ class RootStatus(StorageStatus):
 
 
 def status(root: RootHandle, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-    """The root now.
+    """Return the present status of the root.
 
     Args:
-        root: the root.
-        verify: read every copy of every file in full first; bad copies are reported, reports of good ones cleared.
-        progress: called in the course of it.
+        root: The root.
+        verify: True to read every copy of every file in full first: bad copies are reported, reports of good ones
+            cleared.
+        progress: Called as the verification proceeds.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -167,29 +168,29 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
 
 
 def storage_status(root: RootHandle) -> StorageStatus:
-    """Take a snapshot of storage paths, copies and journals (raises as `status`)."""
+    """Return the status of storage paths, copies and journals (raises as `status`)."""
     view = root.store.view(durable=True)
     return StorageStatus(**_storage(root, view, catalog.live_files(view)))
 
 
 def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> dict[str, Any]:
-    """The fields of `StorageStatus`."""
+    """Return the fields of `StorageStatus`."""
     numbers = copy_numbers(root, view, files)
     return {
-        **{each.name: getattr(numbers, each.name) for each in fields(numbers)},
+        **{field_.name: getattr(numbers, field_.name) for field_ in fields(numbers)},
         "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
     }
 
 
 def view_with_journals(root: RootHandle, view: DurableView) -> View:
-    """Return the root with the contents of journals; if these cannot be read, the known rest."""
+    """Return the view with the contents of journals; if these cannot be read, the view itself."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         return tail.read_view(parts, view)
 
 
 def topic_subscriptions(root: RootHandle, view: View) -> tuple[TopicSubscription, ...]:
-    """The subscriptions of all topics, partitions summed up."""
+    """Return the subscriptions of all topics, partitions summed up."""
     cursors = root.store.cursors()
     found = []
     for topic in catalog.topics(view):
@@ -241,9 +242,11 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
 
 
 def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
-    """Read every copy of the files; returns how many were good."""
+    """Read every copy of the files; returns the number of good ones."""
     paths = root.storage_paths(view)
-    copies = [(file, paths[PathId(each)]) for file in files.values() for each in file.copies if PathId(each) in paths]
+    copies = [
+        (file, paths[PathId(path_id)]) for file in files.values() for path_id in file.copies if PathId(path_id) in paths
+    ]
     good = 0
     for number, (file, path) in enumerate(copies):
         progress("verify", number, len(copies))

@@ -1,4 +1,4 @@
-"""The numbers of storage paths and copies: one look, under `pulsarpy status`, the admin API and metrics alike."""
+"""The numbers of storage paths and copies, shared by `pulsarpy status`, the admin API and metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathNumbers(PathHealth):
-    """A storage path with its health and its content. Retired ones have none.
+    """A storage path with its health and its contents; retired paths are left out.
 
     Attributes:
-        uri: Its place, as in the metadata.
-        directory: Its place in the file system.
-        copies: Files of which it should hold a copy.
+        uri: The path's directory, as in the metadata.
+        directory: The path's directory in the file system.
+        copies: Number of files that should have a copy on the path.
         bytes: Bytes of these copies.
-        bad_copies: Copies on it that readers, or a verification, found bad or missing.
+        bad_copies: Number of copies on the path that readers, or a verification, found bad or missing.
     """
 
     uri: str
@@ -40,12 +40,12 @@ class CopyNumbers:
     """Storage paths and copies of a root at one version of its metadata.
 
     Attributes:
-        paths: Its storage paths.
-        missing_copies: Copies that live files lack to their write quorum. Copies on unreachable paths count as missing
-            (the `reason` of such a path says why), and so do those on lost and on draining paths.
-        unchecked_copies: Copies on paths that came back: they count when they were read in full.
-        bad_copies: Reports of copies of live files that are bad or missing, while another is good.
-        losses: Data of live files that no copy gives: one of each file and topic, with the total of its messages.
+        paths: The storage paths.
+        missing_copies: Number of copies that are missing from the write quorums of live files. Copies on unreachable
+            paths count as missing (such a path has a `reason`), and so do those on lost and on draining paths.
+        unchecked_copies: Number of copies on paths that came back: they count after they were read in full.
+        bad_copies: Reports of copies of live files that are bad or missing, while another copy is good.
+        losses: Data of live files that no copy has: one report for each file and topic, with its total of messages.
         audit: Findings of the last audit, the repairs after it, and the progress of the scrub of each path.
     """
 
@@ -58,12 +58,12 @@ class CopyNumbers:
 
 
 def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> CopyNumbers:
-    """Look at the storage paths and the reports of readers; a disk that hangs blocks.
+    """Examine the storage paths, and read the reports of readers; blocks while a disk hangs.
 
     Args:
         root: The root.
-        view: Its metadata.
-        files: The live files of the view.
+        view: The root's metadata.
+        files: The live files in the view.
 
     Raises:
         StorageError: the reports cannot be read.
@@ -83,7 +83,7 @@ def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRe
 
 
 def _is_bad_copy(file: FileRecord, report: Finding) -> bool:
-    """True if the report is of a copy that the file's record names."""
+    """Return True if the report concerns a copy that the file's record names."""
     return report.kind is ReportKind.BAD_COPY and report.path_id in file.copies
 
 
@@ -100,7 +100,7 @@ def _paths(
     directories = root.storage_paths(view)
     return tuple(
         PathNumbers(
-            **{each.name: getattr(health, each.name) for each in fields(health)},
+            **{field_.name: getattr(health, field_.name) for field_ in fields(health)},
             uri=record.uri,
             directory=directories[health.path_id].directory,
             copies=copies[health.path_id],

@@ -1,9 +1,9 @@
-"""Room that a root takes on its disks: by storage path and reason, and by topic.
+"""Disk space of a root: by storage path and reason, and by topic.
 
     listings of storage paths  ->  a reason for each file, by the metadata  ->  sums
 
-Every listed file gets a reason, so the sums are those of `du`. Nothing is decided by them:
-what may be deleted is up to `collect` and to the trimmer of journals.
+Every listed file gets a reason, so the sums equal those of `du`. No deletion is based on them: `collect` and the
+journals' trimmer decide which files may be deleted.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PathUsage:
-    """A storage path.
+    """The disk space of a storage path.
 
     Attributes:
-        path_id: Its id.
+        path_id: The path's id.
         directory: The path's directory.
-        bytes: Bytes on it.
-        by_reason: The same by reason; those that there are.
-        problem: Why its files are not, or not all, counted; empty if they are.
+        bytes: Bytes of the path's files.
+        by_reason: The bytes by reason, without reasons that do not occur.
+        problem: The reason why some or all files are not counted; empty if all are.
     """
 
     path_id: PathId
@@ -74,12 +74,12 @@ class TopicUsage:
     """A topic with all its partitions.
 
     Attributes:
-        name: Its name.
+        name: The topic's name.
         message_bytes: Bytes of keys and values, as they were written.
-        unsealed_bytes: Bytes of entries that are in a journal only; they are in `message_bytes` too.
-        log_bytes: Bytes of its log in segment files on all storage paths. Of a batch that several topics share each has
-            the part that its messages have.
-        compacted_bytes: Bytes of its compacted ledger on all storage paths.
+        unsealed_bytes: Bytes of entries that are in a journal only; `message_bytes` includes them.
+        log_bytes: Bytes of the topic's log in segment files on all storage paths. A batch of several topics is divided
+            in proportion to their messages.
+        compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
     """
 
     name: str
@@ -90,20 +90,20 @@ class TopicUsage:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in segment files on all storage paths."""
+        """The topic's bytes in segment files on all storage paths."""
         return self.log_bytes + self.compacted_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RootUsage:
-    """A root: what takes room, the largest first.
+    """The disk space of a root, the largest consumers first.
 
     Attributes:
-        root: Its path.
-        metadata_bytes: Bytes of its metadata tables.
-        paths: Its storage paths.
-        topics: Its topics, by stored bytes.
-        subscriptions: Their subscriptions, by bytes of backlog.
+        root: The root's path.
+        metadata_bytes: Bytes of the metadata tables.
+        paths: The storage paths.
+        topics: The topics, by stored bytes.
+        subscriptions: The subscriptions of all topics, by bytes of backlog.
     """
 
     root: Path
@@ -115,14 +115,14 @@ class RootUsage:
 
 @dataclass(frozen=True, slots=True)
 class FileShares:
-    """Return the shares of topics in a file, by topic id; they sum up to 1, less batches that were trimmed whole."""
+    """The shares of topics in a file, by topic id; they sum up to 1, minus the batches that were trimmed completely."""
 
     log: Mapping[str, float]
     compacted: Mapping[str, float]
 
 
 def usage(root: RootHandle) -> RootUsage:
-    """Look at a root now.
+    """Return the present disk space of a root.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -143,7 +143,7 @@ def usage(root: RootHandle) -> RootUsage:
 
 
 def file_shares(view: View) -> dict[FileId, FileShares]:
-    """The parts that topics have in each file that they name. Pure."""
+    """Return the shares of topics in each file that a topic names. Pure."""
     by_batch: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for segment in view.all(SegmentRecord):
         if isinstance(segment, UnsealedSegment):
@@ -152,9 +152,9 @@ def file_shares(view: View) -> dict[FileId, FileShares]:
             segment.first_batch + index for index in range(len(segment.batch_entries))
         ]
         for batch in batches:
-            # Messages without a byte have a part, too.
+            # Add 1, so that empty messages have a share, too.
             by_batch[segment.file_id][batch][segment.topic_id] += segment.bytes // len(batches) + 1
-    found = {}
+    by_file = {}
     for file_id, batches_of_file in by_batch.items():
         record = view.get(FileRecord, file_id)
         count = max(record.batches if record is not None else 0, len(batches_of_file))
@@ -162,15 +162,15 @@ def file_shares(view: View) -> dict[FileId, FileShares]:
         for weights in batches_of_file.values():
             for topic_id, weight in weights.items():
                 log[topic_id] += weight / weights.total() / count
-        found[FileId(file_id)] = FileShares(log, {})
+        by_file[FileId(file_id)] = FileShares(log, {})
     for compaction in view.all(CompactionRecord):
         for file in compaction.files:
-            found[FileId(file.file_id)] = FileShares({}, {compaction.topic_id: 1.0})
-    return found
+            by_file[FileId(file.file_id)] = FileShares({}, {compaction.topic_id: 1.0})
+    return by_file
 
 
 def reasons_of_file(view: View, file_id: FileId, size_bytes: int, shares: FileShares | None) -> dict[Reason, int]:
-    """The bytes of a segment file, or of its sidecar, by reason. Pure."""
+    """Divide the bytes of a segment file, or of its sidecar, by reason. Pure."""
     if shares is None:
         is_decided = (
             view.get(FileRecord, file_id) is not None or view.get(WriteRecord, write_id_of(file_id)) is not None
@@ -178,21 +178,21 @@ def reasons_of_file(view: View, file_id: FileId, size_bytes: int, shares: FileSh
         return {Reason.REPLACED if is_decided else Reason.UNCOMMITTED: size_bytes}
     if shares.compacted:
         return {Reason.COMPACTED: size_bytes}
-    kept = min(round(sum(shares.log.values()) * size_bytes), size_bytes)
-    return {Reason.TOPICS: kept, Reason.TRIMMED: size_bytes - kept}
+    topics_bytes = min(round(sum(shares.log.values()) * size_bytes), size_bytes)
+    return {Reason.TOPICS: topics_bytes, Reason.TRIMMED: size_bytes - topics_bytes}
 
 
 def unsealed_journal_files(view: View) -> set[tuple[int, str, str]]:
-    """The journal files (path id, incarnation, file) with frames that are not sealed, or may get some. Pure."""
-    found: set[tuple[int, str, str]] = set()
+    """Return the journal files (path id, incarnation, file) that have, or may get, unsealed frames. Pure."""
+    unsealed: set[tuple[int, str, str]] = set()
     for record in view.all(IncarnationRecord):
         seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
         ends = dict(ended_spans(log_record(record)))
         for fragment in record.fragments:
             end = None if fragment.first is None else ends.get(fragment.first)
             if end is None or end > seal.sealed_before:
-                found.update((path_id, record.incarnation, file) for path_id, file in fragment.copies)
-    return found
+                unsealed.update((path_id, record.incarnation, file) for path_id, file in fragment.copies)
+    return unsealed
 
 
 def _path(
@@ -202,15 +202,15 @@ def _path(
     unsealed: Set[tuple[int, str, str]],
     stored: Counter[FileId],
 ) -> PathUsage:
-    """A path's usage; adds the sizes of its segment files to `stored`."""
+    """Return a path's usage, and add the sizes of its segment files to `stored`."""
     by_reason: Counter[Reason] = Counter()
     problem = ""
     try:
-        for each in path.segment_files(time.time()):
-            known = None if each.is_tmp else shares.get(each.file_id)
-            by_reason.update(reasons_of_file(view, each.file_id, each.size_bytes, known))
-            if known is not None:
-                stored[each.file_id] += each.size_bytes
+        for stored_file in path.segment_files(time.time()):
+            file_shares_ = None if stored_file.is_tmp else shares.get(stored_file.file_id)
+            by_reason.update(reasons_of_file(view, stored_file.file_id, stored_file.size_bytes, file_shares_))
+            if file_shares_ is not None:
+                stored[stored_file.file_id] += stored_file.size_bytes
     except StoragePathError as error:
         problem = str(error)
     for file, size_bytes in _files(path.directory / JOURNAL):
@@ -252,7 +252,7 @@ def _topic(
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The files in a folder and below with their sizes; those that vanish meanwhile are left out."""
+    """Yield the files in a folder and below with their sizes; files that vanish meanwhile are left out."""
     for directory, _, names in os.walk(folder):
         for name in names:
             file = Path(directory, name)

@@ -5,9 +5,9 @@
                                   └────────────────────────────────────────────────────────────────┘
 
 Cursors are copied before messages, so a subscription's position is never after the copied messages. Journals are copied
-last, and count only if main did not change meanwhile: then every ledger and file in them is in the copied metadata. The
-copy is like the state after a power cut, and is treated so: the brokers' journals are recovered, sealed and removed in
-it. All storage paths of the copy are inside it; it never touches those of the original root.
+last, and count only if the main table did not change meanwhile: then every ledger and file in them is in the copied
+metadata. The copy equals the state after a power cut, and is treated as such: the brokers' journals in it are
+recovered, sealed and removed. All storage paths of the copy are inside it; those of the original root are not touched.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class BackupReport:
     """The result of a backup.
 
     Attributes:
-        target: The root that is the backup.
-        files: Segment files in it.
-        sealed_entries: Entries that were in journals only, and are in its segments now.
-        attempts: How often metadata and journals were copied until nothing came in between.
-        check: What a full reading of all its copies found, after bad ones were restored from good ones.
+        target: The path of the backup, which is a root.
+        files: Number of segment files in the backup.
+        sealed_entries: Number of entries that were in journals only, and are in the backup's segments now.
+        attempts: Number of times that metadata and journals were copied until they did not change meanwhile.
+        check: The result of reading all copies in full, after bad ones were restored from good ones.
     """
 
     target: Path
@@ -77,7 +77,7 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
         progress: Called as the backup proceeds.
 
     Raises:
-        InvalidArgumentError: the target exists, or lies in the root.
+        InvalidArgumentError: the target exists, or is inside the root.
         StorageError: the metadata changed too fast, or the copy cannot be written.
         JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
         MetadataError: the metadata cannot be read.
@@ -93,15 +93,15 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
     copy = RootHandle.open(unfinished)
     copy.store.commit(_with_own_paths)
     sealed = _close_journals(copy)
-    found = check(copy, progress=progress)
-    if not found.is_good:
+    checked = check(copy, progress=progress)
+    if not checked.is_good:
         repair(copy, progress=progress)
-        found = check(copy, progress=progress)
+        checked = check(copy, progress=progress)
     files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
     os.rename(unfinished, target)
     OS_FILES.fsync_directory(target.parent)
-    return BackupReport(target, files, sealed, attempts, found)
+    return BackupReport(target, files, sealed, attempts, checked)
 
 
 def _require_free(root: Path, target: Path) -> None:
@@ -112,12 +112,12 @@ def _require_free(root: Path, target: Path) -> None:
 
 
 def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
-    """Copy until it is consistent; returns the number of attempts."""
+    """Copy until the copy is consistent; returns the number of attempts."""
     with suppress(VanishedError):
-        _copy_files(root, root.store.view(), unfinished, progress)  # most of it, before anything has to be quick
+        _copy_files(root, root.store.view(), unfinished, progress)  # most files, before the time between steps matters
     disturbed = ""
     for attempt in range(1, ATTEMPTS + 1):
-        with locked(root.path / "lock"):  # commits continue, clean-up does not
+        with locked(root.path / "lock"):  # commits continue, but clean-up waits
             for table in ("cursors", "main"):
                 snapshot.copy_table(root.path / "metadata" / table, unfinished / "metadata" / table)
         view = MetadataStore(unfinished).view()
@@ -137,7 +137,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
-    """Copy segments and journals that the view names; returns whether there are journals."""
+    """Copy segments and journals that the view names; returns True if there are journals."""
     sources = root.storage_paths(root.store.view())
     targets = {
         path_id: replace(path, directory=unfinished / _own_uri(path_id))
@@ -174,20 +174,20 @@ def _own_uri(path_id: int) -> str:
 
 
 def _with_own_paths(view: View) -> Change:
-    """Move all storage paths below the copy's root; also missing ones must not lead to another root's."""
+    """Move all storage paths below the copy's root, also missing ones, so that none leads to another root's files."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
     return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})
 
 
 def _close_journals(copy: RootHandle) -> int:
-    """Recover, seal and clear away all journals of the copy; returns the sealed entries."""
+    """Recover, seal and remove all journals of the copy; returns the number of sealed entries."""
     for record in copy.store.view().all(IncarnationRecord):
         if record.state != "CLOSED":
             recover_incarnation(copy, IncarnationId(record.incarnation))
     problems: list[str] = []
     entries = 0
-    for _ in range(2):  # files go after the trim was committed
+    for _ in range(2):  # the first call commits the trim, the second deletes the files
         entries += seal_closed(copy, problems.append, grace_s=0).sealed_entries
     for problem in problems:
         log.warning("A journal could not be sealed and is backed up unsealed: %s", problem)

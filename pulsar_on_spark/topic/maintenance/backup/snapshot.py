@@ -1,7 +1,7 @@
 """Copying the files of a live root, in an order in which earlier copies are never ahead of later ones.
 
-Log entries of the metadata, their data files and segment files are written once under a name of their own: one that is
-there with its length need not be copied again. Only the journal files that a broker writes to grow.
+Log entries of the metadata, their data files and segment files are written once, each under its own name: a file that
+exists in the copy with the same length need not be copied again. Only the journal files that a broker writes to grow.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class VanishedError(Exception):
 
 
 def copy_table(source: Path, target: Path) -> None:
-    """Copy a Delta table as of one of its versions. Clean-up must be locked out meanwhile; commits do no harm.
+    """Copy a Delta table as of one of its versions. The caller must lock out clean-up meanwhile; commits do no harm.
 
-    The log comes first, as the data files of an entry are there before it.
+    The log is copied first, because the data files of an entry exist before the entry.
     """
     log = source / "_delta_log"
     target_log = target / "_delta_log"
@@ -44,12 +44,12 @@ def copy_table(source: Path, target: Path) -> None:
     with suppress(FileNotFoundError):
         copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
     names = os.listdir(log)
-    entries = sorted(int(found[1]) for name in names if (found := _ENTRY.fullmatch(name)))
-    # A listing may show an entry and not the one before it, if both are being made.
+    entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+    # If two entries are being written, a listing may show the later one without the earlier one.
     whole = next((i for i, version in enumerate(entries) if version != entries[0] + i), len(entries))
     for name in names:
-        found = _ENTRY.fullmatch(name)
-        if name.endswith(".checkpoint.parquet") or (found and int(found[1]) in entries[:whole]):
+        match = _ENTRY.fullmatch(name)
+        if name.endswith(".checkpoint.parquet") or (match and int(match[1]) in entries[:whole]):
             copy_once(log / name, target_log / name)
     for name in os.listdir(source):
         if name.endswith(".parquet"):
@@ -68,22 +68,22 @@ def _copy_checksums(source: Path, target: Path) -> None:
 
 
 def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress) -> list[FileId]:
-    """Copy all copies of the files that the view names and that are not there yet.
+    """Copy all copies, as far as they are missing in the target, of the files that the view names.
 
-    A copy that cannot be read is left out: repair makes it of another one.
+    A copy that cannot be read is left out: repair restores it from another one.
 
     Returns:
-        The files of which nothing could be copied and that are not replaced.
+        The files that are in use and of which no copy could be copied.
     """
     absent: list[FileId] = []
     files = view.all(FileRecord)
     for number, file in enumerate(files):
         progress("copy segments", number, len(files))
         file_id = FileId(file.file_id)
-        # Those on lost paths are not believed.
-        places = [PathId(copy) for copy in file.copies if copy in targets]
-        copied = [each for each in places if _copy_segment(file_id, sources[each], targets[each])]
-        if places and not copied and file.replaced_at is None:
+        # Copies on lost paths do not count.
+        path_ids = [PathId(copy) for copy in file.copies if copy in targets]
+        copied = [path_id for path_id in path_ids if _copy_segment(file_id, sources[path_id], targets[path_id])]
+        if path_ids and not copied and file.replaced_at is None:
             absent.append(file_id)
     progress("copy segments", len(files), len(files))
     return absent
@@ -102,7 +102,7 @@ def _copy_segment(file_id: FileId, source: StoragePath, target: StoragePath) -> 
 
 
 def copy_journals(view: View, sources: Paths, targets: Paths) -> bool:
-    """Copy the journal files that are needed; those that are written to, again. Returns whether there are any.
+    """Copy the journal files that are needed, growing ones each time; returns True if there are any.
 
     Raises:
         VanishedError: a file was trimmed and deleted.
@@ -148,7 +148,7 @@ def _copy_journal_file(incarnation: str, copy: Copy, sources: Paths, targets: Pa
 
 
 def copy_once(source: Path, target: Path) -> None:
-    """Copy a file that never changes, unless it is there with its length."""
+    """Copy a file that never changes, unless the target exists with the same length."""
     size_bytes = source.stat().st_size
     with suppress(FileNotFoundError):
         if target.stat().st_size == size_bytes:

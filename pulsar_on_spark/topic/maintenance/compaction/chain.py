@@ -1,8 +1,9 @@
-"""A topic's chain as readers of its compacted ledger see it: what compaction took out is not there.
+"""A topic's chain for readers of its compacted ledger, without the entries that compaction removed.
 
-Up to the horizon there are the entries of the index, trimmed from the log or not; from there on those of the log.
-Cursors step over missing entries as over trimmed ones, so backlogs, ends and mark-delete positions are exact, and no
-cursor record depends on the compaction: a consumer that reads the log later gets all unacknowledged messages.
+Before the horizon the chain has the entries of the index, even if they are trimmed from the log; from the horizon on it
+has those of the log. Cursors step over missing entries as over trimmed ones, so backlogs, ends and mark-delete
+positions are exact, and no cursor record depends on the compaction: a consumer that reads the log later gets all
+unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _END = 1 << 62
 
 
 class CompactedChain(LedgerChain):
-    """The chain of a compacted topic; the chain that grows is the log's.
+    """The chain of a compacted topic; growth is passed on to the chain of the log.
 
     Args:
         log: The topic's chain.
         horizon: The first position that is not compacted.
-        index: The entries in front of it that are left.
+        index: The remaining entries before the horizon.
     """
 
     __slots__ = ("_counts", "_horizon", "_kept", "_kept_ledgers", "_log")
@@ -58,7 +59,7 @@ class CompactedChain(LedgerChain):
 
     @override
     def holds_entry(self, ledger: int, entry: int) -> bool:
-        """Return True for entries that compaction took out, too: a consumer that got one before may acknowledge it."""
+        """Return True also for an entry that compaction removed: a consumer that got it before may acknowledge it."""
         return (ledger, entry) < self._horizon or self._log.holds_entry(ledger, entry)
 
     @override
@@ -85,10 +86,10 @@ class CompactedChain(LedgerChain):
     def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
         if (ledger, entry) >= self._horizon:
             return self._log.normalize_position(ledger, entry)
-        for kept in self._kept_ledgers[bisect_left(self._kept_ledgers, ledger) :]:
-            found = next_from(self._kept[kept], entry if kept == ledger else 0, _END)
-            if found < _END:
-                return kept, found
+        for kept_ledger in self._kept_ledgers[bisect_left(self._kept_ledgers, ledger) :]:
+            entry_kept = next_from(self._kept[kept_ledger], entry if kept_ledger == ledger else 0, _END)
+            if entry_kept < _END:
+                return kept_ledger, entry_kept
         return self._log.normalize_position(*self._horizon)
 
     @override
@@ -107,11 +108,11 @@ class CompactedChain(LedgerChain):
         if before is not None and (before.ledger, before.entry) >= self._horizon:
             return before
         limit = min((int(position.ledger), int(position.entry)), self._horizon)
-        for kept in reversed(self._kept_ledgers[: bisect_right(self._kept_ledgers, limit[0])]):
-            entries = self._kept[kept]
-            count = len(entries) if kept < limit[0] else entries.rank(limit[1] - 1) if limit[1] else 0
+        for kept_ledger in reversed(self._kept_ledgers[: bisect_right(self._kept_ledgers, limit[0])]):
+            entries = self._kept[kept_ledger]
+            count = len(entries) if kept_ledger < limit[0] else entries.rank(limit[1] - 1) if limit[1] else 0
             if count:
-                return Position(LedgerId(kept), EntryId(entries[count - 1]))
+                return Position(LedgerId(kept_ledger), EntryId(entries[count - 1]))
         return None
 
     @override
@@ -119,7 +120,7 @@ class CompactedChain(LedgerChain):
         if (ledger, entry) >= self._horizon:
             return self._log.entries_from(ledger, entry)
         at = bisect_left(self._kept_ledgers, ledger)
-        kept = self._counts[-1] - self._counts[at]
+        count = self._counts[-1] - self._counts[at]
         if entry and at < len(self._kept_ledgers) and self._kept_ledgers[at] == ledger:
-            kept -= self._kept[ledger].rank(entry - 1)
-        return kept + self._log.entries_from(*self._horizon)
+            count -= self._kept[ledger].rank(entry - 1)
+        return count + self._log.entries_from(*self._horizon)

@@ -1,11 +1,11 @@
-"""Compacting a topic: two passes over its messages, and one commit that puts the new compacted ledger in place.
+"""Compacting a topic: two passes over its messages, and one commit that installs the new compacted ledger.
 
     Tail ──> Source ──pass 1──> NewestOfKeys ──places──> pass 2 ──> CompactedLedgerWriter ──> commit
 
-The commit carries the topic's key and is made only if the topic still has the compaction that this one began with: of
-two compactors one wins. Until then no record names the new files, and a killed compactor leaves files of a write that
-garbage collection aborts. The same commit marks the former ledger as replaced, so there is no moment without one, and
-its files stay for active readers.
+The commit uses the topic's key and is made only if the topic still has the compaction that this one began with: of two
+compactors, one wins. Until then no record names the new files, and a killed compactor leaves files of a write that
+garbage collection aborts. The same commit marks the former compacted ledger as replaced, so there is no moment without
+one, and the former files stay for active readers.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Compaction:
     """The options of a compaction.
 
     Attributes:
-        retain_null_key: Whether messages without a key are kept (`topicCompactionRetainNullKey`).
-        keys_bytes: Most memory for keys and their places. Besides, each message that is kept takes eight bytes.
+        retain_null_key: True to keep messages without a key (`topicCompactionRetainNullKey`).
+        keys_bytes: Limit of the memory for keys and their places, in bytes. Each kept message takes eight more bytes.
     """
 
     retain_null_key: bool = False
@@ -68,17 +68,17 @@ class CompactionReport:
 
     Attributes:
         topic: The topic, or partition.
-        outcome: `compacted`; `unchanged`, as there was nothing new; `overtaken`: another one was
-            committed meanwhile, or the topic was truncated.
-        horizon: Messages before this position are compacted.
-        read_messages: Messages that were looked at, of the compacted ledger before and of the log.
-        read_bytes: Their key and value bytes.
-        messages: Messages that are left.
-        entries: Number of entries that hold them.
-        bytes: Their key and value bytes.
-        files: Number of files.
-        passes: First passes that were needed: more than one where keys take more memory than allowed.
-        duration_s: How long it took.
+        outcome: `compacted`; `unchanged`: there was nothing new; `overtaken`: another compaction was committed
+            meanwhile, or the topic was truncated.
+        horizon: The position before which messages are compacted.
+        read_messages: Number of messages that were read, from the former compacted ledger and the log.
+        read_bytes: Key and value bytes of the messages that were read.
+        messages: Number of remaining messages.
+        entries: Number of entries with remaining messages.
+        bytes: Key and value bytes of the remaining messages.
+        files: Number of files of the compacted ledger.
+        passes: Number of first passes: more than one if the keys take more memory than allowed.
+        duration_s: Duration of the compaction in seconds.
     """
 
     topic: str
@@ -107,14 +107,17 @@ def compact(
     Args:
         root: The root.
         name: The topic, or a partition.
-        how: How.
-        reach: A position that was readable before: up to there the journals are looked through, and waited for.
-        progress: Called in the course of it.
+        how: The options; None for the defaults.
+        reach: A position up to which messages were readable before; the compaction waits until they are again.
+        progress: Called as the compaction proceeds.
+
+    Returns:
+        A report for each partition, or for the topic.
 
     Raises:
         TopicNotFoundError: there is no such topic, or it was deleted meanwhile.
         DataLossError, CorruptSegmentError, CorruptJournalError: messages cannot be read; nothing is changed.
-        NotEnoughCopiesError: fewer than ack-quorum storage paths take the files; nothing is changed.
+        NotEnoughCopiesError: fewer storage paths than the ack quorum can be written; nothing is changed.
         MetadataError, StorageError: the root cannot be read or written.
     """
     view = root.store.view()
@@ -162,19 +165,24 @@ def _write(
     how: Compaction,
     progress: Progress,
 ) -> WrittenLedger:
-    """The second pass: a durable ledger that no topic names yet."""
+    """Make the second pass: write a durable ledger that no topic names yet."""
     step = _Step(progress, f"{part.name}: write them", source.rows_total)
     places = source.places
     view = root.store.view()
     quorum = quorum_of(view, TopicName.parse(part.name), root.quorum)
     with CompactedLedgerWriter(write_id, root.writable_paths(view), quorum) as writer:
-        for each in source.rows(SEGMENT_SCHEMA.names):
+        for source_rows in source.rows(SEGMENT_SCHEMA.names):
             kept = kept_rows(
-                each.ledger, each.entry_offset, each.rows, survivors, places, retain_null_key=how.retain_null_key
+                source_rows.ledger,
+                source_rows.entry_offset,
+                source_rows.rows,
+                survivors,
+                places,
+                retain_null_key=how.retain_null_key,
             )
             if kept is not None:
-                writer.add(each.ledger, kept)
-            step.done(each.rows.num_rows)
+                writer.add(source_rows.ledger, kept)
+            step.done(source_rows.rows.num_rows)
         return writer.finish()
 
 
@@ -182,27 +190,27 @@ def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s
     """Return the places of the kept messages, and the number of passes."""
     shares, passes = 1, 0
     while True:
-        found: list[Int64s] = []
+        places_of_shares: list[Int64s] = []
         try:
             for number in range(shares):
                 passes += 1
-                found.append(_pass(source, how, Share(number, shares), progress))
+                places_of_shares.append(_pass(source, how, Share(number, shares), progress))
         except TooManyKeysError as error:
             if shares >= _MAX_SHARES:
                 raise
             log.info("The first pass is made over shares of the keys: %s", error)
             shares *= 4
         else:
-            return (found[0] if shares == 1 else np.unique(np.concatenate(found))), passes
+            return (places_of_shares[0] if shares == 1 else np.unique(np.concatenate(places_of_shares))), passes
 
 
 def _pass(source: Source, how: Compaction, share: Share, progress: Progress) -> Int64s:
     keys_found = NewestOfKeys(source.places, retain_null_key=how.retain_null_key, share=share, max_bytes=how.keys_bytes)
-    of = "" if share.of == 1 else f", {share.number + 1} of {share.of}"
-    step = _Step(progress, f"{source.name}: find the newest messages{of}", source.rows_total)
-    for each in source.rows(newest.COLUMNS):
-        keys_found.add_rows(each.ledger, each.entry_offset, each.rows)
-        step.done(each.rows.num_rows)
+    share_text = "" if share.of == 1 else f", {share.number + 1} of {share.of}"
+    step = _Step(progress, f"{source.name}: find the newest messages{share_text}", source.rows_total)
+    for source_rows in source.rows(newest.COLUMNS):
+        keys_found.add_rows(source_rows.ledger, source_rows.entry_offset, source_rows.rows)
+        step.done(source_rows.rows.num_rows)
     return keys_found.finish()
 
 
@@ -221,7 +229,7 @@ class _Step:
 
 
 def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
-    """Put the ledger in place; False, and it is deleted, if the topic has another compaction by now."""
+    """Commit the new ledger; if the topic has another compaction by now, delete the ledger and return False."""
     is_done = False
 
     def decide(view: View) -> Change | None:
@@ -235,8 +243,8 @@ def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId
     except TopicNotFoundError:
         _delete(root, ledger)
         raise
-    found = view.get(CompactionRecord, part.topic_id)
-    if not is_done and (found is None or found.compaction_id != write_id):
+    committed = view.get(CompactionRecord, part.topic_id)
+    if not is_done and (committed is None or committed.compaction_id != write_id):
         _delete(root, ledger)
         return False
     return True
@@ -252,11 +260,11 @@ def decide_swap(
     ledger: WrittenLedger,
     now: datetime,
 ) -> Change | None:
-    """Let a topic have a new compacted ledger; None if it has another one than it was made from, or was truncated.
+    """Make the commit of a new compacted ledger; None if the former was replaced or the topic truncated meanwhile.
 
     Raises:
         TopicNotFoundError: the topic was deleted.
-        MetadataError: garbage collection has given the files up.
+        MetadataError: garbage collection has aborted the write of the files.
     """
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != part.topic_id:
@@ -297,5 +305,5 @@ def _delete(root: RootHandle, ledger: WrittenLedger) -> None:
     """Delete files that were never committed and never will be."""
     for path in root.storage_paths(root.store.view()).values():
         for written in ledger.written:
-            with suppress(StorageError):  # then garbage collection finds it
+            with suppress(StorageError):  # garbage collection finds a file that stays
                 path.delete_segment(FileId(written.file_id))

@@ -24,13 +24,13 @@ _ALLOW = "to read on without them, set option failOnDataLoss to false."
 
 @dataclass(frozen=True, slots=True)
 class CompactedReader:
-    """Reads compacted slices of one root. Picklable.
+    """Reader of compacted slices of one root. Picklable.
 
     Attributes:
         root: The root's path, for reports.
         paths: The storage paths.
-        columns: Columns of `SEGMENT_SCHEMA`.
-        fail_on_data_loss: Whether a loss is an error; if not, it is skipped and logged.
+        columns: Columns of `SEGMENT_SCHEMA` to decode.
+        fail_on_data_loss: True if a loss is an error; else it is skipped and logged.
     """
 
     root: Path
@@ -39,13 +39,13 @@ class CompactedReader:
     fail_on_data_loss: bool = True
 
     def read(self, slice_: CompactedSlice) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
-        """The slice's messages in order; entry ids need no offset.
+        """Yield the slice's messages in order, as (ledger, batch); entry ids need no offset.
 
         Raises:
             DataLossError: no copy of a part is good, and `fail_on_data_loss` is set; or the compacted ledger was
                 replaced so long ago that its files are gone.
             CopiesUnreachableError: no copy of a part can be read now.
-            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
+            UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
         report = partial(report_bad_copy, self.root)
@@ -64,7 +64,7 @@ class CompactedReader:
                     f"kept for ten minutes only: read again, in larger steps. {error}"
                 ) from error
             except CorruptSegmentError as error:
-                # The error is about a group of batches: only the one that can't be read alone either is lost.
+                # The error concerns a group of batches: only a batch that cannot be read alone either is lost.
                 if alone:
                     rows = slice_.compacted.batches[number][3]
                     self._lose(f"{rows} compacted messages of {slice_.topic}", str(error))

@@ -1,21 +1,21 @@
-"""First pass: which messages are the newest of their keys. Pure: rows in, places out.
+"""First pass: find the newest message of each key. Pure: from rows to places (`places.py`).
 
 Keys are grouped exactly, not by a hash that two of them could share. Memory holds each key and its newest place; above
 `max_bytes` the pass is repeated over a share of the keys at a time (`TooManyKeysError` requests it).
 
-Messages whose key is unknown are kept: nothing is dropped on a guess.
+Messages whose key is unknown are kept, because nothing may be dropped on a guess.
 
-    row                                          what becomes of it
+    row                                          outcome
     -------------------------------------------  -------------------------------------------------------------
     message with a key                           kept if it is the newest of its key and not empty
-    newest message of a key, null or empty       a tombstone: the key goes, and this message, too (see below)
+    newest message of a key, null or empty       a tombstone: all messages of the key are dropped (see below)
     message without a key                        dropped, or kept if `retain_null_key` (Pulsar's setting)
     marker, place of a message compacted before  dropped
     encrypted message, unknown codec             by the key in its metadata, as any message
-    chunks of a large message                    together: the place of the message is that of its last chunk;
-                                                 if its last chunk has not arrived, all are kept
+    chunks of a large message                    together: the message's place is that of its last chunk;
+                                                 if the last chunk has not arrived, all chunks are kept
     encrypted or unreadable batch                kept: its keys are unknown. Tombstones after one are kept, too:
-                                                 they may be about messages in it
+                                                 they may belong to messages in it
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MERGE_ROWS = 1 << 18
 
 
 class TooManyKeysError(PulsarpyError):
-    """The keys of this share take more memory than allowed: take smaller shares."""
+    """The keys of this share take more memory than allowed: repeat the pass with smaller shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class _Chunks:
     """Chunks of large messages.
 
     Attributes:
-        open: Places of messages whose last chunk has not arrived, by producer and uuid.
-        before_last: Places of the other chunks of complete messages, by the place of the last.
+        open: Places of the chunks of messages whose last chunk has not arrived, by producer and uuid.
+        before_last: Places of the other chunks of complete messages, by the place of the last chunk.
     """
 
     open: dict[tuple[str, str], list[int]] = field(default_factory=dict)
@@ -67,13 +67,13 @@ class _Chunks:
 
 
 class NewestOfKeys:
-    """Takes all rows in the order of the chain, then returns the kept ones.
+    """The first pass: add all rows in the order of the chain, then `finish` returns the places of the kept messages.
 
     Args:
         places: The places of all entries.
-        retain_null_key: Whether messages without a key are kept.
+        retain_null_key: True to keep messages without a key.
         share: The keys of this pass. Messages that are kept whatever their key belong to share 0.
-        max_bytes: Most bytes of keys and places.
+        max_bytes: Limit of the bytes of keys and places.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class NewestOfKeys:
         self._chunks = _Chunks()
 
     def add_rows(self, ledger: LedgerId, entry_offset: int, rows: pa.RecordBatch) -> None:
-        """Take rows with `COLUMNS`, all rows of each of their entries.
+        """Add rows with `COLUMNS`, for each entry all of its rows.
 
         Args:
-            ledger: Their ledger.
+            ledger: The ledger of the rows.
             entry_offset: Added to the column `entry_id` to get entry ids.
             rows: The rows.
 
         Raises:
-            TooManyKeysError: see there.
+            TooManyKeysError: the keys take more than `max_bytes`.
         """
         entries = rows.column("entry_id").to_numpy() + entry_offset
         indexes = rows.column("batch_index").fill_null(-1).to_numpy().astype(np.int64)
@@ -118,7 +118,7 @@ class NewestOfKeys:
         self._add(keys, rows.column("key_b64"), (places << 1) | is_tombstone, counts)
 
     def finish(self) -> Int64s:
-        """The places of all messages that are kept, sorted; of an entry that is not taken apart, the entry's."""
+        """Return the sorted places of all kept messages; for an entry that is not split, the place of the entry."""
         self._merge()
         newest = self._known.column("place").to_numpy()
         places, is_tombstone = newest >> 1, (newest & 1).astype(np.bool_)
@@ -126,40 +126,40 @@ class NewestOfKeys:
         if self._first_opaque is not None:
             is_kept |= places > self._first_opaque
         survivors = places[is_kept]
-        others = list(self._kept)
+        kept_anyway = list(self._kept)
         if self._share.number == 0:
-            others += [place for chunks in self._chunks.open.values() for place in chunks]
+            kept_anyway += [place for chunks in self._chunks.open.values() for place in chunks]
         if self._chunks.before_last:
             for last in np.intersect1d(survivors, np.fromiter(self._chunks.before_last, np.int64)).tolist():
-                others += self._chunks.before_last[last]
+                kept_anyway += self._chunks.before_last[last]
             if self._share.number == 0:
-                others += [place for last in self._kept for place in self._chunks.before_last.get(last, ())]
-        return np.unique(np.concatenate((survivors, np.array(others, np.int64))))
+                kept_anyway += [place for last in self._kept for place in self._chunks.before_last.get(last, ())]
+        return np.unique(np.concatenate((survivors, np.array(kept_anyway, np.int64))))
 
-    # -- entries that are not taken apart ------------------------------------------------------------------------------
+    # -- entries that are not split ------------------------------------------------------------------------------------
 
     def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
-        """True if the entry is a tombstone of its key; None if it does not count as a message with a key."""
+        """Add a whole entry; returns True if it is a tombstone of its key, None if it has no known key."""
         if not entry:
-            return None  # the place of a message that was compacted before
-        said = _metadata(entry)
-        if said is None or said.num_messages_in_batch > 1:
+            return None  # the row stands for a message that was removed by an earlier compaction
+        metadata = _metadata(entry)
+        if metadata is None or metadata.num_messages_in_batch > 1:
             if self._first_opaque is None:
                 self._first_opaque = place
             self._keep(place)
             return None
-        if said.HasField("marker_type"):
+        if metadata.HasField("marker_type"):
             return None
-        if said.HasField("chunk_id") and said.num_chunks_from_msg > 1 and not self._take_chunk(place, said):
+        if metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1 and not self._take_chunk(place, metadata):
             return None
         if not has_key and self._retain_null_key:
             self._keep(place)
-        # Producers note the size before they encrypt.
-        is_empty = said.HasField("uncompressed_size") and not said.uncompressed_size
-        return said.null_value or is_empty if has_key else None
+        # Producers record the size before they encrypt.
+        is_empty = metadata.HasField("uncompressed_size") and not metadata.uncompressed_size
+        return metadata.null_value or is_empty if has_key else None
 
     def _take_chunk(self, place: int, said: MessageMetadata) -> bool:
-        """True if it is the last chunk of its message."""
+        """Add a chunk; returns True if it is the last chunk of its message."""
         message = (said.producer_name, said.uuid)
         if said.chunk_id < said.num_chunks_from_msg - 1:
             self._chunks.open.setdefault(message, []).append(place)
@@ -178,11 +178,11 @@ class NewestOfKeys:
             counts = counts & (murmur3_32(keys) % np.uint32(self._share.of) == self._share.number)
         if not counts.any():
             return
-        found = _table(keys, flags.fill_null(False), places)
+        table = _table(keys, flags.fill_null(False), places)
         if not counts.all():
-            found = found.filter(pa.array(counts))
-        self._waiting.append(found)
-        self._waiting_rows += found.num_rows
+            table = table.filter(pa.array(counts))
+        self._waiting.append(table)
+        self._waiting_rows += table.num_rows
         if self._waiting_rows > max(_MERGE_ROWS, self._known.num_rows):
             self._merge()
 
@@ -198,16 +198,16 @@ class NewestOfKeys:
 
 
 def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.Table:
-    """Return the key's group: in Pulsar a key sent as Base64 and one sent as text differ, even with equal bytes."""
+    """Make a table of keys, flags and places: keys sent as Base64 and as text differ, even with equal bytes."""
     return pa.table({"key": keys.cast(pa.large_binary()), "b64": flags, "place": pa.array(places, pa.int64())})
 
 
 def _metadata(entry: bytes) -> MessageMetadata | None:
-    place = split_entry(entry)
-    if place is None:
+    bounds = split_entry(entry)
+    if bounds is None:
         return None
     try:
-        said = MessageMetadata.FromString(entry[place[0] : place[1]])
+        metadata = MessageMetadata.FromString(entry[bounds[0] : bounds[1]])
     except DecodeError:
         return None
-    return said if said.IsInitialized() else None
+    return metadata if metadata.IsInitialized() else None

@@ -26,7 +26,7 @@ class Places:
     """The places of a compaction's entries.
 
     Args:
-        ends: Of each ledger an entry id that none of its entries reaches.
+        ends: For each ledger, a number greater than all of its entry ids.
 
     Raises:
         InvalidArgumentError: there are more entries than can be numbered.
@@ -40,21 +40,21 @@ class Places:
         self._bases = dict(zip(ledgers, bases, strict=True))
 
     def of_entries(self, ledger: LedgerId, entries: Int64s) -> Int64s:
-        """The places of entries as such."""
+        """Return the places of whole entries."""
         return (entries + self._bases[ledger]) << MESSAGE_BITS
 
     def of_messages(self, ledger: LedgerId, entries: Int64s, batch_indexes: Int64s) -> Int64s:
-        """The places of messages; the index is -1 where an entry is one message."""
+        """Return the places of messages; the batch index is -1 if an entry is a single message."""
         return self.of_entries(ledger, entries) + batch_indexes + 1
 
 
 def next_entry(entry_places: Int64s) -> Int64s:
-    """The places of the entries that follow."""
+    """Return the place of the entry after each of these."""
     return entry_places + (1 << MESSAGE_BITS)
 
 
 def is_place(places: Int64s, found: Int64s) -> np.typing.NDArray[np.bool_]:
-    """Return which of the places are among `found`, which are sorted."""
+    """Flag the places that are among the sorted places `found`."""
     if not len(found) or not len(places):
         return np.zeros(len(places), np.bool_)
     at = np.minimum(np.searchsorted(found, places), len(found) - 1)

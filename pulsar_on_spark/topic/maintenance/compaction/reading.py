@@ -1,7 +1,7 @@
 """Reading a compacted ledger: its rows between two positions, and its index.
 
-A compaction's files stay for ten minutes after they were replaced (or collected with the topic), so that active reads
-can finish; then they are gone, and the newer metadata name others.
+A compaction's files stay for ten minutes after they were replaced, or their topic was deleted, so that active reads can
+finish. Then they are deleted, and the newer metadata name other files.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OnBadCopy = Callable[[str, PathId, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CompactedSlice:
-    """Batches [first, end) of a file of a compacted ledger, and of their entries those in [start, stop).
+    """The entries in [start, stop) of batches [first, end) in a file of a compacted ledger.
 
     Attributes:
         topic: The topic's full name.
-        partition: -1 for a topic that is no partition.
+        partition: The topic's partition index; -1 if it is not a partition.
         file: The file.
-        compacted: Its contents.
+        compacted: The contents of the file's batches.
         bytes_a_row: Mean key and value bytes of a message.
-        first: Number of the first batch.
-        end: The number after the last entry.
-        start: The first position that is wanted.
-        stop: The first entry that is not wanted.
+        first: The number of the first batch.
+        end: The number after the last batch.
+        start: The first position to read.
+        stop: The first position not to read.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class CompactedSlice:
 
     @property
     def batch_rows(self) -> tuple[int, ...]:
-        """Messages of each batch, those of a batch that is cut included."""
+        """The number of messages of each batch, even if only a part of the batch is read."""
         return tuple(rows for _, _, _, rows in self.compacted.batches[self.first : self.end])
 
     def part(self, first: int, end: int) -> CompactedSlice:
@@ -67,12 +67,12 @@ class CompactedSlice:
     def read(
         self, paths: PathTable, columns: Sequence[str] | None, on_bad_copy: OnBadCopy
     ) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
-        """The rows, batch by batch, each of one ledger; entry ids need no offset.
+        """Yield (ledger, rows) for each batch; entry ids need no offset.
 
         Args:
             paths: Returns the root's storage paths.
-            columns: Of `SEGMENT_SCHEMA`, `entry_id` among them; None for all.
-            on_bad_copy: Called for copies that are bad or missing.
+            columns: Columns of `SEGMENT_SCHEMA`, including `entry_id`; None for all.
+            on_bad_copy: Called with path id and reason for copies that are bad or missing.
 
         Raises:
             SegmentGoneError: the file was deleted: the topic was compacted again, or deleted.
@@ -107,15 +107,15 @@ def compacted_slices(
     Args:
         view: The metadata.
         part: The topic.
-        record: The compaction, of this view.
-        start: The first position that is wanted.
-        end: The first position that is not wanted; the horizon if None.
+        record: The compaction in this view.
+        start: The first position to read.
+        end: The first position not to read; None for the horizon.
 
     Raises:
         MetadataError: a file is unknown.
     """
     stop = min(end or horizon_of(record), horizon_of(record))
-    found = []
+    slices = []
     for compacted in record.files:
         wanted = [
             number
@@ -125,9 +125,9 @@ def compacted_slices(
         if wanted:
             file = _file(view, part, compacted.file_id)
             bytes_a_row = record.bytes / max(record.rows, 1)
-            place = (wanted[0], wanted[-1] + 1, start, stop)
-            found.append(CompactedSlice(part.name, part.partition, file, compacted, bytes_a_row, *place))
-    return found
+            bounds = (wanted[0], wanted[-1] + 1, start, stop)
+            slices.append(CompactedSlice(part.name, part.partition, file, compacted, bytes_a_row, *bounds))
+    return slices
 
 
 def read_index(
@@ -159,7 +159,7 @@ def read_index(
 
 
 def index_batch(index: Index) -> pa.RecordBatch:
-    """The batch in `SEGMENT_SCHEMA` that `read_index` reads."""
+    """Make the batch, in `SEGMENT_SCHEMA`, from which `read_index` reads the index."""
     arrays = {
         "ledger_id": pa.array(list(index), pa.int64()),
         "raw": pa.array([entries.serialize() for entries in index.values()], pa.binary()),

@@ -52,18 +52,18 @@ class Source:
     Args:
         root: The root.
         part: The topic.
-        tail: Sight of the journals.
+        tail: The reader of the journals.
         view: The metadata with the journals' entries.
 
     Attributes:
-        base: The compaction that this one continues.
-        start: Where the log is read from.
+        base: The compaction that this one continues; None for the first.
+        start: The position from which the log is read.
         end: The new horizon.
-        rows_total: Messages in all of it.
-        bytes_total: Their key and value bytes.
+        rows_total: The number of messages in the source.
+        bytes_total: The key and value bytes of these messages.
 
     Raises:
-        DataLossError: entries of the log are gone.
+        DataLossError: entries of the log are lost.
     """
 
     def __init__(self, root: RootHandle, part: TopicPart, tail: Tail, view: View) -> None:
@@ -99,13 +99,13 @@ class Source:
         return Places(self._ends)
 
     def rows(self, columns: Sequence[str]) -> Iterator[SourceRows]:
-        """Everything in order, rows that are no messages included.
+        """Yield all rows in order, including rows that are not messages.
 
         Args:
-            columns: Of `SEGMENT_SCHEMA`, `entry_id` among them.
+            columns: Columns of `SEGMENT_SCHEMA`, including `entry_id`.
 
         Raises:
-            DataLossError: entries are gone.
+            DataLossError: entries are lost.
             CorruptSegmentError, CorruptJournalError: no good copy of an entry is left.
             SegmentGoneError: the compacted ledger was replaced more than ten minutes ago.
             MetadataError, StorageError: the root cannot be read.

@@ -1,7 +1,7 @@
-"""Second pass: the rows at the places that are kept, complete enough that their entries can be made again. Pure.
+"""Second pass: select the rows at the kept places, with all that is needed to rebuild their entries. Pure.
 
-An entry keeps its id, and its messages their batch indexes. Of a batch only the rows of kept messages are stored: its
-`entry_metadata`, on the first of them, has the original number.
+An entry keeps its id, and its messages keep their batch indexes. Only the rows of a batch's kept messages are stored:
+the `entry_metadata` in the first of them has the original number of messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pulsar_on_spark.topic.maintenance.compaction.places import Places, is_place
 
 
 class Kept(NamedTuple):
-    """Rows in `SEGMENT_SCHEMA` with ledger and entry ids, and the ids of their entries, each once."""
+    """Rows in `SEGMENT_SCHEMA` with ledger and entry ids, and the distinct ids of their entries."""
 
     rows: pa.RecordBatch
     entries: Int64s
@@ -38,10 +38,10 @@ def kept_rows(
     """Return the rows that compaction keeps; None if it keeps none.
 
     Args:
-        ledger: Their ledger.
+        ledger: The ledger of the rows.
         entry_offset: Added to the column `entry_id` to get entry ids.
-        rows: In `SEGMENT_SCHEMA`, all rows of each of their entries.
-        survivors: What the first pass found.
+        rows: Rows in `SEGMENT_SCHEMA`, for each entry all of its rows.
+        survivors: The kept places, from the first pass.
         places: The places of all entries.
         retain_null_key: As in the first pass.
     """
@@ -51,7 +51,7 @@ def kept_rows(
     kept = is_place(places.of_messages(ledger, entries, indexes), survivors)
     if raw.null_count < len(raw):
         kept |= _kept_wholes(places.of_entries(ledger, entries), raw, survivors)
-    # An entry that the first pass saw whole, in a journal, may be in rows by now: all of it is kept.
+    # An entry that was whole in the first pass, in a journal, may be split by now: all of its rows are kept.
     kept |= (indexes >= 0) & is_place(places.of_entries(ledger, entries), survivors)
     if retain_null_key:
         kept |= pc.and_(rows.column("key").is_null(), raw.is_null()).to_numpy(zero_copy_only=False)
@@ -78,10 +78,10 @@ def _kept_wholes(entry_places: Int64s, raw: pa.BinaryArray, survivors: Int64s) -
 def _entry_metadata(
     rows: pa.RecordBatch, first_rows: Int64s, kept: Bools, chosen: Int64s, is_first: Bools
 ) -> pa.BinaryArray:
-    """The metadata of each entry on the first of its rows that is kept.
+    """Return the column `entry_metadata`, with each entry's metadata in the first of its kept rows.
 
-    Of an entry that Spark wrote it is derived from all its rows, which are here for the last time; one that is kept as
-    a whole needs none.
+    For an entry that Spark wrote, the metadata is derived from all its rows while they are all here; if all are kept,
+    it needs none.
     """
     stored = rows.column("entry_metadata")
     entry_of_row = np.cumsum(np.isin(np.arange(rows.num_rows), first_rows)) - 1

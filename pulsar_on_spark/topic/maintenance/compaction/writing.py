@@ -41,9 +41,9 @@ class CompactedLedgerWriter:
     """Writer of one compacted ledger. For one thread; as a context manager it deletes unfinished files.
 
     Args:
-        write_id: Fresh.
-        paths: Where copies may go.
-        quorum: How many copies, and how many must be durable.
+        write_id: An unused write id.
+        paths: The storage paths that copies may be written to.
+        quorum: The number of copies, and of copies that must be durable.
     """
 
     def __init__(self, write_id: WriteId, paths: Sequence[StoragePath], quorum: Quorum) -> None:
@@ -83,7 +83,7 @@ class CompactedLedgerWriter:
             self._flush()
 
     def finish(self) -> WrittenLedger:
-        """Make it durable.
+        """Write the index and make the ledger durable.
 
         Raises:
             NotEnoughCopiesError: fewer than ack-quorum copies became durable.

@@ -1,18 +1,18 @@
 """Garbage collection of segment files: listings of storage paths nominate, keyed reads decide.
 
-What a file is, is decided by the metadata alone, from a view that is durable:
+The metadata alone, in a durable view, decide the fate of a file:
 
     file record      verdict on its write id      fate
     ---------------  ---------------------------  --------------------------------------------------------------
-    live             -                            stays while a topic names it; then it is marked as replaced,
-                                                  stays for ten minutes more, and goes
-    none             committed                    goes: the leftover of a retried or speculative task
-    none             aborted                      goes
-    none             none yet                     stays until it is a day old; then the write is aborted, by a commit
-                                                  under the key that its attach needs too, and the file goes after it
+    live             -                            kept while a topic names it; then it is marked as replaced,
+                                                  kept for ten minutes more, and deleted
+    none             committed                    deleted: the leftover of a retried or speculative task
+    none             aborted                      deleted
+    none             none yet                     kept until it is a day old; then the write is aborted, by a commit
+                                                  under the key that its attach needs too, and the file is deleted
 
-So a slow writer and a collection never both win: whichever commits second finds the other's verdict. That a file or a
-record is *missing* from a listing decides nothing.
+So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. The *absence* of
+a file or a record from a listing decides nothing.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Ages:
 
     Attributes:
         abort_after_s: An uncommitted write whose newest file is older is aborted; older unfinished files are deleted.
-        keep_replaced_s: Time that files are kept after the last segment record that named them, for running reads.
-        keep_verdicts_s: Minimum time for which committed verdicts stay; `SOLE_TIMES` as long if nothing else shows a
-            driver that was suspended in its commit that the write is done.
+        keep_replaced_s: Time for which files are kept after the last segment record that named them, for running reads.
+        keep_verdicts_s: Minimum time for which committed verdicts are kept; `SOLE_TIMES` as long for a verdict that is
+            the only sign, for a driver that was suspended during its commit, that the write is done.
     """
 
     abort_after_s: float = DAY_S
@@ -89,7 +89,7 @@ class Nominee:
 
     @property
     def write_id(self) -> WriteId:
-        """The write in the file's name."""
+        """The write id in the file's name."""
         return write_id_of(self.stored.file_id)
 
 
@@ -102,13 +102,13 @@ def collect(
     """Collect garbage once.
 
     Args:
-        root: the root.
-        ages: how long what may be in use is left alone.
-        progress: called in the course of it.
-        clock: the time to judge ages by, in seconds since 1970; None for now.
+        root: The root.
+        ages: The minimum ages of files that may still be in use.
+        progress: Called as the collection proceeds.
+        clock: The time to judge ages by, in seconds since 1970; None for now.
 
     Raises:
-        MetadataError: the metadata cannot be read or written; nothing was deleted on the strength of it.
+        MetadataError: the metadata cannot be read or written; no file was deleted because of missing metadata.
     """
     now_s = time.time() if clock is None else clock
     store = root.store
@@ -117,10 +117,10 @@ def collect(
     retired = _retire(store, now_s)
     view = store.view(durable=True)
     collected = _replaced(view, ages, now_s)
-    doomed = [each for each in nominees if is_garbage(view, each.stored, collected, ages)]
+    doomed = [nominee for nominee in nominees if is_garbage(view, nominee.stored, collected, ages)]
     files, size_bytes = _delete(doomed, progress)
     _tombstone(store, collected)
-    remaining = {each.write_id for each in nominees} - {each.write_id for each in doomed}
+    remaining = {nominee.write_id for nominee in nominees} - {nominee.write_id for nominee in doomed}
     cleared = _clear_verdicts(store, remaining, ages, now_s)
     _clear_reports(root, read_reports(root.path), store.view(durable=True))
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
@@ -130,15 +130,15 @@ def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, Fi
     """True if a stored file may be deleted.
 
     Args:
-        view: the metadata, read after the listing.
-        stored: the file.
-        collected: the files whose time after their replacement is over, and that no topic of the view names.
-        ages: the limits.
+        view: The metadata, read after the listing.
+        stored: The file.
+        collected: The files that were replaced longer ago than `keep_replaced_s`, and that no topic in the view names.
+        ages: The minimum ages.
     """
     if stored.file_id in collected:
         return True
     if stored.is_tmp and stored.age_s < ages.abort_after_s:
-        return False  # it may be being written, though it will not be needed
+        return False  # a writer may be writing it, even if it will not be needed
     if view.get(FileRecord, stored.file_id) is not None:
         return stored.is_tmp
     return view.get(WriteRecord, write_id_of(stored.file_id)) is not None
@@ -164,7 +164,7 @@ def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
 
 
 def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s: float) -> int:
-    """Abort the writes that have no verdict and no newer file than `abort_after_s`; returns how many."""
+    """Abort the writes without a verdict whose files are all older than `abort_after_s`; returns their number."""
     youngest: dict[WriteId, float] = defaultdict(lambda: float("inf"))
     for each in nominees:
         youngest[each.write_id] = min(youngest[each.write_id], each.stored.age_s)
@@ -191,7 +191,7 @@ def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s:
 
 
 def _retire(store: MetadataStore, now_s: float) -> int:
-    """Mark files that no topic names (because it was deleted) as replaced; return their number."""
+    """Mark the files that no topic names, because their topics were deleted, as replaced; returns their number."""
     retired = 0
 
     def decide(view: View) -> Change | None:
@@ -212,7 +212,7 @@ def _retire(store: MetadataStore, now_s: float) -> int:
 
 
 def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileRecord]:
-    """Return files whose time after their replacement is over, and that no topic names."""
+    """Return the files that were replaced longer ago than `keep_replaced_s`, and that no topic names."""
     named = named_files(view)
     limit = _time(now_s - ages.keep_replaced_s)
     return {
@@ -223,23 +223,23 @@ def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileReco
 
 
 def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
-    """Delete files; returns how many there were and their bytes. What cannot be deleted is left to the next pass.
+    """Delete files; returns their number and bytes. A file that cannot be deleted is left to the next pass.
 
-    Nothing is synced: a file that a power cut brings back is garbage as before.
+    Nothing is synced: a file that reappears after a power cut is garbage as before.
     """
     count = size_bytes = 0
-    for number, each in enumerate(doomed):
+    for number, nominee in enumerate(doomed):
         progress("collect", number, len(doomed))
         try:
-            each.path.check()
-            OS_FILES.unlink(each.stored.path)
+            nominee.path.check()
+            OS_FILES.unlink(nominee.stored.path)
         except FileNotFoundError:
-            continue  # another collection was here
+            continue  # another collection has deleted it
         except (StoragePathError, OSError) as error:
-            log.warning("File %s stays for now: %s", each.stored.path, error, extra={"path": each.path.path_id})
+            log.warning("File %s stays for now: %s", nominee.stored.path, error, extra={"path": nominee.path.path_id})
             continue
         count += 1
-        size_bytes += each.stored.size_bytes
+        size_bytes += nominee.stored.size_bytes
     progress("collect", len(doomed), len(doomed))
     return count, size_bytes
 
@@ -247,22 +247,22 @@ def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
 def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> None:
     """Delete the records of collected files.
 
-    Copies on a path that is away now have a committed verdict and no record: a later collection finds them there.
+    Copies on a path that is away now then have a committed verdict and no record: a later collection deletes them.
     """
     for some in _chunks(sorted(collected)):
 
         def decide(view: View, some: Sequence[str] = some) -> Change | None:
-            found = [view.get(FileRecord, file_id) for file_id in some]
-            deletes: list[Record] = [file for file in found if file is not None]
+            records = [view.get(FileRecord, file_id) for file_id in some]
+            deletes: list[Record] = [file for file in records if file is not None]
             return Change(deletes=deletes, keys={keys.FILES: None}) if deletes else None
 
         store.commit(decide)
 
 
 def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, now_s: float) -> int:
-    """Delete old committed verdicts of which no file is left; returns how many. Aborts stay for good.
+    """Delete old committed verdicts of writes without remaining files; returns their number. Aborts stay for good.
 
-    A file that turns up later after all, from a path that was away, is of a write without a verdict: it is aborted.
+    If a file of such a write appears later, from a path that was away, its write has no verdict and is aborted.
     """
     view = store.view()
     used = {file.write_id for file in view.all(FileRecord)} | remaining
@@ -279,8 +279,8 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
 
         def decide(view: View, some: Sequence[str] = some) -> Change | None:
             nonlocal cleared
-            found = [view.get(WriteRecord, write_id) for write_id in some]
-            deletes = [verdict for verdict in found if verdict is not None and verdict.status == "committed"]
+            verdicts = [view.get(WriteRecord, write_id) for write_id in some]
+            deletes = [verdict for verdict in verdicts if verdict is not None and verdict.status == "committed"]
             moved: dict[str, int | None] = {keys.write_bucket(verdict.write_id): None for verdict in deletes}
             return Change(deletes=deletes, keys=moved) if deletes else None
 
@@ -290,7 +290,7 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
 
 
 def _clear_reports(root: RootHandle, reports: Iterable[Finding], view: DurableView) -> None:
-    """Clear the reports about files that are no more."""
+    """Clear the reports about files that no longer exist."""
     for report in reports:
         if view.get(FileRecord, FileId(report.file_id)) is None:
             clear_report(root.path, report)

@@ -1,9 +1,9 @@
 """Merging: runs of small adjacent segments of a ledger become one segment, and small files become part of large ones.
 
 A stream that writes every second leaves one file for each batch. A merge reads such segments in order, writes the same
-entries with the same ids into a new file (of many topics), and replaces the segment records in one commit. It cannot
-lose anything: the old files stay until no segment record names them and ten minutes more, a topic that changed within
-the merged range meanwhile keeps its old segments, and a killed merge leaves a file that no topic names.
+entries with the same ids into a new file (of many topics), and replaces the segment records in one commit. A merge
+loses no entries: the old files stay until ten minutes after the last segment record that named them, a topic that
+changed within the merged range meanwhile keeps its old segments, and a killed merge leaves a file that no topic names.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _MAX_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Runs that go into one file.
+    """The runs that are merged into one file.
 
     Attributes:
         runs: The runs to merge.
-        named_by: For each file that a run reads, the ids of all segments in it: the file must outlive them.
+        named_by: For each file that a run reads, the ids of all segments in the file, which must outlive them.
     """
 
     runs: tuple[Run, ...]
@@ -61,7 +61,7 @@ class MergeJob:
 
     @property
     def segments(self) -> int:
-        """Return the number of segments that the job replaces."""
+        """The number of segments that the job replaces."""
         return sum(len(run.segments) for run in self.runs)
 
 
@@ -76,10 +76,10 @@ class MergeReport:
 
 
 def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
-    """Merge worthwhile runs, in a few rounds: the next one may merge the results of one further.
+    """Merge worthwhile runs, in a few rounds: each round may merge the results of the round before.
 
     Raises:
-        NotEnoughCopiesError: fewer than ack-quorum storage paths take new files; nothing is changed.
+        NotEnoughCopiesError: fewer storage paths than the ack quorum can be written; nothing is changed.
     """
     done = MergeReport()
     given_up: set[str] = set()
@@ -112,7 +112,7 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
 
 
 def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
-    """Plan the merges that are due. Files of `excluded_files` are left alone; runs end there."""
+    """Plan the merges that are due. Runs do not include segments in `excluded_files`."""
     named_by: dict[str, list[str]] = defaultdict(list)
     published_ms: dict[str, int] = {}
     for segment in view.all(SegmentRecord):
@@ -133,7 +133,7 @@ def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
         first = run.segments[0]
         return published_ms[first.file_id], first.file_id, first.places[0] if first.places else (first.first_batch, 0)
 
-    # What lies in the same files, and there in the same batches, is read together.
+    # Segments in the same files, and there in the same batches, are read together.
     runs.sort(key=place)
     jobs = []
     for job in _jobs(runs):
@@ -143,7 +143,7 @@ def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
 
 
 def cost_bytes(segments: Iterable[SegmentRecord]) -> int:
-    """About the memory that decoded segments take."""
+    """Estimate the memory of decoded segments, in bytes."""
     return sum(segment.bytes + ROW_BYTES * segment.rows for segment in segments)
 
 
@@ -156,7 +156,7 @@ def _tiny_files(view: View, named_by: Mapping[str, object], excluded: Collection
 
 
 def _adjacent(segments: Sequence[SegmentRecord], excluded: Collection[str]) -> Iterator[list[SegmentRecord]]:
-    """Maximal runs of small segments that follow each other in one ledger."""
+    """Yield the longest runs of adjacent small segments in one ledger."""
     run: list[SegmentRecord] = []
     for segment in segments:
         fit = segment.bytes < SMALL_BYTES and segment.file_id not in excluded
@@ -174,7 +174,7 @@ def _adjacent(segments: Sequence[SegmentRecord], excluded: Collection[str]) -> I
 
 
 def _chop(run: Sequence[SegmentRecord]) -> Iterator[list[SegmentRecord]]:
-    """Pieces of a run that are merged in memory and replaced in one commit."""
+    """Split a run into pieces that fit into memory, each of which one commit replaces."""
     piece: list[SegmentRecord] = []
     size_bytes = 0
     for segment in run:
@@ -189,10 +189,10 @@ def _chop(run: Sequence[SegmentRecord]) -> Iterator[list[SegmentRecord]]:
 
 
 def _worth(piece: Sequence[SegmentRecord], tiny: Collection[str]) -> tuple[SegmentRecord, ...]:
-    """The part of a piece that is worth rewriting: leading segments that are larger than all that follows stay.
+    """Return the part of a piece to rewrite, without leading segments that are larger than all segments after them.
 
-    So a message is rewritten as often as its segment doubles, not each time that something was appended. What lies in
-    tiny files is always worth it.
+    So a message is rewritten each time that its segment doubles, not each time that messages are appended. Segments in
+    tiny files are always rewritten.
     """
     rest = sum(segment.bytes for segment in piece)
     start = 0
@@ -224,7 +224,7 @@ def _jobs(runs: Sequence[Run]) -> Iterator[tuple[Run, ...]]:
 
 
 def _run(root: RootHandle, job: MergeJob) -> tuple[list[Piece], bool]:
-    """Write a job's file and commit it; returns the pieces that were replaced, and whether there is a new file."""
+    """Write a job's file and commit it; returns the pieces that were replaced, and True if there is a new file."""
     view = root.store.view()
     write_id = WriteId(uuid.uuid4().hex)
     file_id = FileId(f"{write_id}-{secrets.token_hex(6)}")
@@ -256,9 +256,9 @@ def _groups(runs: Sequence[Run]) -> Iterator[list[Run]]:
 def _commit(
     root: RootHandle, job: MergeJob, write_id: WriteId, written: WrittenFile, pieces: Sequence[Piece]
 ) -> list[Piece]:
-    """Replace the segments of all pieces that are as they were; returns those pieces.
+    """Replace the segments of all pieces that have not changed; returns these pieces.
 
-    Where the commit loses every attempt to busy writers, halves are tried: one busy topic does not hold up the others.
+    If busy writers win every attempt, each half is tried by itself, so that one busy topic does not block the others.
     """
     kept: list[Piece] = []
 
@@ -268,7 +268,7 @@ def _commit(
         file = view.get(FileRecord, written.file_id)
         verdict = view.get(WriteRecord, write_id)
         if (file is None) != (verdict is None) or (file is not None and file.replaced_at is not None):
-            return None  # given up by garbage collection: no record may name the file now
+            return None  # garbage collection aborted the write: no record may name the file now
         kept = [piece for piece in pieces if _is_intact(view, piece)]
         now = datetime.now(UTC)
         bucket = {keys.write_bucket(write_id): None}
@@ -282,7 +282,7 @@ def _commit(
         if file is None:
             puts += [written.file_record(write_id), WriteRecord(write_id=write_id, status="committed", decided_at=now)]
             moved |= bucket
-        # The new segment has the id of the first one that it replaces.
+        # The new segment has the id of the first segment that it replaces.
         return Change(puts=puts, deletes=[source for piece in kept for source in piece.sources[1:]], keys=moved)
 
     try:
@@ -304,7 +304,7 @@ def _commit(
 
 
 def _is_intact(view: View, piece: Piece) -> bool:
-    """True if the topic and every segment that the piece replaces are unchanged since it was planned."""
+    """Return True if the topic and all segments that the piece replaces are unchanged since the plan."""
     topic = view.get(TopicRecord, piece.topic)
     if topic is None or topic.topic_id != piece.sources[0].topic_id:
         return False
@@ -312,7 +312,7 @@ def _is_intact(view: View, piece: Piece) -> bool:
 
 
 def _replaced(view: View, job: MergeJob, kept: Sequence[Piece], now: datetime) -> list[FileRecord]:
-    """Records of the files that no segment names once `kept` is committed."""
+    """Return the records, marked as replaced, of the files that no segment names after the commit of `kept`."""
     moved = {source.record_id for piece in kept for source in piece.sources}
     read = sorted({source.file_id for piece in kept for source in piece.sources})
     replaced = []

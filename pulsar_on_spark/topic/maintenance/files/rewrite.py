@@ -1,4 +1,4 @@
-"""Rewriting runs of segments into a new file: the same entries in larger batches, nothing of any column lost."""
+"""Rewriting runs of segments into a new file: the same entries in larger batches, with all columns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_BUFFER_BYTES = 160 << 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Segments that follow each other in one ledger of a topic."""
+    """Adjacent segments in one ledger of a topic."""
 
     topic: str
     topic_id: str
@@ -47,12 +47,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a run as it lies in the new file.
+    """A part of a run in the new file.
 
     Attributes:
-        topic: Full name.
-        sources: The segments that it replaces.
-        places: Where in the new file.
+        topic: The topic's full name.
+        sources: The segments that the piece replaces.
+        places: The batches of the new file that contain the piece.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class Piece:
     places: SegmentPlaces
 
     def segment_record(self, file_id: str) -> SegmentRecord:
-        """The record of the merged segment; entry ids in the file are absolute."""
+        """Make the record of the merged segment; entry ids in the file are absolute."""
         first = self.sources[0]
         entries = sum(source.entries for source in self.sources)
         places = self.places.fields()
@@ -83,8 +83,8 @@ class Piece:
 def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
     """Read the runs and append them to the file, each in as few pieces as memory allows.
 
-    A run with a segment that no copy gives is left out (what of it was written before is in no piece) and logged; where
-    it is lost, and not only away, it is reported.
+    A run with a segment that cannot be read from any copy is left out and logged; rows of it that were written before
+    belong to no piece. If the segment is lost, and not just unreachable, it is reported.
 
     Raises:
         NotEnoughCopiesError: the new file has too few good copies.
@@ -94,7 +94,7 @@ def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFi
 
 @dataclass
 class _Buffer:
-    """The read part of a run: decoded batches, and their entries by the segment's place in the run."""
+    """The decoded batches of a run, with their entries, by the segment's index in the run."""
 
     run: Run
     read: dict[int, list[tuple[pa.RecordBatch, int]]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A segment that a file holds, and its target: its place in the run of a buffer."""
+    """A segment in a file, and its target: a buffer, and the segment's index in the buffer's run."""
 
     segment: SegmentRecord
     buffer: _Buffer
@@ -112,19 +112,19 @@ class _Wanted:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Return the batch and row in the file at which its rows begin."""
+        """The batch and row in the file at which the segment's rows begin."""
         segment = self.segment
         return segment.places[0] if segment.places else (segment.first_batch, 0)
 
     def batches(self, file: FileRecord) -> list[SliceBatch]:
-        """Return the batches of the file that it covers."""
+        """Return the batches of the file that contain the segment."""
         run, segment = self.buffer.run, self.segment
         end = segment.first_entry + segment.entries
         return SegmentSlice(run.topic, run.topic_id, -1, segment, file, segment.first_entry, end).batches()
 
 
 class _Rewriting:
-    """A group of runs on its way through memory."""
+    """The rewriting of a group of runs that fits into memory."""
 
     def __init__(self, root: RootHandle, runs: Sequence[Run], writer: SegmentFileWriter) -> None:
         self._root = root
@@ -136,13 +136,13 @@ class _Rewriting:
     def go(self, view: View) -> list[Piece]:
         by_file: dict[str, list[_Wanted]] = defaultdict(list)
         for buffer in self._buffers:
-            for place, segment in enumerate(buffer.run.segments):
-                by_file[segment.file_id].append(_Wanted(segment, buffer, place))
+            for index, segment in enumerate(buffer.run.segments):
+                by_file[segment.file_id].append(_Wanted(segment, buffer, index))
         for file_id, wanted in by_file.items():
             file = view.get(FileRecord, file_id)
             if file is None:
-                for each in wanted:
-                    self._fail(each.buffer, f"file {file_id} is no longer known")
+                for segment_wanted in wanted:
+                    self._fail(segment_wanted.buffer, f"file {file_id} is no longer known")
                 continue
             for stretch in _stretches(wanted):
                 self._read_or_fail(file, stretch)
@@ -153,16 +153,16 @@ class _Rewriting:
         return [piece for buffer, piece in self._pieces if not buffer.failed]
 
     def _read_or_fail(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
-        """Read a stretch at once, or each of its segments by itself where a part is unreadable."""
+        """Read a stretch at once or, if a part cannot be read, each of its segments by itself."""
         try:
             self._read(file, stretch)
         except CopiesUnreachableError as error:
-            for each in stretch:
-                self._fail(each.buffer, str(error))
+            for segment_wanted in stretch:
+                self._fail(segment_wanted.buffer, str(error))
         except CorruptSegmentError as error:
             if len(stretch) > 1:
-                for each in stretch:
-                    self._read_or_fail(file, [each])
+                for segment_wanted in stretch:
+                    self._read_or_fail(file, [segment_wanted])
                 return
             report = Finding(ReportKind.LOSS, FileId(file.file_id), None, str(error), current_ms())
             write_report(self._root.path, report)
@@ -172,8 +172,8 @@ class _Rewriting:
         first = stretch[0]
         stake = f"{first.buffer.run.topic} from entry {first.segment.ledger_id}:{first.segment.first_entry} on"
         by_number: dict[int, list[tuple[int, SliceBatch]]] = defaultdict(list)
-        for number, each in enumerate(stretch):
-            for where in each.batches(file):
+        for number, segment_wanted in enumerate(stretch):
+            for where in segment_wanted.batches(file):
                 by_number[where.number].append((number, where))
         report = partial(report_bad_copy, self._root.path, file.file_id)
         numbers = sorted(by_number)
@@ -185,12 +185,14 @@ class _Rewriting:
         ):
             for number, where in by_number[at]:
                 read[number].append(_with_ids(_own_rows(where, batch), stretch[number].segment))
-        for each, own in zip(stretch, read, strict=True):
-            _check(own, each.segment, stake)
-        for each, own in zip(stretch, read, strict=True):
-            if not each.buffer.failed:
-                each.buffer.read[each.place] = list(zip(own, each.segment.batch_entries, strict=True))
-                self._buffered_bytes += sum(batch.nbytes for batch in own)
+        for segment_wanted, batches_of_segment in zip(stretch, read, strict=True):
+            _check(batches_of_segment, segment_wanted.segment, stake)
+        for segment_wanted, batches_of_segment in zip(stretch, read, strict=True):
+            if not segment_wanted.buffer.failed:
+                segment_wanted.buffer.read[segment_wanted.place] = list(
+                    zip(batches_of_segment, segment_wanted.segment.batch_entries, strict=True)
+                )
+                self._buffered_bytes += sum(batch.nbytes for batch in batches_of_segment)
 
     def _fail(self, buffer: _Buffer, reason: str) -> None:
         if not buffer.failed:
@@ -206,7 +208,7 @@ class _Rewriting:
         buffer.read.clear()
 
     def _write_complete(self) -> None:
-        """Write each run's segments as far as they were read without a gap."""
+        """Write each run's segments up to the first one that was not read yet."""
         for buffer in self._buffers:
             first = buffer.written
             batches: list[tuple[pa.RecordBatch, int]] = []
@@ -228,15 +230,15 @@ class _Rewriting:
 
 
 def _stretches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Group segments in the order of the file, up to a bound of decoded bytes: neighbours may share batches."""
+    """Group segments in file order, within a limit of decoded bytes, because neighbours may share batches."""
     stretch: list[_Wanted] = []
     size_bytes = 0
-    for each in sorted(wanted, key=lambda each: each.at):
+    for segment_wanted in sorted(wanted, key=lambda segment_wanted: segment_wanted.at):
         if stretch and size_bytes >= STRETCH_BYTES:
             yield stretch
             stretch, size_bytes = [], 0
-        stretch.append(each)
-        size_bytes += each.segment.bytes
+        stretch.append(segment_wanted)
+        size_bytes += segment_wanted.segment.bytes
     if stretch:
         yield stretch
 
@@ -255,16 +257,16 @@ def _grouped(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[list[tup
 
 
 def _own_rows(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A segment's rows of a batch, without a hold on the others'."""
-    own = rows_of(where, batch)
-    return own if where.rows is None else own.take(pa.array(np.arange(own.num_rows)))
+    """Return a segment's rows of a batch, copied if needed so that the other rows can be freed."""
+    rows = rows_of(where, batch)
+    return rows if where.rows is None else rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
-    """The batch with its ledger id, and with entry ids that need no offset.
+    """Return the batch with its ledger id, and with entry ids that need no offset.
 
     Raises:
-        CorruptSegmentError: the rows are another ledger's.
+        CorruptSegmentError: the rows belong to another ledger.
     """
     columns = batch.columns
     if pc.any(pc.not_equal(columns[0], segment.ledger_id)).as_py():
@@ -278,7 +280,7 @@ def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
 
 
 def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
-    """Require that the data read match the record, before anything replaces it."""
+    """Check that the read data match the segment's record, before it is replaced."""
     first = segment.first_entry
     for batch, entries in zip(batches, segment.batch_entries, strict=True):
         ids = batch.column("entry_id").to_numpy()
@@ -290,5 +292,5 @@ def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str)
 
 
 def _joined_runs(runs: Iterator[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Run lengths (entries, messages of each) with equal neighbours joined."""
+    """Join runs (entries, messages of each) with equal neighbours."""
     return tuple((sum(count for count, _ in group), rows) for rows, group in groupby(runs, key=lambda run: run[1]))

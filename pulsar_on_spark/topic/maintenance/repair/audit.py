@@ -1,7 +1,7 @@
-"""The auditor: which copies are missing, short, or named by no record; from metadata and listings, without reading.
+"""The auditor: finds copies that are missing, short, or named by no record, from metadata and listings alone.
 
-A listing only nominates. A copy that it lacks is looked up by name before it counts as missing, and one that no record
-names is checked again before it is deleted (`worker.discard`).
+A listing only nominates. A copy that it lacks is looked up by name before it counts as missing, and a copy that no
+record names is checked again before it is deleted (`worker.discard`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class StoredCopy:
 
 @dataclass(frozen=True, slots=True)
 class BareFragment:
-    """A run of a journal's frames with fewer copies than its write quorum on paths that are there.
+    """A run of a journal's frames with fewer copies than its write quorum on reachable paths.
 
-    Repair leaves journals alone: an open one belongs to its writer, which changes its ensemble itself, and a closed one
-    is sealed soon, in write-quorum copies.
+    Repair does not change journals: an open journal belongs to its writer, which changes its ensemble itself, and a
+    closed one is sealed soon, in write-quorum copies.
     """
 
     incarnation: IncarnationId
@@ -60,10 +60,10 @@ class Audit:
     """The findings of an audit.
 
     Attributes:
-        view: The metadata that it is about.
-        paths: All storage paths but those that were retired.
-        problems: Of paths that cannot be reached, why.
-        bad: Copies that are missing or have the wrong length, with the reason.
+        view: The audited version of the metadata.
+        paths: All storage paths, without retired ones.
+        problems: The reason for each path that cannot be reached.
+        bad: The reason for each copy that is missing or has the wrong length.
         extra: Copies that no record of a live file names.
         bare_fragments: Journal fragments that lack copies.
     """
@@ -77,7 +77,7 @@ class Audit:
 
     @property
     def missing(self) -> int:
-        """Named copies that are not there."""
+        """The number of copies that a record names and that do not exist."""
         return sum(reason == MISSING for reason in self.bad.values())
 
     def plans(self, wanted: int, bad: Collection[tuple[FileId, PathId]] = ()) -> list[FilePlan]:
@@ -85,7 +85,7 @@ class Audit:
 
         Args:
             wanted: The root's write quorum.
-            bad: Copies that are bad besides those that the audit found.
+            bad: Copies that are bad, in addition to those that the audit found.
         """
         spoilt: dict[str, set[PathId]] = {}
         for file_id, path_id in (*self.bad, *bad):
@@ -95,7 +95,7 @@ class Audit:
 
 
 def live(view: View) -> list[FileRecord]:
-    """The files that are in use."""
+    """Return the files that are in use."""
     return [file for file in view.all(FileRecord) if file.replaced_at is None]
 
 
@@ -109,26 +109,28 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     """
     view = root.store.view()
     lost = {record.path_id for record in view.all(PathRecord) if record.state == "lost"}
-    known = {path_id: path for path_id, path in root.storage_paths(view).items() if path_id not in lost}
+    listable = {path_id: path for path_id, path in root.storage_paths(view).items() if path_id not in lost}
     stored: dict[PathId, dict[FileId, StoredCopy]] = {}
     problems: dict[PathId, str] = {}
-    for path_id, path in known.items():
+    for path_id, path in listable.items():
         try:
             stored[path_id] = listed(path)
         except StoragePathError as error:
             problems[path_id] = str(error)
     if problems:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
-    # After the listings: earlier files are in one of them.
+    # Read after the listings, so that a listed copy that was committed meanwhile is not taken for an extra one.
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
     bad, extra = compared(live(view), view.all(FileRecord), stored)
-    bad = {each: reason for each, reason in bad.items() if reason != MISSING or _is_missing(known, *each)}
+    bad = {
+        copy_key: reason for copy_key, reason in bad.items() if reason != MISSING or _is_missing(listable, *copy_key)
+    }
     return Audit(view, paths, problems, bad, tuple(extra), tuple(bare_fragments(view, paths)))
 
 
 def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
-    """The finished copies on a path (raises as `StoragePath.segment_files`)."""
+    """Return the finished copies on a path (raises as `StoragePath.segment_files`)."""
     segments: dict[FileId, tuple[int, float]] = {}
     sidecars: set[FileId] = set()
     for stored in path.segment_files(time.time()):
@@ -146,22 +148,22 @@ def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again; those that could not be listed count as away."""
+    """Examine all paths again; a path that could not be listed counts as away."""
     now = datetime.now(UTC)
-    found = root.examine_paths(view)
+    health = root.examine_paths(view)
     for record in view.all(PathRecord):
         path_id = PathId(record.path_id)
-        if path_id in problems and found[path_id].is_there:
-            found[path_id] = replace(
-                found[path_id],
+        if path_id in problems and health[path_id].is_there:
+            health[path_id] = replace(
+                health[path_id],
                 condition=Condition.UNREACHABLE,
                 reason=problems[path_id],
                 total_bytes=None,
                 free_bytes=None,
             )
-        if record.failed_at is not None and path_id in found:
-            found[path_id] = replace(found[path_id], is_overdue=now - record.failed_at >= limits.replace_after)
-    return found
+        if record.failed_at is not None and path_id in health:
+            health[path_id] = replace(health[path_id], is_overdue=now - record.failed_at >= limits.replace_after)
+    return health
 
 
 def compared(
@@ -169,12 +171,15 @@ def compared(
     known: Iterable[FileRecord],
     stored: Mapping[PathId, Mapping[FileId, StoredCopy]],
 ) -> tuple[dict[tuple[FileId, PathId], str], list[tuple[FileId, PathId]]]:
-    """(bad copies with the reason, copies that no record names), from records and what each reachable path lists.
+    """Compare records with the listings of the reachable paths.
 
     Args:
-        files: Records of live files.
-        known: Records of all files: a stored file without one is not for repair to judge.
-        stored: What each reachable path lists.
+        files: The records of live files.
+        known: The records of all files; repair does not judge a stored file without a record.
+        stored: The listing of each reachable path.
+
+    Returns:
+        The reason for each bad copy, and the copies that no record names.
     """
     bad: dict[tuple[FileId, PathId], str] = {}
     for file in files:
@@ -193,18 +198,18 @@ def compared(
 
 
 def bare_fragments(view: View, paths: Mapping[PathId, PathHealth]) -> list[BareFragment]:
-    """The journal fragments in use of which copies are on paths that are away or lost."""
-    found = []
+    """Return the journal fragments in use that have copies on paths that are away or lost."""
+    fragments = []
     for row in view.all(IncarnationRecord):
         record = log_record(row)
         for fragment in record.fragments:
-            there = sum(1 for copy in fragment.copies if copy.path in paths and paths[copy.path].is_readable)
-            if fragment.first is not None and there < row.write_quorum:
+            readable = sum(1 for copy in fragment.copies if copy.path in paths and paths[copy.path].is_readable)
+            if fragment.first is not None and readable < row.write_quorum:
                 is_closed = record.state is LogState.CLOSED
-                found.append(
-                    BareFragment(IncarnationId(row.incarnation), fragment.first, there, row.write_quorum, is_closed)
+                fragments.append(
+                    BareFragment(IncarnationId(row.incarnation), fragment.first, readable, row.write_quorum, is_closed)
                 )
-    return found
+    return fragments
 
 
 def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
@@ -216,5 +221,5 @@ def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
 
 
 def _is_missing(paths: Mapping[PathId, StoragePath], file_id: FileId, path_id: PathId) -> bool:
-    """True if no file has the copy's name: it may have come after the listing."""
+    """Look the copy up by its name, because it may have appeared after the listing; True if there is no such file."""
     return not paths[path_id].segment_file(file_id).exists()

@@ -1,4 +1,4 @@
-"""Reading every copy without repairing: for operators who want to know, and for large roots in parallel."""
+"""Reading every copy in full without repairing: for operators, and for large roots also in parallel."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CheckReport:
     """The problems that were found with copies.
 
     Attributes:
-        good: Copies that were read in full and are good.
-        missing: Copies that the metadata name and that are not there.
-        bad: Copies that exist and are bad; a copy that could not be examined is not known to be bad.
-        lacking: Copies for which there is no storage path.
+        good: Number of copies that were read in full and are good.
+        missing: Number of copies that the metadata name and that do not exist.
+        bad: Number of copies that exist and are bad; a copy that could not be examined does not count.
+        lacking: Number of copies for which there is no storage path.
         reasons: A sentence for each copy that is bad, missing or could not be examined, and for each path that is away.
     """
 
@@ -35,7 +35,7 @@ class CheckReport:
 
     @property
     def is_good(self) -> bool:
-        """True if every copy is there and good."""
+        """True if every copy exists and is good."""
         return not (self.missing or self.bad or self.lacking or self.reasons)
 
 
@@ -47,13 +47,13 @@ def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress
         MetadataError: the metadata cannot be read or written.
         StorageError: a report cannot be cleared.
     """
-    found = audit(root, RepairLimits())
-    paths = root.storage_paths(found.view)
+    audited = audit(root, RepairLimits())
+    paths = root.storage_paths(audited.view)
     if path_id is not None and path_id not in paths:
         raise InvalidArgumentError(
             f"There is no storage path {path_id}: `pulsarpy storage list` shows those there are."
         )
-    copies = to_read(found, path_id)
+    copies = to_read(audited, path_id)
     defects: list[str] = []
     unexamined: list[str] = []
     for number, (file, at) in enumerate(copies):
@@ -63,7 +63,7 @@ def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress
             (defects if checked.is_examined else unexamined).append(checked.defect)
     progress("check", len(copies), len(copies))
     good = len(copies) - len(defects) - len(unexamined)
-    return report_of(found, root.quorum.write, good, defects, unexamined, path_id)
+    return report_of(audited, root.quorum.write, good, defects, unexamined, path_id)
 
 
 def report_of(
@@ -74,17 +74,17 @@ def report_of(
     unexamined: Sequence[str] = (),
     path_id: PathId | None = None,
 ) -> CheckReport:
-    """Put together what an audit found and what reading did.
+    """Combine the findings of an audit with the results of reading.
 
     Args:
         found: The audit.
         wanted: The root's write quorum.
-        good: Copies that were read and are good.
+        good: The number of copies that were read and are good.
         defects: The defect of each bad copy.
         unexamined: The reason for each copy that could not be examined.
-        path_id: Only this storage path was looked at; None for all.
+        path_id: The only storage path that was checked; None for all.
     """
-    absent = {each: reason for each, reason in found.bad.items() if path_id in (None, each[1])}
+    absent = {copy_key: reason for copy_key, reason in found.bad.items() if path_id in (None, copy_key[1])}
     missing = sum(reason == MISSING for reason in absent.values())
     sentences = [f"File {file_id}, storage path {at}: {reason}." for (file_id, at), reason in absent.items()]
     away = [reason for at, reason in found.problems.items() if path_id in (None, at)]
@@ -98,7 +98,7 @@ def report_of(
 
 
 def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecord, PathId]]:
-    """The copies that are there, by path."""
+    """Return the copies to read, in the order of their paths: those that exist according to the audit."""
     return [
         (file, at)
         for at in sorted(found.paths)

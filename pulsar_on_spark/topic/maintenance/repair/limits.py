@@ -11,10 +11,10 @@ class RepairLimits:
     """Bounds of one pass.
 
     Attributes:
-        max_seconds: Time after which a pass begins nothing new; the next one continues. None for no limit.
-        bytes_per_second: So fast copies are read and written at most. None for no limit.
+        max_seconds: Time after which a pass begins no more work; the next pass continues. None for no limit.
+        bytes_per_second: The maximum rate of reading and writing copies. None for no limit.
         scrub_within: Time within which every copy is read in full once, if passes run often enough.
-        replace_after: Time after which copies on a path that is away are replaced on others.
+        replace_after: Time for which a path must be away before its copies are replaced on other paths.
     """
 
     max_seconds: float | None = None

@@ -6,11 +6,10 @@
     read-only                                   count                                    no
     to be checked; away for less than a while   neither count nor are replaced           no
     draining                                    are read, and replaced elsewhere         no
-    lost; retired; away for longer              are not believed, and replaced           no
+    lost; retired; away for longer              do not count, and are replaced           no
 
-A copy leaves a file's record only if as many others as the file needs count, and are at their places under the names in
-the record. So whatever is interrupted, and whatever other workers do, a record never names fewer good copies than
-before.
+A copy leaves a file's record only if as many other copies as the file needs count, and exist under the names in the
+record. So whatever is interrupted, and whatever other workers do, a record never names fewer good copies than before.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pulsar_on_spark.storage.placement import next_apart, preferred
 
 
 class Trust(Enum):
-    """The worth of copies on a path."""
+    """The treatment of copies on a path; see the table above."""
 
     COUNTS = "they count"
     PENDING = "it will turn out: they neither count nor are replaced"
@@ -35,7 +34,7 @@ class Trust(Enum):
 
 
 def trust_in(path: PathHealth) -> Trust:
-    """Decide what the copies on a path are worth."""
+    """Decide how the copies on a path are treated."""
     if path.state in ("lost", "retired"):
         return Trust.GONE
     if path.state == "draining":
@@ -50,14 +49,14 @@ class FilePlan:
     """The repair of one file.
 
     Attributes:
-        file: Its record when the plan was made.
-        wanted: How many copies it shall have.
+        file: The file's record when the plan was made.
+        wanted: The number of copies that the file needs.
         counted: Paths whose copies count.
-        sources: Where to read, the best first.
-        targets: Where copies are to be written: first in place of bad ones, then on new paths.
-        leaving: Paths that leave the record once enough copies count.
-        lacking: Copies for which there is no path.
-        away: Paths of copies that cannot be reached and may be good: without them nothing is lost yet.
+        sources: Paths to read copies from, the best first.
+        targets: Paths to write copies to: first in place of bad copies, then on new paths.
+        leaving: Paths to remove from the record once enough copies count.
+        lacking: Number of copies for which there is no path.
+        away: Paths of copies that cannot be reached and may be good: while there are any, the file is not lost.
     """
 
     file: FileRecord
@@ -80,10 +79,10 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
     """Plan the repair of a file.
 
     Args:
-        file: Its record.
+        file: The file's record.
         wanted: The write quorum of the root, for a file whose record has none.
-        paths: All storage paths but those that were retired.
-        bad: Paths on which its copy is known to be bad or missing.
+        paths: All storage paths, without retired ones.
+        bad: Paths on which the file's copy is known to be bad or missing.
     """
     wanted = file.write_quorum or wanted
     copies = [PathId(path_id) for path_id in file.copies]
@@ -98,7 +97,9 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
     needed = file.missing_copies(wanted, {*counted, *pending})
     in_place = [path_id for path_id in spoilt if paths[path_id].is_writable][:needed]
     used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
-    free = preferred((each for each in paths.values() if each.is_writable and each.path_id not in copies), file.file_id)
+    free = preferred(
+        (health for health in paths.values() if health.is_writable and health.path_id not in copies), file.file_id
+    )
     added: list[PathId] = []
     while free and len(added) < needed - len(in_place):
         chosen = next_apart(free, used)
@@ -119,12 +120,12 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
 
 
 def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """The copies that a file's record shall name first, on the view that commits: nothing leaves it yet.
+    """Return the copies that the first commit writes to a file's record: it adds new ones and removes none yet.
 
     Args:
-        now: The current record.
+        now: The file's record in the view of the commit.
         plan: The plan.
-        restored: Those of its targets that got a copy.
+        restored: The targets of the plan that got a copy.
     """
     room = plan.wanted - len(_good(now, plan, restored))
     added = [path_id for path_id in restored if path_id not in now.copies]
@@ -132,17 +133,20 @@ def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) ->
 
 
 def copies_left(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """The copies that it shall name when those that it names were found in their places (arguments as there)."""
+    """Return the copies that the second commit leaves in the record, after the copies in it were seen to exist.
+
+    Arguments are those of `copies_named`.
+    """
     is_enough = len(_good(now, plan, restored)) >= plan.wanted
     return tuple(path_id for path_id in now.copies if not (is_enough and path_id in plan.leaving))
 
 
 def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[int]:
-    """Return the copies that count; copies that the plan did not know are another worker's, which has verified them."""
-    known = set(plan.file.copies)
-    return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in known]
+    """Return the copies that count, including copies that the plan did not know: another worker has verified them."""
+    planned = set(plan.file.copies)
+    return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in planned]
 
 
 def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:
-    known = paths.get(path_id)
-    return Trust.GONE if known is None else trust_in(known)
+    health = paths.get(path_id)
+    return Trust.GONE if health is None else trust_in(health)

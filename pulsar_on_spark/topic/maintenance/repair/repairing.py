@@ -34,15 +34,15 @@ class RepairReport:
     """The findings and results of a pass.
 
     Attributes:
-        missing: Copies that the metadata name and that were not there.
-        bad: Copies that were there and bad.
-        scrubbed: Copies that were read in full, and how many of them were bad.
-        work: Restored, moved and deleted copies.
-        lacking: Copies for which there is no storage path: add one.
-        extra: Copies that no record named and that were deleted.
-        away: Storage paths that cannot be reached, with the reason.
+        missing: Number of copies that the metadata name and that did not exist.
+        bad: Number of copies that existed and were bad.
+        scrubbed: The copies that were read in full, and the bad ones among them.
+        work: The restored, moved and deleted copies.
+        lacking: Number of copies for which there is no storage path: an operator must add one.
+        extra: Number of copies that no record named and that were deleted.
+        away: The reason for each storage path that cannot be reached.
         checked_paths: Storage paths that came back and whose copies count again.
-        bare_fragments: Parts of journals that lack copies; see `BareFragment` for what becomes of them.
+        bare_fragments: Parts of journals that lack copies (see `BareFragment`).
     """
 
     missing: int = 0
@@ -57,17 +57,17 @@ class RepairReport:
 
     @property
     def is_whole(self) -> bool:
-        """True if every file has all its copies now, as far as is known."""
+        """True if every file has all its copies now, as far as the pass knows."""
         return not (self.lacking or self.away or self.work.lost or self.work.unfinished or self.work.problems)
 
 
 class Throttle:
-    """Keeps work below a rate.
+    """Limiter of a rate of work.
 
     Args:
-        bytes_per_second: The rate; None for none.
-        clock: Seconds that only grow.
-        pause: Waits for this many seconds.
+        bytes_per_second: The maximum rate; None for no limit.
+        clock: Returns monotonic seconds.
+        pause: Waits for a number of seconds.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Throttle:
         self._free_at_s = clock()
 
     def __call__(self, size_bytes: int) -> None:
-        """Count moved bytes: wait until they are within the rate."""
+        """Count processed bytes, and wait until they are within the rate."""
         if self._rate is None:
             return
         now_s = self._clock()
@@ -98,15 +98,15 @@ def repair(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> RepairReport:
-    """Find copies that are missing, short, corrupt or where they shall not be, and restore the write quorum.
+    """Find copies that are missing, short, corrupt or on the wrong paths, and restore the write quorum.
 
     Known problems are repaired first; then the copies that are due are read in full, and their problems repaired.
 
     Args:
         root: The root.
-        limits: How much to do at once.
-        progress: Called in the course of it.
-        clock: Seconds that only grow.
+        limits: The limits of one pass.
+        progress: Called as the repair proceeds.
+        clock: Returns monotonic seconds.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -119,14 +119,14 @@ def repair(
     def is_over() -> bool:
         return end_s is not None and clock() > end_s
 
-    found, bad, plans, done = _round(root, limits, is_over, pace, progress)
-    state, scrubbed, checked = _scrub(root, found, limits, is_over, pace, progress)
-    last = found
+    audited, bad, plans, done = _round(root, limits, is_over, pace, progress)
+    state, scrubbed, checked = _scrub(root, audited, limits, is_over, pace, progress)
+    last = audited
     if scrubbed.bad or checked:
         last, _, plans, more = _round(root, limits, is_over, pace, progress)
         done = done.plus(more)
     report = RepairReport(
-        missing=found.missing,
+        missing=audited.missing,
         bad=len(bad) + scrubbed.bad,
         scrubbed=scrubbed,
         work=done,
@@ -147,17 +147,26 @@ def _round(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[Audit, set[tuple[FileId, PathId]], list[FilePlan], WorkReport]:
-    """Find problems and repair them: the audit, the bad copies that exist, the plans, and the work done."""
+    """Find problems and repair them; returns the audit, the bad copies that exist, the plans, and the work done."""
     progress("audit", 0, 1)
-    found = audit(root, limits)
+    audited = audit(root, limits)
     progress("audit", 1, 1)
-    reported = check_reports(root, found, is_over, pace, progress)
-    plans = found.plans(root.quorum.write, reported)
+    reported = check_reports(root, audited, is_over, pace, progress)
+    plans = audited.plans(root.quorum.write, reported)
     done = carry_out_plans(
-        root, [each for each in plans if not each.is_idle], is_over=is_over, pace=pace, progress=progress
+        root,
+        [plan for plan in plans if not plan.is_idle],
+        is_over=is_over,
+        pace=pace,
+        progress=progress,
     )
-    there = {each for each, reason in found.bad.items() if reason != MISSING}
-    return found, there | {each for each in reported if found.bad.get(each) != MISSING}, plans, done
+    existing = {copy_key for copy_key, reason in audited.bad.items() if reason != MISSING}
+    return (
+        audited,
+        existing | {copy_key for copy_key in reported if audited.bad.get(copy_key) != MISSING},
+        plans,
+        done,
+    )
 
 
 def check_reports(
@@ -167,10 +176,10 @@ def check_reports(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> set[tuple[FileId, PathId]]:
-    """Look at what readers have reported; the copies that are bad indeed. Reports of good copies are cleared.
+    """Check the copies in readers' reports; returns the bad ones. Reports of good copies are cleared.
 
-    When the time is over, the rest is taken for bad unseen, as is a copy that cannot be examined now: rewriting a
-    good copy does no harm, and messages that no copy gives are called lost only when all copies were read.
+    After the time limit, the remaining copies count as bad without a check, as does a copy that cannot be examined now:
+    rewriting a good copy does no harm, and messages count as lost only if all copies were read.
 
     Raises:
         StorageError: the reports cannot be read or cleared.
@@ -192,10 +201,10 @@ def check_reports(
         if file is None:
             continue  # garbage collection clears it
         suspects = file.copies if report.kind is ReportKind.LOSS else [report.path_id]
-        there = [PathId(each) for each in suspects if each in file.copies and _is_readable(found, each)]
-        bad = [each for each in there if is_bad(file, each)]
+        existing = [PathId(suspect) for suspect in suspects if suspect in file.copies and _is_readable(found, suspect)]
+        bad = [suspect for suspect in existing if is_bad(file, suspect)]
         is_stale = report.kind is ReportKind.BAD_COPY and report.path_id not in file.copies
-        if is_stale or len(bad) < len(there):
+        if is_stale or len(bad) < len(existing):
             clear_report(root.path, report)
     progress("check reports", len(reports), len(reports))
     return {key for key, bad in verdicts.items() if bad}
@@ -209,8 +218,8 @@ def _is_good(file: FileRecord, path: StoragePath, pace: Callable[[int], None]) -
 
 
 def _is_readable(found: Audit, path_id: int) -> bool:
-    known = found.paths.get(PathId(path_id))
-    return known is not None and known.is_readable
+    health = found.paths.get(PathId(path_id))
+    return health is not None and health.is_readable
 
 
 def _scrub(
@@ -221,7 +230,7 @@ def _scrub(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[AuditState, ScrubReport, tuple[PathId, ...]]:
-    """Read the copies that are due; paths that came back first, and completely."""
+    """Read the copies that are due; first, and completely, those on paths that came back."""
     state = scrub.read_state(root.path)
     scrubs = dict(state.scrubs)
     view = root.store.view()  # copies have moved since the audit
@@ -230,19 +239,22 @@ def _scrub(
     total = ScrubReport(is_complete=True)
     checked = []
     to_check = {PathId(row.path_id): row.check_since for row in view.all(PathRecord) if row.check_since}
-    readable = [path_id for path_id, each in found.paths.items() if each.is_readable]
-    for path_id in sorted(readable, key=lambda each: (each not in to_check, scrubs.get(each, PathScrub()).at_ms)):
+    readable = [path_id for path_id, health in found.paths.items() if health.is_readable]
+    for path_id in sorted(
+        readable,
+        key=lambda path_id: (path_id not in to_check, scrubs.get(path_id, PathScrub()).at_ms),
+    ):
         if total.copies and is_over():
             break
         progress(f"scrub storage path {path_id}", 0, 1)
         copies = scrub.copies_on(files, path_id)
-        known = scrubs.get(path_id, PathScrub())
+        progress_so_far = scrubs.get(path_id, PathScrub())
         since = to_check.get(path_id)
-        if since is not None and known.began_ms < _ms(since):
-            known = PathScrub()  # a round that began before it came back proves nothing
-        budget = _budget(copies, known, limits) if since is None else None
+        if since is not None and progress_so_far.began_ms < _ms(since):
+            progress_so_far = PathScrub()  # a round that began before the path came back proves nothing
+        budget = _budget(copies, progress_so_far, limits) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
-            root.path, paths[path_id], copies, known, max_bytes=budget, is_over=is_over, pace=pace
+            root.path, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
         )
         total = total.plus(done)
         if since is not None and done.is_complete and _settle_check(root, path_id, since):
@@ -257,7 +269,7 @@ def _budget(copies: Sequence[FileRecord], known: PathScrub, limits: RepairLimits
 
 
 def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
-    """Let the copies of a path count that came back, and was read in full; False if it has come back again."""
+    """Let the copies of a path count again after they were read in full; False if the path has come back once more."""
     settled = False
 
     def decide(view: View) -> Change | None:

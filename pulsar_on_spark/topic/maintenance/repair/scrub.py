@@ -1,4 +1,4 @@
-"""Scrubbing: every copy is read in full now and then, so that rot is found while other copies are good.
+"""Scrubbing: every copy is read in full from time to time, so that rot is found while other copies are good.
 
 Each path is read round by round in the order of file ids, so the copy that was read longest ago comes next. A round's
 progress is in a small file, `reports/audit.json`: losing it costs a round. Several concurrent scrubbers read some
@@ -36,9 +36,9 @@ class PathScrub(BaseModel):
 
     Attributes:
         after: The id of the file that was read last in this round; empty at its beginning.
-        at_ms: When something was read last.
-        began_ms: When this round began.
-        completed_ms: When a round was completed last; None if none was.
+        at_ms: The time of the last reading.
+        began_ms: The time at which this round began.
+        completed_ms: The time at which the last round was completed; None if none was.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,13 +52,13 @@ class AuditState(BaseModel):
     """The state that audits keep between passes; `status` shows the last one.
 
     Attributes:
-        audited_ms: When the last audit looked; 0 if none did.
-        missing: Copies that were missing.
-        bad: Copies that were there and bad.
-        lacking: Copies for which there is no storage path.
-        restored: Copies that the last pass restored or moved.
-        unfinished: Files that the last pass had to leave to the next one.
-        scrubs: Of each path.
+        audited_ms: The time of the last audit, in milliseconds since 1970; 0 if there was none.
+        missing: Number of copies that were missing.
+        bad: Number of copies that existed and were bad.
+        lacking: Number of copies for which there is no storage path.
+        restored: Number of copies that the last pass restored or moved.
+        unfinished: Number of files that the last pass had to leave to the next one.
+        scrubs: The progress of the scrub of each path.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,7 +80,7 @@ def read_state(root: Path, files: FileOps = OS_FILES) -> AuditState:
 
 
 def write_state(root: Path, state: AuditState, files: FileOps = OS_FILES) -> None:
-    """Leave the state for the next pass; not being able to costs a round of scrubbing, no more."""
+    """Store the state for the next pass; a failure is logged, and costs one round of scrubbing at most."""
     try:
         make_directory(files, root / REPORTS_DIRECTORY)
         write_file(files, root / REPORTS_DIRECTORY / STATE_FILE, state.model_dump_json().encode())
@@ -92,12 +92,12 @@ def write_state(root: Path, state: AuditState, files: FileOps = OS_FILES) -> Non
 
 
 def budget_bytes(total_bytes: int, since: timedelta, within: timedelta) -> int:
-    """Bytes to read now, for a round over `total_bytes` that takes `within`, `since` after the last reading."""
+    """Return the bytes to read now, `since` after the last reading, for a round over `total_bytes` in `within`."""
     return int(total_bytes * min(since / within, 1.0))
 
 
 def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
-    """The files, in the order of their ids, that this round has not read yet."""
+    """Return the files, in the order of their ids, that this round has not read yet."""
     return files[bisect_right([file.file_id for file in files], after) :]
 
 
@@ -106,7 +106,7 @@ def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """The result of scrubbing: copies read, bad ones among them, bytes, and if the path's round is complete."""
+    """The result of scrubbing: the copies read, the bad ones among them, bytes, and if the path's round is complete."""
 
     copies: int = 0
     bad: int = 0
@@ -114,7 +114,7 @@ class ScrubReport:
     is_complete: bool = False
 
     def plus(self, other: ScrubReport) -> ScrubReport:
-        """The sum of two; complete if both are."""
+        """Return the sum of two reports; it is complete if both are."""
         both = self.is_complete and other.is_complete
         return ScrubReport(self.copies + other.copies, self.bad + other.bad, self.bytes + other.bytes, both)
 
@@ -129,19 +129,20 @@ def scrub_path(
     is_over: Callable[[], bool] = lambda: False,
     pace: Callable[[int], None] = lambda size_bytes: None,
 ) -> tuple[PathScrub, ScrubReport]:
-    """Read copies of a path in full, leave reports of bad ones, clear those of good ones.
+    """Read copies on a path in full, write reports of bad ones, and clear the reports of good ones.
 
     Args:
         root: The root's path.
         path: The storage path.
-        files: The files that should have a copy there, in the order of their ids.
-        state: How far the round is.
-        max_bytes: Approximate limit, one copy at least; None for all of the round.
-        is_over: Asked before each copy after the first.
-        pace: Called with the bytes that were read.
+        files: The files that should have a copy on the path, in the order of their ids.
+        state: The progress of the round.
+        max_bytes: Approximate limit, at least one copy; None for the rest of the round.
+        is_over: Called before each copy after the first; True ends the reading.
+        pace: Called with the number of bytes that were read.
 
     Returns:
-        The round's progress, and the work done. It stops if a copy could not be examined, or a bad one not be reported.
+        The round's progress, and the work done. Reading stops if a copy could not be examined, or a bad copy could not
+        be reported.
     """
     now_ms = current_ms()
     began_ms = state.began_ms if state.after else now_ms
@@ -159,9 +160,12 @@ def scrub_path(
 
 @dataclass(frozen=True, slots=True)
 class CheckedCopy:
-    """Read a copy; return its defect, None if it is good, and whether the reports agree now.
+    """The result of reading a copy.
 
-    A copy that could not be examined is not known to be bad, and no report is left of it.
+    Attributes:
+        defect: The copy's defect; None if the copy is good. If it was not examined, the reason.
+        is_reported: True if the reports now agree with the result.
+        is_examined: False if the copy could not be examined: it is not known to be bad, and no report is written.
     """
 
     defect: str | None
@@ -177,7 +181,7 @@ class CheckedCopy:
 def check_copy(
     root: Path, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
-    """Read one copy in full; a report is left of a bad one, and one of a good one is cleared."""
+    """Read one copy in full; write a report if it is bad, clear an earlier report if it is good."""
     try:
         reason = defect(file, path, pace)
     except StoragePathError as error:
@@ -192,9 +196,9 @@ def check_copy(
 
 
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
-    """Read every byte of a copy and give its defect, or None.
+    """Read every byte of a copy and return its defect, or None.
 
-    A part that the disk does not give (EIO) is a defect: a copy that is written again lies elsewhere on it.
+    A part that the disk cannot read (EIO) is a defect, because a new copy is written to other blocks of the disk.
 
     Raises:
         StoragePathError: the copy cannot be examined now, which proves nothing about it.
@@ -211,5 +215,5 @@ def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = la
 
 
 def copies_on(files: Sequence[FileRecord], path_id: PathId) -> list[FileRecord]:
-    """The files that have a copy on a path, in the order of their ids."""
+    """Return the files that have a copy on a path, in the order of their ids."""
     return sorted((file for file in files if path_id in file.copies), key=lambda file: file.file_id)

@@ -1,12 +1,12 @@
 """An operator's changes to storage paths: add, drain, resume, give up as lost, retire.
 
-    writable <-> draining -> retired        everything on it is copied away first
-    any but retired -> lost -> retired      its copies do not count; others are made from the remaining ones
+    writable <-> draining -> retired        all copies on it are first copied to other paths
+    any but retired -> lost -> retired      its copies do not count, and are replaced from the other ones
     lost -> writable                        its disk is back (`add` recognises it by its identity file): its copies
                                             count after they were read in full
     writable <-> read-only                  by a write or an audit that found it failed, and by `maintain`
 
-All of it is committed under the path's key. Ids are never reused: a retired path keeps its record.
+All changes are committed under the path's key. Ids are never reused: a retired path keeps its record.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _RETIRED_IDENTITY = f"{IDENTITY_FILE}.retired"
 
 @dataclass(frozen=True, slots=True)
 class PathUse:
-    """The contents of a path by the metadata.
+    """The contents of a path according to the metadata.
 
     Attributes:
-        copies: Files that have a copy there by their records.
-        sole_copies: Those of them that have none elsewhere on a path that is not lost.
-        fragments: Journal fragments with a file there that is still needed.
+        copies: Number of files that have a copy on the path.
+        sole_copies: Number of these files that have no other copy on a path that is neither lost nor retired.
+        fragments: Number of journal fragments with a file on the path that is still needed.
     """
 
     copies: int
@@ -59,26 +59,26 @@ class PathUse:
 
 
 def use_of(view: View, path_id: PathId) -> PathUse:
-    """Return the contents of a path by the metadata."""
-    gone = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
+    """Return the contents of a path according to the metadata."""
+    given_up = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
     files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
-    sole = sum(not set(file.copies) - gone - {path_id} for file in files)
+    sole = sum(not set(file.copies) - given_up - {path_id} for file in files)
     return PathUse(len(files), sole, _fragments_on(view, path_id))
 
 
 def add(root: RootHandle, directory: str | Path, label: str = "") -> PathRecord:
-    """Add a directory as a storage path, or take a lost path back if the directory is its own.
+    """Add a directory as a storage path; if the directory belongs to a lost path, take that path back.
 
-    A running broker begins to write there when it looks at the metadata next.
+    A running broker begins to write to the path after its next read of the metadata.
 
     Args:
         root: The root.
-        directory: Empty, absent, or that of a lost path.
-        label: Its rack; copies of a file are kept apart by it.
+        directory: An empty or absent directory, or that of a lost path.
+        label: The path's rack; copies of a file are put under different labels.
 
     Raises:
-        InvalidArgumentError: it is a storage path of the root already, or was retired from it.
-        StoragePathError: it holds something else, or cannot be written.
+        InvalidArgumentError: the directory is a storage path of the root already, or was retired from it.
+        StoragePathError: the directory contains other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
     """
     place = local_path(directory)
@@ -99,10 +99,10 @@ def add(root: RootHandle, directory: str | Path, label: str = "") -> PathRecord:
 
 
 def drain(root: RootHandle, path_id: int) -> PathRecord:
-    """Let nothing new be put on a path, and its copies be copied away (by `repair`).
+    """Drain a path: no new copies are written to it, and `repair` copies its copies to other paths.
 
     Raises:
-        InvalidArgumentError: there is no such path, it cannot be drained, or too few others are writable.
+        InvalidArgumentError: there is no such path, it cannot be drained, or too few other paths are writable.
         MetadataError: the metadata cannot be read or written.
     """
 
@@ -124,7 +124,7 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
-        StoragePathError: it cannot be reached, or is another path.
+        StoragePathError: the path cannot be reached, or its directory is another path.
         MetadataError: the metadata cannot be read or written.
     """
     known = _known(root.store.view(), path_id)
@@ -140,7 +140,7 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
 
 
 def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecord:
-    """Mark a path as lost: its copies do not count, and are replaced from the others.
+    """Mark a path as lost: its copies do not count, and are replaced from the other copies.
 
     Raises:
         InvalidArgumentError: there is no such path, it is retired, or (without `force`) it has the only copies of
@@ -162,13 +162,13 @@ def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecor
 
 
 def retire(root: RootHandle, path_id: int) -> PathRecord:
-    """Take a path out of the root for good, when nothing is left on it that counts.
+    """Remove a path from the root for good, once it is no longer needed.
 
     Raises:
         InvalidArgumentError: there is no such path, it is neither draining nor lost, files or journals still need it,
-            a write that began before the drain is under way, or a process of this host has files of a draining path
-            open (a lost one is believed to be gone).
-        StoragePathError: its identity file cannot be removed.
+            a write that began before the drain is not committed yet, or a process of this host has files of a draining
+            path open (a lost path is not checked).
+        StoragePathError: the path's identity file cannot be removed.
         MetadataError: the metadata cannot be read or written.
     """
     view = root.store.view()
@@ -178,7 +178,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     path = root.storage_paths(view)[PathId(path_id)]
     if record.state == "draining":
         _require_closed(path)
-    # Without its identity no process opens a new file there; files opened before are in the listing below.
+    # Without its identity file, no process opens a new file on the path; files opened before are in the listing below.
     is_there = _hide_identity(path)
     try:
         if is_there:
@@ -210,7 +210,7 @@ def _require_unused(view: View, record: PathRecord) -> None:
 
 
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
-    """Require that all writes with files there are committed or aborted: an open one's commit may name this path."""
+    """Check that all writes with files on the path are committed or aborted: a later commit could name the path."""
     listed = list(_unchecked_listing(path))
     under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
@@ -230,7 +230,7 @@ def _undecided_writes(view: DurableView, file_ids: Iterable[str]) -> set[WriteId
 
 
 def _require_closed(path: StoragePath) -> None:
-    """Refuse a path on which a process has files open: its disk could not be unmounted."""
+    """Refuse a path on which a process has files open, because its disk could not be unmounted."""
     found = processes_with_open_files(path.directory)
     if found:
         files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
@@ -240,14 +240,14 @@ def _require_closed(path: StoragePath) -> None:
 
 
 def _unchecked_listing(path: StoragePath) -> Iterable[str]:
-    """File ids under the path's segment directory; its identity is hidden meanwhile."""
+    """Return the file ids under the path's segment directory, without a check of the path's hidden identity."""
     for bucket in (path.directory / "segments").glob("*/"):
         for entry in os.scandir(bucket):
             yield entry.name.partition(".")[0]
 
 
 def _hide_identity(path: StoragePath) -> bool:
-    """Take the path's identity away; False if it is not there, or is another path's."""
+    """Rename the path's identity file; False if it does not exist, or belongs to another path."""
     if not examine(path).is_there:
         return False
     try:
@@ -262,11 +262,11 @@ def _hide_identity(path: StoragePath) -> bool:
 
 
 def _added(root: RootHandle, place: Path, label: str, found: int | None) -> PathRecord:
-    """Make a new path. Its identity is on the disk before the commit, so that every path in the metadata has one."""
+    """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one."""
     for _ in range(_ATTEMPTS):
         path_id = _next_id(root.store.view())
         if found is not None and found != path_id:
-            # An attempt that was cut off, or lost its id to another, has left it.
+            # An attempt that was interrupted, or lost its id to another process, has left the identity file.
             (place / IDENTITY_FILE).unlink()
         StoragePath(PathId(path_id), place, root.cluster_id, label).create(mode=permissions.mode_of(root.path))
         record = PathRecord(path_id=path_id, uri=_uri(root, place), label=label)
@@ -350,7 +350,7 @@ def _require(record: PathRecord, states: Collection[str], what: str) -> None:
 def _changed(
     root: RootHandle, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str
 ) -> PathRecord:
-    """Commit a changed record under the path's key; what `change` raises is raised."""
+    """Commit a changed record under the path's key; errors of `change` are raised."""
     changed: PathRecord | None = None
 
     def decide(view: View) -> Change | None:
@@ -367,7 +367,7 @@ def _changed(
 
 
 def _fragments_on(view: View, path_id: PathId) -> int:
-    """Fragments with a file on the path that is still needed: not trimmed, or also part of one that is not."""
+    """Count the fragments with a file on the path that is still needed: untrimmed, or shared with an untrimmed one."""
     count = 0
     for row in view.all(IncarnationRecord):
         record = log_record(row)

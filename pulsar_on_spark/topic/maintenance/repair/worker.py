@@ -1,13 +1,13 @@
-"""The replication worker: writes copies that are lacking, and moves them into the files' records.
+"""The replication worker: writes missing copies, and adds them to the files' records.
 
     stage on the target, sync, rename  ->  a commit that names the new copies  ->  does each of them still exist?
     ->  a commit without the copies that they replace  ->  delete the copies that no record names
 
 Both commits move the key of files and are decided on the current records: a merge, a collection, a trim or another
-worker that changed a record first wins. A deletion renames a copy first and reads the metadata then; a repair looks for
-a copy after the commit that names it. So of a deletion and a repair that meet, one sees the other, and a file whose new
-copy is gone keeps its old ones. Killed anywhere, the root is consistent: an unnamed staged copy is garbage, and a named
-copy that is missing is found by the next audit.
+worker that changed a record first wins. A deletion first renames a copy and then reads the metadata; a repair looks for
+a copy after the commit that names it. So if a deletion and a repair of one copy coincide, one of them sees the other,
+and a file whose new copy is gone keeps its old ones. The root is consistent wherever the worker is killed: a staged
+copy without a record is garbage, and the next audit finds a copy that is named and missing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a plan: the targets that got a copy, paths that failed, and why no good copy was found.
+    """The result of a plan.
 
-    That is a `loss` where all copies were looked at, else it is `undecided`.
+    Attributes:
+        plan: The plan.
+        targets: Ids of the target paths that got a copy.
+        failures: Paths that failed.
+        loss: The reason why no good copy was found although all copies were examined; else None.
+        undecided: The reason why no good copy was found while some copies could not be examined; else None.
     """
 
     plan: FilePlan
@@ -61,13 +66,13 @@ class WorkReport:
     """The result of a worker.
 
     Attributes:
-        restored: Copies written.
-        bytes: Bytes of these.
-        moved: Files whose record names other paths now.
-        dropped: Copies that were deleted because no record names them.
-        lost: Files of which no good copy could be put together, by id, with the reason.
-        problems: What else could not be done, one sentence each.
-        unfinished: Plans that were left for the next pass.
+        restored: Number of copies written.
+        bytes: Bytes of the copies written.
+        moved: Number of files whose record names other paths now.
+        dropped: Number of copies that were deleted because no record names them.
+        lost: The reason for each file, by id, of which no good copy could be restored.
+        problems: Other failures, one sentence for each.
+        unfinished: Number of plans that were left for the next pass.
     """
 
     restored: int = 0
@@ -79,7 +84,7 @@ class WorkReport:
     unfinished: int = 0
 
     def plus(self, later: WorkReport) -> WorkReport:
-        """Add later work to this; losses and leftovers are those at the end."""
+        """Add later work to this report; losses and unfinished plans are those of the later work."""
         return WorkReport(
             restored=self.restored + later.restored,
             bytes=self.bytes + later.bytes,
@@ -100,14 +105,14 @@ def carry_out_plans(
     progress: Progress = silent,
     files: FileOps = OS_FILES,
 ) -> WorkReport:
-    """Carry plans out, in their order.
+    """Carry out plans in their order.
 
     Args:
         root: The root.
-        plans: What to do.
-        is_over: Asked before each plan after the first.
-        pace: Called with the bytes that are copied, to slow down.
-        progress: Called in the course of it.
+        plans: The plans.
+        is_over: Called before each plan after the first; True ends the work.
+        pace: Called with the number of bytes that are copied, to limit the speed.
+        progress: Called as the work proceeds.
         files: The operating system.
 
     Raises:
@@ -143,7 +148,7 @@ def restore(
     pace: Pace = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> Restored:
-    """Write a plan's copies; nothing is committed, so any process may do it. A path that fails is left out."""
+    """Write a plan's copies without a commit, in any process. A path that fails is left out."""
     targets: list[PathId] = []
     failures: list[PathFailure] = []
     sources = [paths[path_id] for path_id in plan.sources if path_id in paths]
@@ -167,7 +172,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Files moved, copies deleted, what could not be done, and the files that are no more."""
+    """The result of a commit: files moved, copies deleted, failures, and files that no longer exist."""
 
     moved: int = 0
     dropped: int = 0
@@ -181,12 +186,12 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     Raises:
         MetadataError: the metadata cannot be read or written.
     """
-    failures = [failure for each in batch for failure in each.failures]
+    failures = [failure for restored in batch for failure in restored.failures]
     if failures:
         root.mark_failed(failures)
     moved = _change(root, batch, copies_named)
     gone = _gone_again(root, root.store.view(durable=True), batch)
-    replacing = [each for each in batch if each.plan.leaving and each.plan.file.file_id not in gone]
+    replacing = [restored for restored in batch if restored.plan.leaving and restored.plan.file.file_id not in gone]
     if replacing:
         moved |= _change(root, replacing, copies_left)
     dropped, ended = _drop(root, root.store.view(durable=True), batch, files)
@@ -194,35 +199,37 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
-    """Delete the copies that no record names; return their number, and the files that no longer exist."""
+    """Delete the copies that no record names; returns their number, and the files that no longer exist."""
     paths = root.storage_paths(view)
     dropped = 0
-    for each in batch:
-        file_id = FileId(each.plan.file.file_id)
+    for restored in batch:
+        file_id = FileId(restored.plan.file.file_id)
         now = view.get(FileRecord, file_id)
-        _settle_reports(root, each, now)
+        _settle_reports(root, restored, now)
         if now is None or now.replaced_at is not None:
-            continue  # garbage collection deletes the rest
-        unnamed = {*each.plan.file.copies, *each.targets} - set(now.copies)
+            continue  # garbage collection deletes its copies
+        unnamed = {*restored.plan.file.copies, *restored.targets} - set(now.copies)
         for path_id in sorted(map(PathId, unnamed)):
             if path_id in paths:
                 try:
                     dropped += discard(root, file_id, paths[path_id], files)
                 except (StoragePathError, OSError) as error:
-                    # A path that is away, or broken: the next audit that finds it there sees to it.
+                    # The path is away, or broken: the next audit that finds the copy deletes it.
                     log.info("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
-    ended = frozenset(each.plan.file.file_id for each in batch if view.get(FileRecord, each.plan.file.file_id) is None)
+    ended = frozenset(
+        restored.plan.file.file_id for restored in batch if view.get(FileRecord, restored.plan.file.file_id) is None
+    )
     return dropped, ended
 
 
 def discard(root: RootHandle, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
-    """Delete a copy that no record names; whether it was deleted.
+    """Delete a copy that no record names; returns True if it was deleted.
 
-    It is renamed first, and comes back if the metadata, read after that, name it after all.
+    The copy is renamed first, and renamed back if the metadata, read after that, name it after all.
 
     Raises:
         StoragePathError: the directory is not this path.
-        OSError: the path takes no change.
+        OSError: files on the path cannot be changed.
     """
     moved = set_aside(file_id, path, files)
     if not moved:
@@ -240,12 +247,12 @@ def _is_named(view: DurableView, file_id: FileId, path_id: PathId) -> bool:
 
 
 def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
-    """Commit new lists of copies to the records of files; return the files whose record changed."""
+    """Commit new lists of copies to the records of files; returns the files whose record changed."""
     changed: list[FileRecord] = []
 
     def decide(view: View) -> Change | None:
         nonlocal changed
-        changed = [record for each in batch if (record := _changed(view, each, copies)) is not None]
+        changed = [record for restored in batch if (record := _changed(view, restored, copies)) is not None]
         return Change(puts=changed, keys={keys.FILES: None}) if changed else None
 
     root.store.commit(decide)
@@ -253,28 +260,28 @@ def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> 
 
 
 def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | None:
-    """Return the file's record with these copies; None if it is unchanged, or not for repair now."""
+    """Return the file's record with its new copies; None if it is unchanged, or repair must not change it now."""
     now = view.get(FileRecord, done.plan.file.file_id)
     if now is None or now.replaced_at is not None:
         return None
     usable = [path_id for path_id in done.targets if _may_hold(view, path_id)]
-    then = copies(now, done.plan, usable)
-    return None if then == now.copies else now.model_copy(update={"copies": then})
+    new_copies = copies(now, done.plan, usable)
+    return None if new_copies == now.copies else now.model_copy(update={"copies": new_copies})
 
 
 def _gone_again(root: RootHandle, view: DurableView, batch: Sequence[Restored]) -> dict[str, list[str]]:
-    """Describe the files whose record names a new copy that has disappeared since."""
+    """Describe, by file, the new copies that a record names and that have disappeared since."""
     paths = root.storage_paths(view)
-    found: dict[str, list[str]] = {}
-    for each in batch:
-        file_id = FileId(each.plan.file.file_id)
+    by_file: dict[str, list[str]] = {}
+    for restored in batch:
+        file_id = FileId(restored.plan.file.file_id)
         now = view.get(FileRecord, file_id)
         named = () if now is None or now.replaced_at is not None else now.copies
-        for path_id in each.targets:
+        for path_id in restored.targets:
             if path_id in named and not paths[path_id].segment_file(file_id).exists():
-                said = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
-                found.setdefault(file_id, []).append(said)
-    return found
+                sentence = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
+                by_file.setdefault(file_id, []).append(sentence)
+    return by_file
 
 
 def _may_hold(view: View, path_id: PathId) -> bool:
@@ -283,7 +290,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
-    """Clear the reports about copies that were rewritten or are not named now; leave reports of a loss."""
+    """Clear the reports about copies that were rewritten or are no longer named; write reports of a loss."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
@@ -296,21 +303,25 @@ def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) ->
 
 def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:
     lost = [
-        (each.plan.file.file_id, each.loss)
-        for each in batch
-        if each.loss is not None and each.plan.file.file_id not in done.ended
+        (restored.plan.file.file_id, restored.loss)
+        for restored in batch
+        if restored.loss is not None and restored.plan.file.file_id not in done.ended
     ]
     return replace(
         report,
-        restored=report.restored + sum(len(each.targets) for each in batch),
-        bytes=report.bytes + sum(len(each.targets) * each.plan.file.length for each in batch),
+        restored=report.restored + sum(len(restored.targets) for restored in batch),
+        bytes=report.bytes + sum(len(restored.targets) * restored.plan.file.length for restored in batch),
         moved=report.moved + done.moved,
         dropped=report.dropped + done.dropped,
         lost=(*report.lost, *lost),
         problems=(
             *report.problems,
             *done.problems,
-            *(f"storage path {failure.path_id}: {failure.reason}" for each in batch for failure in each.failures),
-            *(each.undecided for each in batch if each.undecided is not None),
+            *(
+                f"storage path {failure.path_id}: {failure.reason}"
+                for restored in batch
+                for failure in restored.failures
+            ),
+            *(restored.undecided for restored in batch if restored.undecided is not None),
         ),
     )

@@ -1,7 +1,7 @@
-"""Expiry of subscriptions whose consumers were away for too long, and of the lease files they left.
+"""Expiry of subscriptions whose consumers were away for too long, and of the lease files that they left.
 
-Age is that of the lease file, which its consumer rewrites every few seconds, by the wall clock: expiry is a matter of
-hours or days, and a consumer that returns to an expired subscription gets an error that names it.
+The age of a lease file, which its consumer rewrites every few seconds, is measured by the wall clock, because expiry is
+a matter of hours or days. A consumer that returns to an expired subscription gets an error that names it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SWEEP_AFTER_S = 24 * 3600.0
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; return their number.
+    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; returns their number.
 
     Args:
-        root: the root.
-        clock: the time to judge by, in seconds since 1970; None for now.
+        root: The root.
+        clock: The time to judge ages by, in seconds since 1970; None for now.
     """
     now_s = time.time() if clock is None else clock
     view = root.store.view()
@@ -39,9 +39,12 @@ def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
 
 
 def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the lease files that no consumer renewed for a day and no subscription's expiry needs; returns how many.
+    """Delete the lease files that were not renewed for a day and that no subscription's expiry needs.
 
-    Empty directories are deleted, too. A paused consumer whose file is deleted writes it again when it wakes.
+    Empty directories are deleted, too. A suspended consumer whose file is deleted writes it again when it continues.
+
+    Returns:
+        The number of deleted files.
     """
     now_s = time.time() if clock is None else clock
     subscriptions = root.store.view().all(SubscriptionRecord)
@@ -53,7 +56,7 @@ def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
                 path.unlink()
                 swept += 1
     for directory in (root.path / "leases").glob("*/"):
-        with suppress(OSError):  # it is not empty, or another pass was faster
+        with suppress(OSError):  # the directory is not empty, or another pass has deleted it
             directory.rmdir()
     return swept
 
@@ -84,7 +87,7 @@ def _is_expired(root: RootHandle, record: SubscriptionRecord, now_s: float) -> b
 
 
 def _renewals(directory: Path, topic_id: str) -> list[float]:
-    """Return when the consumers of a topic renewed their leases last."""
+    """Return the times of the last lease renewals of a topic's consumers, in seconds since 1970."""
     found = []
     for path in directory.glob("*.json"):
         with suppress(FileNotFoundError):

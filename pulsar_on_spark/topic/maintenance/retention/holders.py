@@ -1,14 +1,13 @@
 """Holders of a topic's entries: its subscriptions, its compaction, its deduplication. Pure.
 
-    owner of the subscription                  kept from
+    holder                                     entries are kept from
     -----------------------------------------  -----------------------------------------------------------------------
-    a broker, or none after a broker           its last row on: rows are durable, and never move back in an epoch
-    Spark, or none after Spark                 its position ten minutes ago, and two passes with progress ago
+    subscription of a broker, or formerly so   its last row: rows are durable, and never move back in an epoch
+    subscription of Spark, or formerly so      its position of ten minutes ago, and of two passes with progress ago
+    topic compaction                           its horizon: later entries are not compacted yet
+    deduplication                              its record's position: a starting broker replays the entries after it
 
-    topic compaction                           its horizon on: later entries are not compacted yet
-    deduplication                              its record's place on: a starting broker replays the entries after it
-
-Spark's queries lag because their checkpoints are not synced: a power cut may take the last batches from them.
+Earlier positions count for Spark because its checkpoints are not synced: a power cut may undo the last batches.
 """
 
 from __future__ import annotations
@@ -43,37 +42,37 @@ class Holder:
 
 
 def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now: datetime) -> list[Holder]:
-    """Return everything that may still need entries of a topic.
+    """Return all holders of a topic's entries.
 
     Args:
         view: The metadata.
         cursors: Cursor rows, durable and read after the view.
         topic_id: The topic, or partition.
-        policies: What holds for it.
-        now: The trimmer's clock.
+        policies: The policies in force for the topic.
+        now: The time on the trimmer's clock.
     """
     marks = marked(view, cursors, topic_id, now)
-    found = []
+    holders_ = []
     for record in view.all(SubscriptionRecord, topic_id):
         position = mark_delete(record, cursors.of(topic_id, record.name))
         if not _is_sparks(record, cursors):
-            found.append(Holder(position, f"subscription {record.name!r}, which has not acknowledged it"))
+            holders_.append(Holder(position, f"subscription {record.name!r}, which has not acknowledged it"))
             continue
         settled = _settled([mark for mark in marks if mark.subscription == record.name], position, now)
         reason = "which has not acknowledged it" if settled == position else "which Spark may ask for once more"
-        found.append(Holder(settled, f"subscription {record.name!r}, {reason}"))
+        holders_.append(Holder(settled, f"subscription {record.name!r}, {reason}"))
     compacted = trim_limit(view, topic_id) or (EARLIEST if policies.compaction_threshold else None)
     if compacted is not None:
-        found.append(Holder(compacted, "topic compaction, which has not read it yet"))
+        holders_.append(Holder(compacted, "topic compaction, which has not read it yet"))
     dedup = view.get(DedupRecord, topic_id)
     if dedup is not None:
-        place = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))
-        found.append(Holder(place, "deduplication, which finds there what producers sent last"))
-    return found
+        position_ = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))
+        holders_.append(Holder(position_, "deduplication, which replays the entries from there at a broker's start"))
+    return holders_
 
 
 def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[CursorMark, ...]:
-    """The marks to remember from now on: the old ones that may still matter, and one for each cursor that moved."""
+    """Return the marks to store: old ones that may still matter, and a new one for each cursor that has moved."""
     trim = view.get(TrimRecord, topic_id)
     old = () if trim is None else trim.marks
     kept: list[CursorMark] = []
@@ -89,7 +88,7 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 
 
 def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Position:
-    """Return the position before which a query of Spark at `position` needs nothing."""
+    """Return the position before which a query of Spark at `position` needs no entries."""
     index = _last_settled(own, now)
     return EARLIEST if index < 0 else min(_at(own[index]), position)
 

@@ -1,4 +1,4 @@
-"""A preview of what a change of retention would delete. Changes nothing."""
+"""A preview of the entries that a change of retention would delete; nothing is changed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ALL: Final = 2**63
 def retention_preview(
     store: MetadataStore, of: str | TopicName, value: Any, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Return what housekeeping would trim at once under another retention, beyond what it trims anyway.
+    """Return the segments that housekeeping would trim at once under another retention, but not under the present one.
 
     Args:
         store: The root's metadata.
         of: A namespace, or a topic.
-        value: The retention, or its JSON with Pulsar's names; None to have it unset.
-        defaults: The policies of topics without policies of their own or of their namespace.
-        now: The clock to judge ages by; None for that of this host.
+        value: The retention, or its JSON with Pulsar's names; None to unset it.
+        defaults: The policies for fields that neither a topic nor its namespace sets.
+        now: The time to judge ages by; None for this host's clock.
 
     Raises:
         InvalidArgumentError: the retention is not acceptable.
@@ -65,7 +65,7 @@ def retention_preview(
 
 
 def _concerned(view: View, of: str | TopicName) -> list[TopicRecord]:
-    """Return topics with entries of their own whose retention the change sets."""
+    """Return the topics and partitions whose retention the change sets."""
     if isinstance(of, TopicName):
         topic = policy_topic(view, of) or catalog.require_topic(view, of)
         return [view.get(TopicRecord, part.name) or topic for part in catalog.parts(view, topic)]

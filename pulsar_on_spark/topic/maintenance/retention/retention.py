@@ -1,15 +1,15 @@
-"""Retention: the segments of a topic that may be deleted, and the reason why each other one is kept. Pure.
+"""Retention: the segments of a topic that may be deleted, and the reason why each other segment is kept. Pure.
 
-The front of the chain may be deleted, segment by segment, up to the first one that must stay:
+The front of the chain may be deleted, segment by segment, up to the first segment that must be kept:
 
-    its ledger is open, or not sealed to its end    the ledger's last segment stays: it shows where the ledger continues
-    a reader may need it (`holders.py`)             stays
+    its ledger is open, or not sealed to its end    the ledger's last segment is kept: it shows where the ledger goes on
+    a reader may need it (`holders.py`)             kept
     retention 0/0, or it was truncated              trimmed
     retention by time and size                      trimmed if its age or the size kept after it is above either limit
 
-A ledger is trimmed with its last segment, and an empty one with those before it. The floor is the end of the last
-trimmed segment, never the begin of an empty ledger after it: a reader of all messages is there, and has lost nothing.
-Where nothing would be left of a chain, an empty ledger with a larger id takes its end's place: ids only grow.
+A ledger is trimmed with its last segment, and an empty ledger with those before it. The trim floor is the end of the
+last trimmed segment, never the beginning of an empty ledger after it: a reader of all messages is at that end, and has
+lost nothing. If a chain would become empty, an empty ledger with a larger id replaces its end, because ids only grow.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Trim:
     """The entries to trim.
 
     Attributes:
-        before: The end of the last segment that goes; EARLIEST if none goes.
-        segments: In the order of the chain.
-        ledgers: Those of which nothing is left.
-        takes_all: Whether nothing is left of the chain.
+        before: The end of the last segment to trim; EARLIEST if there is none.
+        segments: The segments to trim, in the order of the chain.
+        ledgers: The ledgers that are trimmed completely.
+        takes_all: True if the whole chain is trimmed.
     """
 
     before: Position = EARLIEST
@@ -52,14 +52,14 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """A segment that stays, and why; `reason` is a sentence."""
+    """A segment that is kept, and the reason as a sentence."""
 
     segment: SegmentRecord
     reason: str
 
 
 def is_limited(retention: RetentionPolicies) -> bool:
-    """True if retention ever deletes anything."""
+    """Return True if retention has a limit, and so may ever delete entries."""
     return retention.retention_time_in_minutes >= 0 or retention.retention_size_in_mb >= 0
 
 
@@ -86,11 +86,11 @@ def decide_trim(
     Args:
         view: The metadata.
         topic_id: The topic, or partition.
-        retention: What holds for it.
+        retention: The retention in force for the topic.
         holding: The readers that may need entries (`holders`).
-        now: The trimmer's clock.
-        keeps_end: Keep the chain's last ledger: the topic is terminated at its end.
-        most: Segments that go at once; the rest goes next time.
+        now: The time on the trimmer's clock.
+        keeps_end: True to keep the chain's last ledger, because the topic is terminated at its end.
+        most: Limit of segments to trim in one commit; the next call continues.
     """
     truncated = truncated_before(view, topic_id)
     if not is_limited(retention) and truncated == EARLIEST:
@@ -124,7 +124,7 @@ def why_kept(
 ) -> list[KeptSegment]:
     """Return the reason to keep each sealed segment of a topic, in chain order (arguments as `decide_trim`)."""
     judge = _Judge(view, topic_id, retention, holding, now, truncated_before(view, topic_id))
-    kept: list[KeptSegment] = []
+    segments_kept: list[KeptSegment] = []
     first: SegmentRecord | None = None
     for part in _parts(view, topic_id, keeps_end=keeps_end):
         for segment in part.segments:
@@ -134,16 +134,16 @@ def why_kept(
             elif first is None:
                 reason = "Kept until the next pass of housekeeping, which trims it."
             else:
-                reason = f"Kept because what is before it is kept, from entry {first.ledger_id}:{first.first_entry} on."
-            kept.append(KeptSegment(segment, reason))
+                reason = f"Kept because an earlier segment, from entry {first.ledger_id}:{first.first_entry}, is kept."
+            segments_kept.append(KeptSegment(segment, reason))
         if not part.is_finished:
             first = first or (part.segments[-1] if part.segments else None)
-    return kept
+    return segments_kept
 
 
 @dataclass(frozen=True, slots=True)
 class _LedgerPart:
-    """A ledger with its sealed segments; `ended_at` is when the next one began, None for the last."""
+    """A ledger with its sealed segments; `ended_at` is the time at which the next ledger began, None for the last."""
 
     ledger: LedgerRecord
     segments: tuple[SegmentRecord, ...]
@@ -152,7 +152,7 @@ class _LedgerPart:
 
 
 class _Judge:
-    """Judges segments in the order of the chain."""
+    """The decision for each segment; `why_kept` must be called in the order of the chain."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Judge:
         """Return the reason to keep a segment; None if it may be deleted with all segments before it."""
         self._behind -= segment.bytes
         if not part.is_finished and segment is part.segments[-1]:
-            return "Kept for its ledger, which is open, not sealed to its end, or that of a terminated topic."
+            return "Kept because its ledger is open, not completely sealed, or the last one of a terminated topic."
         if self._slowest is not None and _end(segment) > self._slowest.position:
             return f"Kept for {self._slowest.reason}."
         if _end(segment) <= self._truncated:
@@ -194,17 +194,17 @@ class _Judge:
 
 def _parts(view: View, topic_id: str, *, keeps_end: bool) -> list[_LedgerPart]:
     ledgers = view.all(LedgerRecord, topic_id)
-    kept = ledgers[-1] if ledgers and keeps_end else None
+    terminated_end = ledgers[-1] if ledgers and keeps_end else None
     segments = {
-        ledger_id: tuple(own)
-        for ledger_id, own in groupby(view.all(SegmentRecord, topic_id), key=lambda segment: segment.ledger_id)
+        ledger_id: tuple(segments_)
+        for ledger_id, segments_ in groupby(view.all(SegmentRecord, topic_id), key=lambda segment: segment.ledger_id)
     }
     ends = [*(ledger.created_at for ledger in ledgers[1:]), None][: len(ledgers)]
     return [
         _LedgerPart(
             ledger,
             segments.get(ledger.ledger_id, ()),
-            ledger is not kept and _is_finished(view, ledger),
+            ledger is not terminated_end and _is_finished(view, ledger),
             ended_at,
         )
         for ledger, ended_at in zip(ledgers, ends, strict=True)
@@ -212,14 +212,14 @@ def _parts(view: View, topic_id: str, *, keeps_end: bool) -> list[_LedgerPart]:
 
 
 def _is_finished(view: View, ledger: LedgerRecord) -> bool:
-    """True if all of a ledger is sealed; an attached one always is, and Spark continues in another if it is gone."""
+    """Return True if a ledger is completely sealed. An attached ledger always is: Spark adds another if it is gone."""
     if ledger.incarnation is None:
         return True
     return not is_open(view, ledger) and ledger.entries == readable_end(view, ledger.topic_id, ledger.ledger_id)
 
 
 def _written_at(part: _LedgerPart, segment: SegmentRecord) -> datetime:
-    """Return when the newest entry was written: by its producer's clock, but within the life of its ledger."""
+    """Return the time of the newest entry by its producer's clock, limited to the lifetime of its ledger."""
     published = _EPOCH + timedelta(milliseconds=min(max(segment.publish_max_ms, 0), _LAST_MS))
     written = max(published, part.ledger.created_at)
     return written if part.ended_at is None else min(written, max(part.ended_at, part.ledger.created_at))

@@ -1,11 +1,11 @@
-"""Trimming topics: the front of each chain is removed as far as retention wants and no reader needs it.
+"""Trimming topics: the front of each chain is removed, up to the first segment that retention or a reader keeps.
 
-    read main, then the cursors  ->  decide  ->  one commit under the topics' keys  ->  garbage collection, later
+    read the main table, then the cursors  ->  decide  ->  one commit under the topics' keys  ->  garbage collection
 
-The commit removes segments and ledgers from the chain and records where it begins now. Creating a subscription, moving
-a cursor back, merging and attaching carry the same key: the second of two decides again on the result of the first.
-Files are not touched here. Files that no segment names are retired by garbage collection, and stay for active readers
-as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
+The commit removes segments and ledgers from the chain and records the new beginning. Creating a subscription, moving a
+cursor back, merging and attaching use the same key: the later of two commits is decided again on the result of the
+earlier. Files are not touched here. Garbage collection retires the files that no segment names, and keeps them for
+active readers as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_ROUNDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTopics:
-    """The segments that trimming took out of chains."""
+    """The number and size of segments that were removed from chains."""
 
     topics: int = 0
     segments: int = 0
@@ -67,9 +67,9 @@ def trim_topics(
 
     Args:
         root: The root.
-        defaults: The policies of topics without policies of their own or of their namespace.
-        progress: Called in the course of it.
-        now: The clock to judge ages by; None for that of this host.
+        defaults: The policies for fields that neither a topic nor its namespace sets.
+        progress: Called as the trimming proceeds.
+        now: The time to judge ages by; None for this host's clock.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -86,7 +86,7 @@ def trim_topics(
 def trim_some(
     store: MetadataStore, names: Sequence[str], defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Trim these topics (full names, partitions one by one), in as many commits as it takes (errors as `trim_topics`).
+    """Trim these topics and partitions (full names), in as many commits as needed (errors as `trim_topics`).
 
     A deleted topic is skipped.
     """
@@ -107,14 +107,14 @@ def trim_some(
 
 
 def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
-    """Have everything before a position trimmed, whatever the retention, once no cursor needs it.
+    """Let all entries before a position be trimmed, whatever the retention, once no cursor needs them.
 
     The topic's compacted ledger is deleted at once. Entries in an open ledger are trimmed when it is closed and sealed.
 
     Args:
         store: The root's metadata.
         name: A topic without partitions, or a partition.
-        before: The first entry that stays.
+        before: The first entry to keep.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -135,7 +135,7 @@ def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
 def kept_segments(
     store: MetadataStore, name: TopicName, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> list[KeptSegment]:
-    """Every sealed segment of a topic without partitions, or of a partition, with the reason why it is still kept.
+    """Return every sealed segment of a topic without partitions, or of a partition, with the reason to keep it.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -151,7 +151,7 @@ def kept_segments(
 
 
 def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> list[Trim]:
-    """Commit the trims of some topics together; return what was trimmed."""
+    """Commit the trims of some topics together; returns the trims."""
     trims: list[Trim] = []
 
     def decide(view: View) -> Change | None:
@@ -204,7 +204,7 @@ def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now:
 
 
 class _Ids:
-    """Gives ledger ids: each is above all that were ever given."""
+    """Allocator of ledger ids, each greater than all earlier ones."""
 
     def __init__(self, view: View) -> None:
         stored = view.get(IdsRecord, "ledger")
@@ -223,7 +223,7 @@ def _may_go(view: View, topic: TopicRecord, defaults: Policies) -> bool:
 
 
 def _stored(view: View) -> list[TopicRecord]:
-    """Topics that have entries of their own: not the partitioned ones, but their partitions."""
+    """Return the topics that store entries: partitions, and topics without partitions."""
     return [topic for topic in view.all(TopicRecord) if topic.partitions is None]
 
 

@@ -224,7 +224,7 @@ def test_entries_that_deduplication_would_replay_are_kept(root: Root, part: Topi
     root.store.commit(lambda _: Change(puts=[known], keys={keys.topic(part.name): None}))
     assert trim_topics(root).segments == 1
     assert kept_segments(root.store, NAME)[0].reason == (
-        "Kept for deduplication, which finds there what producers sent last."
+        "Kept for deduplication, which replays the entries from there at a broker's start."
     )
 
 
@@ -327,7 +327,7 @@ def test_an_open_ledger_keeps_its_last_segment(root: Root) -> None:
     set_topic_policies(root, NAME, NOTHING_KEPT)
     assert trim_topics(root).segments == 2
     (kept_segment,) = kept_segments(root.store, NAME)
-    assert kept_segment.reason.startswith("Kept for its ledger")
+    assert kept_segment.reason.startswith("Kept because its ledger")
     publish(log, 3)
     assert trim_topics(root).segments == 1
     assert len(messages.read(root, "t")) == 1
