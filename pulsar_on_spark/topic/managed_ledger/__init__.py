@@ -4,5 +4,5 @@ incarnation           a broker's journal and open ledgers, and the recovery of d
 sealing               from journals to sealed segments
 quotas                backlog quotas and the writes that they refuse
 subscription, cursor  owners, positions and acknowledgements
-chain                 the places of a topic's entries
+chain                 the segments and journals that hold a topic's entries
 """

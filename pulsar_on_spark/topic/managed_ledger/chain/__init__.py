@@ -1,1 +1,1 @@
-"""The chain of a topic's ledgers: where its entries are, in segments, compacted or still in journals."""
+"""The chain of a topic's ledgers: the segments, compacted ledgers and journals that hold its entries."""

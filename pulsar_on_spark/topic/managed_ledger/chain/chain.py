@@ -1,7 +1,7 @@
 """A topic's chain of ledgers: its end, and the entries between two positions.
 
 Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone and
-resolves to (file, batches), so the same range gives the same messages however often segments were merged meanwhile.
+resolved to (file, batches), so the same range gives the same messages however often segments are merged meanwhile.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A part of a range that cannot be read any longer, in words."""
+    """A lost part of a range: its topic, and the reason in words."""
 
     topic: str
     reason: str
 
 
 def is_open(view: View, ledger: LedgerRecord) -> bool:
-    """True if entries may still be acknowledged in the ledger: no reader passes it."""
+    """Return True if entries may still be acknowledged in the ledger, so that no reader may pass it."""
     if ledger.incarnation is None or ledger.closed:
         return False
     owner = view.get(IncarnationRecord, ledger.incarnation)
@@ -36,10 +36,10 @@ def is_open(view: View, ledger: LedgerRecord) -> bool:
 
 
 def read_limit(view: View, topic_id: str) -> Position:
-    """Return the position that no reader passes: the chain's end, or the readable end of its first unfinished ledger.
+    """Return the limit for readers: the chain's end, or the readable end of its first unfinished ledger.
 
-    A ledger is unfinished if it is open, or if not everything in it is readable here: a view without journals (any but
-    a `TailView`) ends before the first unsealed entry.
+    A ledger is unfinished if it is open, or if some of its entries are not readable in this view: a view without
+    journals (any view but a `TailView`) ends before the first unsealed entry.
     """
     for ledger in view.all(LedgerRecord, topic_id):
         if ledger.incarnation is not None:
@@ -53,7 +53,7 @@ def read_limit(view: View, topic_id: str) -> Position:
 
 
 def trimmed_before(view: View, topic_id: str) -> Position:
-    """Return the end of what retention has trimmed of a topic: earlier entries are missing on purpose."""
+    """Return the end of a topic's trimmed entries: all entries before it are missing on purpose."""
     trim = view.get(TrimRecord, topic_id)
     return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
 
@@ -65,7 +65,7 @@ def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
-    """Return the entries of a broker's ledger that has been closed; None if the view cannot determine it."""
+    """Return the number of entries of a broker's closed ledger; None if the view cannot determine it."""
     if ledger.entries is None and isinstance(view, TailView):
         return view.end_by_force(ledger.topic_id, ledger.ledger_id)
     return ledger.entries
@@ -91,20 +91,20 @@ class RangePlan:
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
     """Find the entries of [start, end). Entry ids of a ledger are dense, so a hole is a loss, never a skip."""
-    found: list[SegmentSlice] = []
+    slices: list[SegmentSlice] = []
     lost: list[Loss] = []
     for piece in walk_range(view, topic, topic_id, partition, start, end):
         if isinstance(piece, Loss):
             lost.append(piece)
         else:
-            found.append(piece)
-    return RangePlan(tuple(found), tuple(lost))
+            slices.append(piece)
+    return RangePlan(tuple(slices), tuple(lost))
 
 
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """Plan like `plan_range`, piece by piece in the order of the chain, so that only the part taken costs time.
+    """Plan like `plan_range`, piece by piece in the order of the chain: only the consumed pieces cost time.
 
     A range that starts at `EARLIEST` starts after the trimmed entries.
     """
@@ -116,7 +116,7 @@ def walk_range(
     if start >= end:
         return
     position = start
-    # A reader at the begin of a ledger has read nothing of it, as one at the end of the ledger before.
+    # A reader at the beginning of a ledger is as far as a reader at the end of the ledger before.
     start_seen = start == trimmed or start.entry == 0
     given_up = _given_up(view, topic_id, start, end)
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
@@ -129,12 +129,12 @@ def walk_range(
         stop = min(segment_end(segment), end.entry) if ledger == end.ledger else segment_end(segment)
         begins_at = position.entry if ledger == position.ledger else 0
         has_hole = first > begins_at
-        here = Position(LedgerId(ledger), EntryId(first))
-        yield from _given_up_losses(topic, given_up, here, said=LedgerId(ledger) if has_hole else None)
+        at = Position(LedgerId(ledger), EntryId(first))
+        yield from _given_up_losses(topic, given_up, at, said=LedgerId(ledger) if has_hole else None)
         if has_hole:
             yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
         elif ledger > start.ledger and not start_seen:
-            # Nothing of the start's ledger is left that would show whether it ended at the start.
+            # The ledger of the start is gone, so it is unknown if that ledger ended at the start.
             yield Loss(topic, f"what followed {position} in its ledger is gone")
         start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
@@ -149,16 +149,16 @@ def walk_range(
 
 def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
     """Return the starts of entries in [start, end) that are lost because an operator gave up their frames or paths."""
-    found = (
+    positions = (
         Position(LedgerId(ledger.ledger_id), EntryId(first))
         for ledger in view.all(LedgerRecord, topic_id)
         for first in (*(lost.first for lost in ledger.lost), *_cut_off(view, ledger))
     )
-    return deque(sorted(position for position in found if start <= position < end))
+    return deque(sorted(position for position in positions if start <= position < end))
 
 
 def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
-    """Return the end of a ledger without close row whose log was closed without some paths: it may be too low."""
+    """Return the end, perhaps too low, of a ledger without close row whose log was closed without some paths."""
     owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
     if owner is None or ledger.entries is not None or not owner.given_up_paths:
         return ()
@@ -167,7 +167,7 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
-    """Take the losses that begin before `end` from `lost`; a hole in ledger `said` is reported by the caller."""
+    """Yield and remove the losses in `lost` that begin before `end`; the caller reports a hole in ledger `said`."""
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:
@@ -177,7 +177,7 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
 
 
 def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
-    """Make sure that a position lies in the topic: its ledger is in the chain, its entry at or before the ledger's end.
+    """Check that a position is in the topic: its ledger is in the chain, its entry at or before the ledger's end.
 
     Raises:
         DataLossError: the ledger is unknown or trimmed, or the entry is past its end.

@@ -1,4 +1,4 @@
-"""A topic's compaction as its log sees it: pure functions of a metadata view."""
+"""The effects of a topic's compaction on its log: pure functions of a metadata view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
 
 def horizon_of(record: CompactionRecord | None) -> Position:
-    """The first position that is not compacted."""
+    """Return the first position that is not compacted; EARLIEST without a compaction."""
     if record is None:
         return EARLIEST
     return Position(LedgerId(record.horizon_ledger), EntryId(record.horizon_entry))
@@ -19,8 +19,8 @@ def horizon_of(record: CompactionRecord | None) -> Position:
 def trim_limit(view: View, topic_id: str) -> Position | None:
     """Return the position from which nothing may be trimmed; None if the topic is not compacted.
 
-    Entries before it are in the compacted ledger, entries after it only in the log. In Pulsar the cursor `__compaction`
-    has this part.
+    Entries before it are in the compacted ledger, entries from it on only in the log. In Pulsar, the cursor
+    `__compaction` holds these entries.
     """
     record = view.get(CompactionRecord, topic_id)
     return None if record is None else horizon_of(record)
@@ -29,7 +29,7 @@ def trim_limit(view: View, topic_id: str) -> Position | None:
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
     """Return the position in the log after the compacted ledger, and after trimmed or truncated entries.
 
-    If nothing is left of that position's ledger, it is the first later position: the ledger had ended there.
+    If that position's ledger is completely trimmed, the first later position is returned: the ledger had ended there.
     """
     trim = view.get(TrimRecord, topic_id)
     at = horizon_of(record)
@@ -49,6 +49,6 @@ def truncated_before(trim: TrimRecord) -> Position:
 
 
 def waiting_bytes(view: View, topic_id: str) -> int:
-    """Key and value bytes of the log that are not compacted yet: what a threshold is held against."""
+    """Return the key and value bytes of the log that are not compacted yet, for comparison with a threshold."""
     start = log_start(view, topic_id, view.get(CompactionRecord, topic_id))
     return count_waiting(view, topic_id, start, chain.read_limit(view, topic_id)).bytes

@@ -1,4 +1,4 @@
-"""A part of a segment that is read: its entries, its messages, and the batches of the file that hold them."""
+"""A part of a segment to read: its entries, its messages, and the batches of the file that contain them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SegmentSlice:
 
     Attributes:
         topic: The topic's full name.
-        topic_id: Its id.
-        partition: -1 for a topic that is no partition.
+        topic_id: The topic's id.
+        partition: The topic's partition index; -1 if it is not a partition.
         segment: The segment.
-        file: What holds it: a sealed file, or frames of a journal.
+        file: The sealed file, or the frames of a journal, with the segment's entries.
         first: The first entry.
         end: The number after the last entry.
-        by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
+        by_broker: True if a broker wrote the segment: then some of its rows may not be messages for readers.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class SegmentSlice:
 
     @property
     def entries_in_words(self) -> str:
-        """The entries, as errors and the log name them."""
+        """The entries in words, for errors and the log."""
         first, last = self.start_position, self.end - 1
         return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
 
@@ -60,13 +60,13 @@ class SegmentSlice:
         return self.segment.bytes * self.rows // max(self.segment.rows, 1)
 
     def batches(self) -> list[SliceBatch]:
-        """The batches of the file that hold the slice, in order."""
+        """Return the batches of the file that contain the slice, in order."""
         segment = self.segment
-        places = segment.places or ((number, 0) for number in count(segment.first_batch))
+        batch_starts = segment.places or ((number, 0) for number in count(segment.first_batch))
         counted: RowCount | None = None
-        found = []
+        slice_batches = []
         first = segment.first_entry
-        for entries, (number, first_row) in zip(segment.batch_entries, places, strict=False):
+        for entries, (number, first_row) in zip(segment.batch_entries, batch_starts, strict=False):
             end = first + entries
             if first < self.end and end > self.first:
                 rows = None
@@ -75,22 +75,22 @@ class SegmentSlice:
                     before = counted.until(first)
                     begin, stop = (counted.until(entry) for entry in (max(first, self.first), min(end, self.end)))
                     rows = (first_row + begin - before, first_row + stop - before)
-                found.append(SliceBatch(number, first, end, rows))
+                slice_batches.append(SliceBatch(number, first, end, rows))
             first = end
-        return found
+        return slice_batches
 
     def entry_runs(self) -> Iterator[tuple[int, int]]:
         """Yield runs (entries, messages in all of them) of the slice, in entry order."""
         return entry_runs(self.segment, self.first, self.end)
 
     def part(self, first: int, end: int) -> SegmentSlice:
-        """The entries of the slice that are in [first, end)."""
+        """Return the part of the slice with entries in [first, end)."""
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class SliceBatch:
-    """A batch of a file and the segment's entries [first, end) in it, which may reach beyond the slice.
+    """A batch of a file, and the segment's entries [first, end) in the batch, which may exceed the slice.
 
     `rows` are the slice's rows [begin, end) of the batch; None for all of them.
     """
@@ -105,9 +105,9 @@ def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[i
     """Yield runs (entries, messages in all of them) of the segment's entries in [first, end), in their order."""
     entry = segment.first_entry
     for entries, rows in segment.entry_rows:
-        taken = min(entry + entries, end) - max(entry, first)
-        if taken > 0:
-            yield taken, taken * rows
+        count = min(entry + entries, end) - max(entry, first)
+        if count > 0:
+            yield count, count * rows
         entry += entries
 
 

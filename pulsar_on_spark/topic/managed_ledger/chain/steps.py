@@ -37,7 +37,7 @@ def count_waiting(
     max_rows: int | None = None,
     max_bytes: int | None = None,
 ) -> Waiting:
-    """Count the entries of [start, end): cheap also for a long backlog of small segments."""
+    """Count the messages and bytes of [start, end), cheaply even for a long backlog of small segments."""
     rows = size = 0
     enough = end
     if start >= end:
@@ -73,12 +73,12 @@ def advance(
     """Return the end of one step of reading under limits that never split an entry.
 
     Args:
-        found: the slices of [start, end), in order.
-        start: where the step starts.
-        end: where the slices end.
-        max_rows: most messages, None for no limit.
-        max_bytes: most key and value bytes, None for no limit.
-        at_least_one: take the first entry even if it alone is above a limit.
+        found: The slices of [start, end), in order.
+        start: The start of the step.
+        end: The end of the slices.
+        max_rows: The maximum number of messages; None for no limit.
+        max_bytes: The maximum of key and value bytes; None for no limit.
+        at_least_one: True to include the first entry even if it alone exceeds a limit.
     """
     rows_left = _UNLIMITED if max_rows is None else float(max_rows)
     bytes_left = _UNLIMITED if max_bytes is None else float(max_bytes)

@@ -1,6 +1,6 @@
-"""A reader's view: main at one version, with the acknowledged entries of journals that are not sealed yet.
+"""A reader's view: the main table at one version, with the acknowledged entries in journals that are not sealed yet.
 
-Entries in a journal are shown as segments of their ledger, after the sealed ones, so that a planner treats both alike.
+Entries in a journal appear as segments of their ledger, after the sealed ones, so that a planner treats both alike.
 Such segments are in no table and name no file. `data_path.tail` makes these views.
 """
 
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Record)
 
 
 class UnsealedSegment(SegmentRecord):
-    """Acknowledged entries of a ledger that are in the journal only; each batch is what one frame has of them.
+    """Acknowledged entries of a ledger that are in the journal only; each batch is the part in one frame.
 
     `rows` and `entry_rows` are the broker's counts, `bytes` is the size of the entries as received, and publish times
     are unknown.
@@ -39,8 +39,8 @@ class TopicTail:
     """The part of a topic that is not sealed.
 
     Attributes:
-        segments: In the order of entries; none overlaps a sealed one.
-        ends: How many entries the ledgers have that no close row ends, their log having been closed by force.
+        segments: The unsealed segments in the order of entries; none overlaps a sealed segment.
+        ends: The number of entries, by ledger, of ledgers without a close row whose log was closed by force.
     """
 
     segments: tuple[UnsealedSegment, ...] = ()
@@ -52,18 +52,18 @@ _NO_TAIL = TopicTail()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TailView(View):
-    """A view of main whose segments include the unsealed ones. For readers: commits are decided on the view alone."""
+    """A view of the main table whose segments include unsealed ones. For readers only: commits need a plain view."""
 
     base: View
     tails: Mapping[str, TopicTail]
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail]) -> TailView:
-        """The view with these tails, by topic id."""
+        """Make a view of `base` with these tails, by topic id."""
         return cls(base.state, base.version, base, tails)
 
     def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
-        """Return the entries of a ledger whose log was closed by force; None if that is unknown."""
+        """Return the number of entries of a ledger whose log was closed by force; None if it is unknown."""
         return self.tails.get(topic_id, _NO_TAIL).ends.get(ledger_id)
 
     @override
@@ -103,7 +103,7 @@ class TailView(View):
         return sorted((*sealed, *unsealed), key=lambda record: record.record_id) if unsealed else sealed
 
     def _last(self, cls: type[R], topic_id: str, sealed: R | None, below: str | None) -> R | None:
-        """The later one of a sealed segment and the last unsealed one below an id."""
+        """Return the later one of a sealed segment and the last unsealed segment below an id."""
         for record in reversed(self._unsealed(cls, topic_id)):
             if below is None or record.record_id < below:
                 return record if sealed is None or sealed.record_id < record.record_id else sealed

@@ -1,4 +1,4 @@
-"""Entries in frames of a journal, shown as a segment of their ledger. Pure."""
+"""Conversion of entries in frames of a journal to a segment of their ledger. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNKNOWN_PUBLISH_MS = (0, 2**62)
 class IndexedRun(NamedTuple):
     """The entries of one ledger in one frame: [first, end).
 
-    `entry_rows` is the run-length list of messages of each entry, as the broker counted them; `copy` is the file that
-    was looked at, and `position` where the frame is in it.
+    `entry_rows` is the run-length list of the entries' numbers of messages, as the broker counted them; `copy` is the
+    file that was read, and `position` the frame's position in it.
     """
 
     frame: FrameNumber
@@ -39,7 +39,7 @@ def unsealed_segment(
     fragment: Fragment | None,
     runs: Sequence[IndexedRun],
 ) -> UnsealedSegment:
-    """The segment of runs that follow each other in one fragment, from entry `first` of the first run on."""
+    """Make a segment of adjacent runs in one fragment, from entry `first` in the first run on."""
     entry_rows = _joined(runs, first)
     copies = fragment.copies if fragment is not None else (runs[0].copy,)
     return UnsealedSegment(
@@ -61,15 +61,15 @@ def unsealed_segment(
 
 
 def _joined(runs: Sequence[IndexedRun], first: int) -> tuple[tuple[int, int], ...]:
-    """Run lengths of all runs from entry `first` on, equal neighbours together."""
+    """Join the run lengths of all runs from entry `first` on, with equal neighbours combined."""
     joined: list[tuple[int, int]] = []
     skipped = first - runs[0].first
     for run in runs:
         for count, rows in run.entry_rows:
-            taken = count - min(skipped, count)
-            skipped -= count - taken
-            if taken and joined and joined[-1][1] == rows:
-                joined[-1] = (joined[-1][0] + taken, rows)
-            elif taken:
-                joined.append((taken, rows))
+            remaining = count - min(skipped, count)
+            skipped -= count - remaining
+            if remaining and joined and joined[-1][1] == rows:
+                joined[-1] = (joined[-1][0] + remaining, rows)
+            elif remaining:
+                joined.append((remaining, rows))
     return tuple(joined)

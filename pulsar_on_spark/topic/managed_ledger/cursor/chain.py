@@ -1,7 +1,7 @@
 """A topic's chain of ledgers as plain numbers, for cursors that step from ledger to ledger.
 
-All cursors of a topic share one object. Growth of the ledger that is being written is noted in place; any change of the
-chain's shape (open, close, attach, trim) makes a new object, which each cursor then follows.
+All cursors of a topic share one object. Growth of the ledger that is being written changes this object; any change of
+the chain's shape (open, close, attach, trim) makes a new object, which each cursor then uses.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """Entries [first, end) of a ledger exist; those before `first` are trimmed.
+    """The existing entries [first, end) of a ledger; those before `first` are trimmed.
 
     Attributes:
         ledger: The ledger.
-        end: One after its last entry that may be read.
-        ended: Whether nothing more can come: a closed broker ledger, or an attached one that is not the chain's last.
+        end: The number after the last entry that may be read.
+        ended: True if no entries can follow: a closed broker ledger, or an attached one that is not the chain's last.
         first: The trim floor.
     """
 
@@ -57,11 +57,11 @@ class LedgerChain:
 
     @property
     def end(self) -> Position:
-        """The next entry that will be readable: no cursor passes it."""
+        """The next entry that will be readable, which no cursor passes."""
         return Position(LedgerId(self._ledgers[-1]), EntryId(self._ends[-1])) if self._ledgers else EARLIEST
 
     def grow_ledger(self, ledger: LedgerId, end: int) -> None:
-        """Note that the entries of the ledger up to `end` may be read now; it never shrinks.
+        """Record that the ledger's entries up to `end` may be read now; a ledger never shrinks.
 
         Raises:
             InvalidArgumentError: the ledger is not the one at the visible end, or it has ended before `end`.
@@ -71,35 +71,35 @@ class LedgerChain:
         self._ends[-1] = max(end, self._ends[-1])
 
     def holds_entry(self, ledger: int, entry: int) -> bool:
-        """True if the entry is there and may be read."""
+        """Return True if the entry exists and may be read."""
         index = self._index.get(ledger)
         return index is not None and self._extents[index].first <= entry < self._ends[index]
 
     def readable_end(self, ledger: int) -> int:
-        """Return the end of the readable entries of a visible ledger; 0 of another ledger."""
+        """Return the end of the readable entries of a visible ledger; 0 for any other ledger."""
         index = self._index.get(ledger)
         return 0 if index is None else self._ends[index]
 
     @property
     def ends(self) -> dict[int, int]:
-        """The end of the readable entries of each visible ledger."""
+        """Return the end of the readable entries of each visible ledger."""
         return dict(zip(self._ledgers, self._ends, strict=True))
 
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """Return True if nothing is readable from a place on; False proves nothing if only empty ledgers follow."""
+        """Return True if no entry is readable from a position on; False proves nothing if only empty ledgers follow."""
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
-        """Runs [from, to) of readable entries of a ledger from `first` on."""
+        """Yield the runs [from, to) of readable entries of a ledger from `first` on."""
         stop = self.readable_end(ledger)
         if first < stop:
             yield first, stop
 
     def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
-        """Normalize a position: return the equal one that is on an entry, present or future.
+        """Return the equivalent position that is on an entry, present or future.
 
-        Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. A place after the whole
-        chain stays unchanged.
+        It is after trimmed entries, ends of ledgers that have a successor, and empty ledgers. A position after the
+        whole chain is returned unchanged.
         """
         index = self._index.get(ledger)
         if index is None:
@@ -115,20 +115,20 @@ class LedgerChain:
         return self._ledgers[index], entry
 
     def clamp_position(self, position: Position) -> Position:
-        """Return the nearest place for a cursor: `normalize_position`, and not past the end."""
+        """Return the nearest position for a cursor: normalized, and not past the end."""
         ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 
     @property
     def start(self) -> Position:
-        """The first entry that is there, or will be."""
+        """The first entry that exists, or will exist."""
         if not self._ledgers:
             return EARLIEST
         ledger, entry = self.normalize_position(self._ledgers[0], 0)
         return Position(LedgerId(ledger), EntryId(entry))
 
     def entry_before(self, position: Position) -> Position | None:
-        """The last readable entry before a position; None if there is none."""
+        """Return the last readable entry before a position; None if there is none."""
         for index in range(bisect_right(self._ledgers, position.ledger) - 1, -1, -1):
             ledger, end = self._ledgers[index], self._ends[index]
             if ledger == position.ledger:
@@ -138,7 +138,7 @@ class LedgerChain:
         return None
 
     def entries_from(self, ledger: int, entry: int) -> int:
-        """Readable entries from a place on."""
+        """Return the number of readable entries from a position on."""
         ledger, entry = self.normalize_position(ledger, entry)
         index = self._index.get(ledger)
         if index is None:

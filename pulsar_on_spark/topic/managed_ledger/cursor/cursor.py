@@ -1,16 +1,16 @@
-"""A broker subscription's cursor: what of a topic is acknowledged, and what to deliver next. No IO, no clock.
+"""A broker subscription's cursor: a topic's acknowledged messages, and the entries to deliver next. No IO, no clock.
 
-Pulsar's ManagedCursor: a mark-delete position, entries acknowledged one by one beyond it, and single messages of
-batches. All positions here are the *next* entry to read, as everywhere in this project: Pulsar's own mark-delete
-position is the entry before. The owner drives it so:
+It corresponds to Pulsar's ManagedCursor: a mark-delete position, entries acknowledged one by one beyond it, and single
+messages of batches. All positions are the *next* entry to read, as everywhere in this project: Pulsar's own mark-delete
+position is the entry before. The owner calls:
 
-    acknowledge, acknowledge_through, reset, follow     as clients and the topic ask
-    take_change(n)      once a journal frame n: what changed since, for that frame
-    snapshot()          every few seconds: all of it, as of the last record taken, for the cursors table
-    replay(records)     at a change of owner; then Cursor(chain, replayed.begun(epoch))
+    acknowledge, acknowledge_through, reset_position, apply_chain     for requests of clients and changes of the topic
+    take_change(n)      once for each journal frame n: the changes since the last record, for that frame
+    snapshot()          every few seconds: the whole cursor as of the last record taken, for the cursors table
+    replay_records(...) at a change of owner; then Cursor(chain, replayed.begun(epoch))
 
-Memory is that of the compressed holes; there is no limit at which acknowledgements are forgotten (Pulsar loses them
-above `managedLedgerMaxUnackedRangesToPersist`).
+Memory is that of the compressed holes; acknowledgements are never dropped (Pulsar drops them above
+`managedLedgerMaxUnackedRangesToPersist`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class EntryRange(NamedTuple):
 
 
 class Deliverable(NamedTuple):
-    """Entries to read for consumers: those not acknowledged as a whole, and where to continue afterwards."""
+    """Entries to read for consumers, none acknowledged as a whole, and the position to continue from (`next`)."""
 
     ranges: tuple[EntryRange, ...]
     next: Position
 
 
 class Cursor:
-    """The position of a subscription, with its acknowledgements. One owner drives it, from one thread.
+    """The position of a subscription, with its acknowledgements. One owner uses it, from one thread.
 
     Args:
         chain: The topic's ledgers.
-        start: The snapshot from which it continues, under the owner's epoch.
+        start: The snapshot from which the cursor continues, under the owner's epoch.
     """
 
     __slots__ = ("_chain", "_entry", "_epoch", "_holes", "_key", "_ledger", "_moved", "_n", "_news", "_snapshot_due")
@@ -68,12 +68,12 @@ class Cursor:
 
     @property
     def mark_delete(self) -> Position:
-        """The first entry that is not acknowledged as a whole, or the next one to come."""
+        """The first entry that is not acknowledged as a whole, or the next entry to come."""
         return Position(LedgerId(self._ledger), EntryId(self._entry))
 
     @property
     def epoch(self) -> int:
-        """The epoch under which its records count."""
+        """The epoch under which the cursor's records count."""
         return self._epoch
 
     @property
@@ -97,13 +97,13 @@ class Cursor:
         """Acknowledge an entry, or single messages of its batch.
 
         Args:
-            ledger: Its ledger.
-            entry: Its id.
+            ledger: The entry's ledger.
+            entry: The entry's id.
             ack_set: Bits of the messages that are still unacked, 0 if none is (`ack_set_bits`).
-            batch_size: Messages in the entry; looked at only with an ack set.
+            batch_size: The number of messages in the entry; used only with an ack set.
 
         Returns:
-            Whether anything was not acknowledged before.
+            True if a message was acknowledged that was not before.
 
         Raises:
             InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
@@ -124,10 +124,10 @@ class Cursor:
         return True
 
     def acknowledge_through(self, ledger: LedgerId, entry: EntryId, ack_set: int = 0, batch_size: int = 1) -> bool:
-        """Acknowledge everything before an entry, and the entry itself as `acknowledge` does (Pulsar's Cumulative).
+        """Acknowledge all entries before an entry, and the entry itself as `acknowledge` does (Pulsar's Cumulative).
 
         Returns:
-            Whether anything was not acknowledged before.
+            True if a message was acknowledged that was not before.
 
         Raises:
             InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
@@ -143,15 +143,15 @@ class Cursor:
         return (not passed and self._narrow(ledger, entry, ack_set, batch_size)) or moved
 
     def reset_position(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
-        """Seek, back or forward: forget all acknowledgements and begin a new epoch at a position.
+        """Seek, back or forward: drop all acknowledgements and begin a new epoch at a position.
 
         The next record is a snapshot. A move back must be in the cursors table before the client gets its answer.
 
         Args:
-            position: The next entry to read; brought into the chain if it lies outside.
+            position: The next entry to read; replaced by the nearest one in the chain if it is outside.
             epoch: The new epoch.
             ack_set: Bits of that entry's messages that are still to read; 0 for all.
-            batch_size: Messages in that entry; looked at only with an ack set.
+            batch_size: The number of messages in that entry; used only with an ack set.
 
         Raises:
             InvalidArgumentError: the epoch is not above the current one, or the batch size is impossible.
@@ -169,73 +169,73 @@ class Cursor:
             self._narrow(at.ledger, at.entry, unacked, batch_size)
 
     def clamp_position(self, position: Position) -> Position:
-        """Return the position after a reset to one that may lie outside the chain."""
+        """Return the position that a reset to `position`, which may be outside the chain, would set."""
         return self._chain.clamp_position(position)
 
     def apply_chain(self, chain: LedgerChain) -> bool:
-        """Continue with another shape of the chain: ledgers have ended, were added, or were trimmed in front.
+        """Continue with a chain of another shape: ledgers have ended, were added, or were trimmed at the front.
 
         Returns:
-            Whether the mark-delete position moved. Trimmed entries count as acknowledged.
+            True if the mark-delete position moved. Trimmed entries count as acknowledged.
         """
         self._chain = chain
         return self._move_to(*chain.normalize_position(self._ledger, self._entry))
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def is_acked(self, ledger: LedgerId, entry: EntryId) -> bool:
-        """True if the entry is acknowledged as a whole: then it is not delivered (again)."""
+        """Return True if the entry is acknowledged as a whole, so that it is not delivered (again)."""
         return self._is_before_mark(ledger, entry) or self._holes.is_acked(ledger, entry)
 
     def ack_set(self, ledger: LedgerId, entry: EntryId) -> int:
-        """Bits of the messages that are unacked in an entry of which others are acknowledged; 0 for any other entry."""
+        """Return the bits of the unacked messages in a partly acknowledged entry; 0 for any other entry."""
         return self._holes.ack_set(ledger, entry) or 0
 
     def is_at_end(self, position: Position) -> bool:
-        """Return True if nothing is deliverable from a position on; False proves nothing (`LedgerChain.is_at_end`)."""
+        """Return True if no entry is deliverable from a position on; False proves nothing (`LedgerChain.is_at_end`)."""
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
         """Return the next runs to read from `start` on, up to the chain's end.
 
         Args:
-            start: The last call's `next`, or an earlier place for redelivery.
-            max_entries: Most entries in all ranges together, which also bounds the ranges.
+            start: The last call's `next`, or an earlier position for redelivery.
+            max_entries: Limit of the entries in all ranges together, and so also of the number of ranges.
         """
-        place = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
-        ledger, entry = self._chain.normalize_position(*place)
+        position = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
+        ledger, entry = self._chain.normalize_position(*position)
         ranges: list[EntryRange] = []
-        left = max_entries
-        while left > 0:
+        remaining = max_entries
+        while remaining > 0:
             stop = entry
             for first, end in self._unacked(ledger, entry):
-                stop = min(end, first + left)
+                stop = min(end, first + remaining)
                 ranges.append(EntryRange(LedgerId(ledger), first, stop))
-                left -= stop - first
-                if left == 0:
+                remaining -= stop - first
+                if remaining == 0:
                     break
             else:
                 stop = max(self._chain.readable_end(ledger), entry)
-            place = self._chain.normalize_position(ledger, stop)
-            if place[0] == ledger:
-                entry = place[1]
+            position = self._chain.normalize_position(ledger, stop)
+            if position[0] == ledger:
+                entry = position[1]
                 break
-            ledger, entry = place
+            ledger, entry = position
         return Deliverable(tuple(ranges), Position(LedgerId(ledger), EntryId(entry)))
 
     # -- persisting ------------------------------------------------------------------------------------------------
 
     @property
     def unrecorded(self) -> bool:
-        """True if `take_change` has something to give."""
+        """True if there are changes for `take_change`."""
         return self._snapshot_due or self._moved or bool(self._news)
 
     def take_change(self, n: int) -> CursorRecord | None:
         """Return the changes since the last record, for the journal's frame `n`; None if there are none.
 
         Raises:
-            InvalidArgumentError: `n` does not follow that of the epoch's last record: of two records with one rank
-                only one would count.
+            InvalidArgumentError: `n` does not follow that of the epoch's last record: only one of two records with
+                equal rank would count.
         """
         if not self.unrecorded:
             return None
@@ -255,7 +255,7 @@ class Cursor:
         self._snapshot_due = True
 
     def snapshot(self) -> CursorRecord:
-        """Return all of the cursor. Take the change first: a snapshot covers only the records up to its n."""
+        """Return the whole cursor. Call `take_change` first, because a snapshot covers only the records up to its n."""
         assert not self.unrecorded, "take the change before the snapshot"
         return CursorRecord("snapshot", *self._key, self._epoch, self._n, self.mark_delete, self.ack_holes)
 
@@ -288,7 +288,7 @@ class Cursor:
         return True
 
     def _move_to(self, ledger: int, entry: int) -> bool:
-        """Acknowledge everything before a place; whether that moved the mark-delete position."""
+        """Acknowledge all entries before a position; returns True if the mark-delete position moved."""
         before = (self._ledger, self._entry)
         if (ledger, entry) != before:
             self._holes.drop_before(ledger, entry)
@@ -298,12 +298,12 @@ class Cursor:
         return (self._ledger, self._entry) != before
 
     def _unacked(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
-        """Runs [from, to) of entries of a ledger that are there and not acknowledged as a whole."""
+        """Yield the runs [from, to) of existing entries of a ledger that are not acknowledged as a whole."""
         for first, end in self._chain.runs(ledger, entry):
             yield from self._holes.unacked_runs(ledger, first, end)
 
     def _advance(self) -> None:
-        """Step over acknowledged runs, missing entries and ends of ledgers: at most one round for each of them."""
+        """Move the mark-delete position over acknowledged runs, missing entries and ledgers' ends, a round for each."""
         while True:
             gap = self._holes.take_run(self._ledger, self._entry)
             ledger, entry = self._chain.normalize_position(self._ledger, gap)

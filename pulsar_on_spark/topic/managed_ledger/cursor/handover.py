@@ -1,13 +1,13 @@
-"""A subscription's cursor on its way between the two faces: slots with positions in Spark, ack holes in the broker.
+"""The handover of a subscription's cursor between Spark (slots with positions) and a broker (ack holes).
 
-    from Spark   the slot that is furthest behind gives the mark-delete position; entries that the others have read
-                 beyond it become ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and
-                 only then write records or rows under its epoch.
+    from Spark   the slowest slot's position becomes the mark-delete position; entries that other slots have read beyond
+                 it become ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and only
+                 then write records or rows under its epoch.
     to Spark     every slot begins at the mark-delete position, and readers leave out the ack holes of the broker's last
                  row (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
 
-Rows are written only under an epoch that the owner has won in the record: otherwise a row of an owner that lost the
-race for that epoch could hide messages after another one's seek back.
+Rows are written only under an epoch that the owner has committed in the record: otherwise a row of an owner that lost
+the race for that epoch could hide messages after another owner's seek back.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHo
 
 
 def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]) -> AckHoles:
-    """Return the messages that slots of a Key_Shared subscription have read beyond the one that is furthest behind.
+    """Return the messages that slots of a Key_Shared subscription have read after the position of the slowest slot.
 
     Args:
         positions: The position of each slot.
@@ -77,10 +77,10 @@ def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]
     """
     holes = AckHoles()
     for entry in entries:
-        here = (entry.ledger, entry.entry)
+        position = (entry.ledger, entry.entry)
         unacked = 0
         for index, slot in enumerate(entry.slots):
-            if (positions[slot].ledger, positions[slot].entry) <= here:
+            if (positions[slot].ledger, positions[slot].entry) <= position:
                 unacked |= 1 << index
         if unacked != (1 << len(entry.slots)) - 1:
             holes.narrow(entry.ledger, entry.entry, unacked)
@@ -93,20 +93,20 @@ def take_from_spark(
     """Make the broker the owner: return the record to commit, and the snapshot from which its cursor continues.
 
     Args:
-        record: The subscription, which no live consumer of Spark holds.
-        rows: Its cursor rows, read after the record.
-        beyond: What the slots read beyond the mark-delete position; empty for Exclusive and Failover.
-        incarnation: The broker incarnation that takes it.
+        record: The subscription, of which no live consumer of Spark owns a slot.
+        rows: The subscription's cursor rows, read after the record.
+        beyond: The messages that slots have read beyond the mark-delete position; empty for Exclusive and Failover.
+        incarnation: The broker incarnation that acquires the subscription.
 
     Raises:
-        InvalidArgumentError: a broker owns it already.
+        InvalidArgumentError: a broker owns the subscription already.
     """
     if record.face == "broker":
         raise InvalidArgumentError(f"Subscription {record.name!r} is a broker's already: recover that broker first.")
-    found = list(rows)
-    mark_delete = min(current_positions(record, found).values())
+    row_list = list(rows)
+    mark_delete = min(current_positions(record, row_list).values())
     holes = AckHoles()
-    left_out = holes_left_out(record, found)
+    left_out = holes_left_out(record, row_list)
     if left_out is not None:
         holes.join(decode_holes(left_out.ack_holes or b""))
     holes.join(beyond)
@@ -121,15 +121,15 @@ def take_from_spark(
 def broker_cursor(
     record: SubscriptionRecord, rows: Iterable[CursorRow], journal: Iterable[CursorRecord]
 ) -> CursorRecord:
-    """Return the position of the cursor of a subscription that a broker owns, or had when that broker ended.
+    """Return the cursor of a subscription that a broker owns, or owned when that broker ended.
 
     Args:
         record: The subscription.
-        rows: Its cursor rows, read after the record.
-        journal: Its records in the broker's journal; those that its newest row covers may be missing.
+        rows: The subscription's cursor rows, read after the record.
+        journal: The subscription's records in the broker's journal; those that its newest row covers may be missing.
 
     Raises:
-        InvalidArgumentError: no broker owns it.
+        InvalidArgumentError: no broker owns the subscription.
         CorruptCursorError: a record is damaged, or has an epoch that the subscription's record does not know.
     """
     if record.face != "broker" or len(record.owners) != 1:
@@ -137,7 +137,7 @@ def broker_cursor(
     owner = record.owners[0]
     begun_at = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
     whole = [row for row in rows if row.slot == WHOLE]
-    # An owner that ended before its first record has none of its own: then the holes before it are in an older row.
+    # An owner that ended before its first record has no row of its own: then the earlier holes are in an older row.
     before = holes_left_out(record, [row for row in whole if row.epoch < owner.epoch])
     holes = AckHoles() if before is None else decode_holes(before.ack_holes or b"")
     holes.drop_before(begun_at.ledger, begun_at.entry)
@@ -152,10 +152,10 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
 
     Args:
         record: The subscription as the broker owns it.
-        last: The position of its cursor (`broker_cursor`).
+        last: The subscription's cursor (`broker_cursor`).
 
     Raises:
-        InvalidArgumentError: no broker owns it, or under another epoch than that of `last`.
+        InvalidArgumentError: no broker owns the subscription, or its epoch is not that of `last`.
     """
     if record.face != "broker" or record.owners[0].epoch != last.epoch:
         raise InvalidArgumentError(
@@ -165,9 +165,9 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
 
 
 def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> CursorRow | None:
-    """Return the row whose ack holes readers leave out: a broker's last, unless the subscription was reset since.
+    """Return the row whose ack holes readers leave out: a broker's last row, unless the subscription was reset since.
 
-    An end offset names it by its (epoch, n).
+    An end offset names this row by its (epoch, n).
     """
     whole = (row for row in rows if row.slot == WHOLE and row.epoch >= holes_since(record))
     newest = max(whole, key=lambda row: row.rank, default=None)
@@ -183,7 +183,7 @@ def unacked_rows(
         holes: The ack holes.
         ledger: The ledger of all rows.
         entries: The entry id of each row, ascending.
-        batch_indexes: The batch index of each row, -1 where the message was not in a batch.
+        batch_indexes: The batch index of each row, -1 if the message was not in a batch.
     """
     keep = np.ones(len(entries), np.bool_)
     whole = holes.whole(ledger)

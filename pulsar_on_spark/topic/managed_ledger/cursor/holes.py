@@ -1,7 +1,7 @@
 """Ack holes: the messages that are acknowledged beyond a mark-delete position, without a limit.
 
-One roaring bitmap for each ledger has the whole entries; an entry of which only some messages are acknowledged has the
-bits of the others (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor holes only grow, so they may be
+One roaring bitmap for each ledger has the wholly acknowledged entries; a partly acknowledged entry has the bits of its
+other messages (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor holes only grow, so they may be
 joined in any order and any number of times.
 """
 
@@ -23,9 +23,9 @@ _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
 def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
-    """The bits of an `ack_set` as clients send it: 64-bit words, lowest first, signed or not; 1 = still unacked.
+    """Return the bits of a client's `ack_set`: 64-bit words, lowest first, signed or not; 1 = still unacked.
 
-    Bits beyond the batch are left out: they would keep the entry from ever being acknowledged.
+    Bits beyond the batch are dropped, because they would prevent the entry from ever being acknowledged.
 
     Raises:
         InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
@@ -36,12 +36,12 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 
 
 def ack_set_words(bits: int) -> tuple[int, ...]:
-    """The `ack_set` of a MESSAGE command: words of 64 bits, lowest first; none for no bits."""
+    """Return the `ack_set` of a MESSAGE command: words of 64 bits, lowest first; empty for no bits."""
     return tuple(bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), _WORD_BITS)) if bits else ()
 
 
 def batch_mask(batch_size: int) -> int:
-    """A bit for each message of a batch.
+    """Return a number with a bit for each message of a batch.
 
     Raises:
         InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
@@ -52,7 +52,7 @@ def batch_mask(batch_size: int) -> int:
 
 
 class AckHoles:
-    """Acknowledged entries and messages by ledger. An entry is in one of the two forms, never in both."""
+    """Acknowledged entries and messages by ledger. An entry is acknowledged wholly or partly, never in both forms."""
 
     __slots__ = ("_partial", "_whole")
 
@@ -82,15 +82,15 @@ class AckHoles:
         return sorted(self._whole.keys() | self._partial.keys())
 
     def whole(self, ledger: int) -> BitMap64 | None:
-        """The wholly acknowledged entries of a ledger; not to be changed."""
+        """Return the wholly acknowledged entries of a ledger; the caller must not change them."""
         return self._whole.get(ledger)
 
     def partial(self, ledger: int) -> dict[int, int]:
-        """Entry -> unacked bits of the partly acknowledged entries of a ledger; not to be changed."""
+        """Return the unacked bits of the partly acknowledged entries of a ledger; the caller must not change them."""
         return self._partial.get(ledger, {})
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """(ledger, first, end) of each run of wholly acknowledged entries, in order."""
+        """Yield (ledger, first, end) of each run of wholly acknowledged entries, in order."""
         for ledger in sorted(self._whole):
             whole = self._whole[ledger]
             at, end = whole.min(), whole.max() + 1
@@ -100,17 +100,17 @@ class AckHoles:
                 at = next_from(whole, gap, end)
 
     def is_acked(self, ledger: int, entry: int) -> bool:
-        """True if all of the entry is acknowledged."""
+        """Return True if the entry is wholly acknowledged."""
         whole = self._whole.get(ledger)
         return whole is not None and entry in whole
 
     def ack_set(self, ledger: int, entry: int) -> int | None:
-        """The unacked bits of a partly acknowledged entry; None if it is not one."""
+        """Return the unacked bits of a partly acknowledged entry; None for any other entry."""
         partial = self._partial.get(ledger)
         return None if partial is None else partial.get(entry)
 
     def add(self, ledger: int, entry: int) -> bool:
-        """Acknowledge an entry; whether that is new."""
+        """Acknowledge an entry; returns False if it was acknowledged before."""
         whole = self._whole.get(ledger)
         if whole is None:
             whole = self._whole[ledger] = BitMap64()
@@ -127,29 +127,32 @@ class AckHoles:
             self._whole.setdefault(ledger, BitMap64()).update(BitMap64(entries.astype(np.uint64)))
 
     def narrow(self, ledger: int, entry: int, unacked: int) -> bool:
-        """Keep only these bits of an entry unacked, and not those that were acknowledged before; whether that is new.
+        """Acknowledge all messages of an entry except those in `unacked`; acknowledged messages stay so.
 
         An entry with no bit left is acknowledged as a whole.
+
+        Returns:
+            True if a message was acknowledged that was not before.
         """
         if self.is_acked(ledger, entry):
             return False
-        known = self.ack_set(ledger, entry)
-        left = unacked if known is None else known & unacked
-        if left == known:
+        before = self.ack_set(ledger, entry)
+        remaining = unacked if before is None else before & unacked
+        if remaining == before:
             return False
-        if left == 0:
+        if remaining == 0:
             return self.add(ledger, entry)
-        self._partial.setdefault(ledger, {})[entry] = left
+        self._partial.setdefault(ledger, {})[entry] = remaining
         return True
 
     def forget_partial(self, ledger: int, entry: int) -> None:
-        """Forget the bits of an entry, because it is acknowledged in another way."""
+        """Drop the bits of an entry, because it is acknowledged as a whole."""
         partial = self._partial.get(ledger)
         if partial is not None and partial.pop(entry, None) is not None and not partial:
             del self._partial[ledger]
 
     def take_run(self, ledger: int, entry: int) -> int:
-        """The first entry from `entry` on that is not acknowledged as a whole; the run before it is forgotten."""
+        """Drop the run of wholly acknowledged entries from `entry` on; returns the first entry after it."""
         whole = self._whole.get(ledger)
         if whole is None or entry not in whole:
             return entry
@@ -160,7 +163,7 @@ class AckHoles:
         return gap
 
     def drop_before(self, ledger: int, entry: int) -> None:
-        """Forget everything before a place."""
+        """Drop all acknowledgements before a position."""
         for old in [old for old in self._whole.keys() | self._partial.keys() if old < ledger]:
             self._whole.pop(old, None)
             self._partial.pop(old, None)
@@ -176,7 +179,7 @@ class AckHoles:
                 del self._partial[ledger]
 
     def unacked_runs(self, ledger: int, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Runs [from, to) of entries in [first, end) that are not acknowledged as a whole."""
+        """Yield the runs [from, to) of entries in [first, end) that are not acknowledged as a whole."""
         whole = self._whole.get(ledger)
         at = first
         while at < end:
@@ -188,24 +191,24 @@ class AckHoles:
             at = stop
 
     def within(self, ledger: int, first: int, end: int) -> AckHoles:
-        """Return the entries of a ledger within [first, end) that are acknowledged."""
-        found = AckHoles()
+        """Return the holes of a ledger's entries in [first, end)."""
+        holes = AckHoles()
         whole = self._whole.get(ledger)
-        taken = BitMap64()
+        entries = BitMap64()
         if whole is not None:
-            taken.add_range(first, end)
-            taken &= whole
-        found.put(ledger, taken, ((at, bits) for at, bits in self.partial(ledger).items() if first <= at < end))
-        return found
+            entries.add_range(first, end)
+            entries &= whole
+        holes.put(ledger, entries, ((at, bits) for at, bits in self.partial(ledger).items() if first <= at < end))
+        return holes
 
     def join(self, other: AckHoles) -> None:
-        """Acknowledge what the other acknowledges."""
+        """Acknowledge all messages that `other` acknowledges."""
         for ledger, whole in other._whole.items():
-            mine = self._whole.get(ledger)
-            if mine is None:
+            own_whole = self._whole.get(ledger)
+            if own_whole is None:
                 self._whole[ledger] = whole.copy()
             else:
-                mine |= whole
+                own_whole |= whole
             for entry in [entry for entry in self.partial(ledger) if entry in whole]:
                 self.forget_partial(ledger, entry)
         for ledger, partial in other._partial.items():
@@ -213,7 +216,7 @@ class AckHoles:
                 self.narrow(ledger, entry, unacked)
 
     def put(self, ledger: int, whole: BitMap64, partial: Iterable[tuple[int, int]]) -> None:
-        """Take a ledger's holes over unchanged, when they are read from storage."""
+        """Set a ledger's holes, which were read from storage, without changes."""
         if whole:
             self._whole[ledger] = whole
         bits = dict(partial)
@@ -222,7 +225,7 @@ class AckHoles:
 
 
 def gap_from(acked: BitMap64, entry: int) -> int:
-    """The first entry from `entry` on that is not in the bitmap, by doubling steps: a run of a million costs little."""
+    """Return the first entry from `entry` on that is not in the bitmap; doubling steps make a run of millions cheap."""
     if entry not in acked:
         return entry
     low, step = entry + 1, 1
@@ -237,7 +240,7 @@ def gap_from(acked: BitMap64, entry: int) -> int:
 
 
 def next_from(acked: BitMap64 | None, entry: int, end: int) -> int:
-    """The first entry from `entry` on that is in the bitmap, or `end`."""
+    """Return the first entry from `entry` on that is in the bitmap, or `end`."""
     if acked is None:
         return end
     try:

@@ -1,7 +1,7 @@
-"""Entries that readers skip in a subscription that came from a broker: its clients acknowledged them one by one.
+"""Entries that readers skip because a broker's clients acknowledged them one by one, before Spark got the subscription.
 
-A broker gives a subscription back with every slot at the mark-delete position, and the acknowledgements beyond it as
-ack holes of its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
+A broker releases a subscription with every slot at the mark-delete position, and the acknowledgements beyond it as ack
+holes in its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LeftOut:
 
     Attributes:
         rank: (epoch, n) of the row.
-        mark_delete: All before it is acknowledged.
-        holes: The acknowledgements beyond it.
+        mark_delete: The position before which all entries are acknowledged.
+        holes: The acknowledgements beyond that position.
     """
 
     rank: Rank
@@ -48,13 +48,13 @@ class LeftOut:
         return Position(LedgerId(ledgers[-1]), EntryId(last + 1))
 
     def of(self, slice_: SegmentSlice) -> bytes:
-        """The ack holes within a slice, encoded for a task; empty for none."""
-        found = self.holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
-        return encode_holes(found)
+        """Return the ack holes within a slice, encoded for a task; empty for none."""
+        holes = self.holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
+        return encode_holes(holes)
 
 
 def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries to skip, including those in the broker's next row while it owns the subscription."""
+    """Return the entries to skip; while a broker owns the subscription, those of the row that it would leave now."""
     if record.face == "broker":
         at = broker_cursor(record, rows, ())
         return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))
@@ -63,18 +63,18 @@ def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut |
 
 
 def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries that a batch skips: by the row that its offset names, or a later one of a broker since.
+    """Return the entries that a batch skips: those in the row that its offset names, or in a broker's later row.
 
-    Such a broker's clients have acknowledged more, and that need not come again.
+    The clients of that broker have acknowledged more, and these messages need not be read again.
 
     Args:
         topic: The topic's full name, for the error.
-        named: (epoch, n) of the row that the offset names, if it does.
+        named: (epoch, n) of the row that the offset names; None if it names none.
         epoch: The newest epoch under which the batch was planned.
         rows: The subscription's rows.
 
     Raises:
-        MetadataError: the row that is named is not there.
+        MetadataError: the named row is missing.
     """
     row = max((row for row in rows if row.slot == WHOLE), key=lambda row: row.rank, default=None)
     if named is not None and (row is None or row.rank < named):
@@ -86,18 +86,18 @@ def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[
 
 
 def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[int, int]:
-    """Return the acknowledged messages of the slices, and about how many bytes they have."""
+    """Return the number of acknowledged messages in the slices, and their approximate bytes."""
     rows = size = 0
     for slice_ in slices:
-        found = holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
-        if not found:
+        slice_holes = holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
+        if not slice_holes:
             continue
         runs = np.array(slice_.segment.entry_rows, np.int64).reshape(-1, 2)
         of_entry = np.repeat(runs[:, 1], runs[:, 0])
-        whole = found.whole(slice_.segment.ledger_id)
+        whole = slice_holes.whole(slice_.segment.ledger_id)
         entries = np.array(list(whole or ()), np.int64) - slice_.segment.first_entry
         acked = int(of_entry[entries].sum())
-        for entry, unacked in found.partial(slice_.segment.ledger_id).items():
+        for entry, unacked in slice_holes.partial(slice_.segment.ledger_id).items():
             acked += max(int(of_entry[entry - slice_.segment.first_entry]) - unacked.bit_count(), 0)
         rows += acked
         size += slice_.segment.bytes * acked // max(slice_.segment.rows, 1)

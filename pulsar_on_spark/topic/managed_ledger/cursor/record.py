@@ -10,8 +10,8 @@ order and any number of times; every move back begins a new epoch with a snapsho
               varint count of acked entries, these as varint steps (up to 16) or varint length + roaring bitmap (64-bit
               portable format), varint count of partly acked entries, each: varint step, varint length + unacked bits
 
-Numbers are little-endian. A checksum covers all that follows it and the version before it, and is checked first:
-the roaring format has none, and a library that is given a damaged bitmap promises nothing.
+Numbers are little-endian. A checksum covers the version before it and all bytes after it, and is verified first: the
+roaring format has no checksum, and its library may do anything with a damaged bitmap.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class CursorRecord:
         kind: "snapshot" or "change".
         topic_id: The topic.
         subscription: The subscription's name.
-        epoch: Changes with each move back and each change of owner.
+        epoch: The epoch, which grows with each move back and each change of owner.
         n: The owner's counter, the number of the journal's frame: within an epoch it only grows.
-        mark_delete: The next entry to read: all before it is acknowledged.
-        ack_holes: `encode_holes` of the acknowledgements beyond it: all, or in a change the new ones.
+        mark_delete: The next entry to read: all entries before it are acknowledged.
+        ack_holes: `encode_holes` of the acknowledgements beyond it: all of them or, in a change, the new ones.
     """
 
     kind: RecordKind
@@ -78,28 +78,28 @@ class CursorRecord:
         """Return the same acknowledgements under a new epoch, for a new owner.
 
         Raises:
-            InvalidArgumentError: the epoch is not above this one's.
+            InvalidArgumentError: the epoch is not above that of this record.
         """
         if epoch <= self.epoch:
             raise InvalidArgumentError(f"Epoch {epoch} of {self.subscription!r} does not follow {self.epoch}.")
         return replace(self, kind="snapshot", epoch=epoch, n=NO_RECORD)
 
     def to_row(self) -> CursorRow:
-        """A snapshot as a row of the cursors table."""
+        """Convert a snapshot to a row of the cursors table."""
         assert self.kind == "snapshot", "a change alone has no cursor position"
         at, holes = self.mark_delete, self.ack_holes or None
         return CursorRow(self.topic_id, self.subscription, WHOLE, self.epoch, self.n, at.ledger, at.entry, holes)
 
     @classmethod
     def from_row(cls, row: CursorRow) -> CursorRecord:
-        """The snapshot that a row of the cursors table holds."""
+        """Convert a row of the cursors table to a snapshot."""
         at = Position(LedgerId(row.ledger), EntryId(row.entry))
         topic_id = TopicId(row.topic_id)
         return cls("snapshot", topic_id, row.subscription, row.epoch, row.n, at, row.ack_holes or b"")
 
 
 def encode(record: CursorRecord) -> bytes:
-    """The bytes of a record.
+    """Encode a record.
 
     Raises:
         InvalidArgumentError: the topic id is not 32 hex digits, or a number does not fit 63 bits.
@@ -120,7 +120,7 @@ def encode(record: CursorRecord) -> bytes:
 
 
 def decode(data: bytes) -> CursorRecord:
-    """The record that the bytes hold, its ack holes checked too.
+    """Decode a record, and check its ack holes, too.
 
     Raises:
         CorruptCursorError: the bytes are not an intact record.
@@ -142,7 +142,7 @@ def decode(data: bytes) -> CursorRecord:
 
 
 def encode_holes(holes: AckHoles) -> bytes:
-    """The bytes of ack holes, as records and rows have them; empty for none."""
+    """Encode ack holes for records and rows; empty for none."""
     if not holes:
         return b""
     ledgers = holes.ledgers
@@ -163,7 +163,7 @@ def encode_holes(holes: AckHoles) -> bytes:
 
 
 def decode_holes(data: bytes) -> AckHoles:
-    """The ack holes that the bytes hold.
+    """Decode ack holes.
 
     Raises:
         CorruptCursorError: the bytes are not ack holes as they were written.
@@ -191,30 +191,30 @@ def decode_holes(data: bytes) -> AckHoles:
 
 
 def replay_records(records: Iterable[CursorRecord]) -> CursorRecord:
-    """Return the cursor after these records, in any order, with stale ones and repetitions among them.
+    """Return the cursor after these records, which may be in any order, stale or repeated.
 
-    The newest snapshot counts, with all changes of its epoch. Give the row in the cursors table as well, if there is
-    one, and every record of the journals that may be newer than it.
+    The newest snapshot counts, with all changes of its epoch. The records must include the row in the cursors table, if
+    there is one, and every record of the journals that may be newer than that row.
 
     Returns:
         A snapshot; its n is the largest of its epoch.
 
     Raises:
-        InvalidArgumentError: no records, or records of two cursors.
-        CorruptCursorError: changes of an epoch are there without its snapshot, or a record's holes are damaged.
+        InvalidArgumentError: there are no records, or records of two cursors.
+        CorruptCursorError: there are changes of an epoch without its snapshot, or a record's holes are damaged.
     """
-    found = list(records)
-    keys = {record.cursor_key for record in found}
+    record_list = list(records)
+    keys = {record.cursor_key for record in record_list}
     if len(keys) != 1:
         raise InvalidArgumentError(f"Records of {len(keys)} cursors cannot be replayed together: give one's.")
-    base = max((record for record in found if record.kind == "snapshot"), key=lambda r: r.rank, default=None)
-    newest = max(record.epoch for record in found)
+    base = max((record for record in record_list if record.kind == "snapshot"), key=lambda r: r.rank, default=None)
+    newest = max(record.epoch for record in record_list)
     if base is None or base.epoch < newest:
         raise CorruptCursorError(
-            f"Cursor {found[0].subscription!r} of topic {found[0].topic_id} has changes of epoch {newest} but no "
-            "snapshot of it: read the cursors table and the whole journal again."
+            f"Cursor {record_list[0].subscription!r} of topic {record_list[0].topic_id} has changes of epoch {newest} "
+            "but no snapshot of it: read the cursors table and the whole journal again."
         )
-    changes = [record for record in found if record.epoch == base.epoch]
+    changes = [record for record in record_list if record.epoch == base.epoch]
     mark_delete = max(record.mark_delete for record in changes)
     holes = decode_holes(base.ack_holes)
     for record in changes:
@@ -282,7 +282,7 @@ def _opened(data: bytes, what: str) -> _Reader:
 
 
 class _Reader:
-    """Reads numbers and bytes one after the other, never past the end."""
+    """Reader of consecutive numbers and bytes, never past the end."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -292,23 +292,23 @@ class _Reader:
         self._what = what
 
     def take(self, length: int) -> bytes:
-        taken = self._data[self._at : self._at + length]
-        if len(taken) != length:
+        piece = self._data[self._at : self._at + length]
+        if len(piece) != length:
             raise self.damage("it ends too early")
         self._at += length
-        return taken
+        return piece
 
     def varint(self) -> int:
         number = 0
-        for place in range(_MAX_VARINT_BYTES):
+        for digit in range(_MAX_VARINT_BYTES):
             byte = self.take(1)[0]
-            number |= (byte & 0x7F) << 7 * place
+            number |= (byte & 0x7F) << 7 * digit
             if byte < 0x80:
                 return number
         raise self.damage("a number is above 63 bits")
 
     def step(self, before: int) -> int:
-        """A number that is given as its distance from the one before."""
+        """Read a number that is encoded as its distance from the number before."""
         number = before + self.varint()
         if number > _MAX_INT64:
             raise self.damage("a number is above 63 bits")

@@ -1,1 +1,1 @@
-"""A broker incarnation's storage face: its lease, journal and ledgers, and what others do when it is dead."""
+"""A broker incarnation's storage face: its lease, journal and ledgers; and the recovery of dead incarnations."""

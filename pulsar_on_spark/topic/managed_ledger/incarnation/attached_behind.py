@@ -1,4 +1,4 @@
-"""The broker's ledgers after which Spark has attached others: the broker switches to later ledgers, in due time."""
+"""The broker's open ledgers that hide ledgers attached by Spark: the broker switches to new ones at a limited rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWITCHES_SAVED = 360
 
 
 class AttachedBehind:
-    """The topics whose ledger is to be switched."""
+    """The topics whose ledger must be switched."""
 
     def __init__(self) -> None:
         self._topics: set[TopicId] = set()
@@ -26,23 +26,23 @@ class AttachedBehind:
         self._looked_at = -1
 
     def scan_changes(self, view: View, open_topics: Iterable[TopicId]) -> None:
-        """Take in what has changed in the metadata since the last look."""
+        """Find topics to switch among those that have changed in the metadata since the last call."""
         changed = view.state.chains_since(self._looked_at)
         self._looked_at = view.state.revision
         topics = list(open_topics) if changed is None else [TopicId(each) for each in changed.shaped]
         self._topics.update(each for each in topics if has_attached_behind(view, each))
 
     def due(self, ledgers: Mapping[TopicId, OpenLedger], now_s: float) -> list[TopicPart]:
-        """The topics to switch now, of those that have these open ledgers."""
+        """Return the topics to switch now, among those with these open ledgers."""
         self._topics.intersection_update(ledgers)
         self._covered_s = {topic_id: until_s for topic_id, until_s in self._covered_s.items() if until_s > now_s}
         latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
         return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
     def on_switch_requested(self, topic_id: TopicId) -> None:
-        """Note that a new ledger was requested; if the topic got none, the next check finds it again if needed."""
+        """Remove a topic for which a new ledger was requested; if the request fails, a later scan finds it again."""
         self._topics.discard(topic_id)
 
     def switched(self, topic_id: TopicId, now_s: float) -> None:
-        """The topic's entries go to the new ledger."""
+        """Count a switch: the topic's entries go to the new ledger."""
         self._covered_s[topic_id] = self._covered_s.get(topic_id, now_s) + SWITCH_EVERY_S

@@ -1,6 +1,6 @@
-"""Readers and writers that meet the open ledger of a dead broker recover its journal by themselves.
+"""Recovery of dead brokers' journals by readers and writers that depend on a dead broker's open ledger.
 
-A broker's lease decides only when that is tried. Recovery is safe at any time: a broker that was merely slow is fenced.
+A broker's lease decides only when recovery is tried. It is safe at any time: a broker that was merely slow is fenced.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
     Args:
         root: The root.
         incarnation: The journal's incarnation.
-        watcher: Of `broker_lease_directory`; it has observed for as long as the lease lasts, or recovers nothing.
+        watcher: A watcher of `broker_lease_directory`. Nothing is recovered before it has observed for the lease's
+            duration.
 
     Returns:
-        Whether the incarnation is CLOSED afterwards.
+        True if the incarnation is CLOSED afterwards.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
-        JournalUndecidedError: it is undecided what was acknowledged; a path is away or damaged.
+        JournalUndecidedError: the last acknowledged frame cannot be determined; a path is away or damaged.
     """
     watcher.observe_leases()
     if watcher.lease_state(incarnation) is not LeaseState.EXPIRED:
@@ -70,7 +71,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
     Args:
         root: The root.
         incarnation: The journal's incarnation.
-        give_up: Storage paths that an operator accepts as lost (see `recover_incarnation`).
+        give_up: Storage paths that an operator accepts as lost (see `ledger.journal.recover`).
 
     Raises:
         MetadataError, JournalUndecidedError: as `recover_if_dead`.
@@ -83,7 +84,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
     """Recover dead brokers whose open ledgers hide entries that were attached after them.
 
-    A lease that looks stale is watched for at most one of its durations. Nothing is raised: the attached entries are
+    A lease that looks stale is watched for at most its duration. No error is raised: the attached entries are
     committed, and readers try again.
     """
     try:
@@ -97,15 +98,15 @@ def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
         if owners:
             DeadBrokers(root).recover_or_wait(view, owners)
     except (PulsarpyError, OSError) as error:
-        log.warning("It is not known whether brokers of the topics are alive, readers will look again: %s", error)
+        log.warning("It is not known whether brokers of the topics are alive, readers will check again: %s", error)
 
 
 class DeadBrokers:
-    """Watches the incarnations that a reader depends on, and recovers those that are dead.
+    """Watcher of the incarnations that a reader depends on; it recovers dead ones.
 
     Args:
         root: The root.
-        clock: Seconds that only grow.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,22 +117,26 @@ class DeadBrokers:
         self._retry_at_s: dict[IncarnationId, float] = {}
 
     def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Look at the leases of those that are not CLOSED, now and then; whether one was closed. Never raises."""
-        living = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
+        """Recover the dead ones among these incarnations, checking leases at intervals. Never raises.
+
+        Returns:
+            True if an incarnation was closed.
+        """
+        living = [incarnation for incarnation in incarnations if _state(view, incarnation) not in (None, "CLOSED")]
         now_s = self._clock()
         if not living or now_s < self._look_at_s:
             return False
         self._look_at_s = now_s + OBSERVE_EVERY_S
-        recovered = [self._recover_one(view, each) for each in living]
+        recovered = [self._recover_one(view, incarnation) for incarnation in living]
         return any(recovered)
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover like `recover_dead_logs`, and wait until a lease that looks stale has run out or is renewed."""
+        """Recover like `recover_dead_logs`, but first wait until a lease that looks stale has run out or is renewed."""
         waited = False
-        while undecided := [each for each in incarnations if self._is_undecided(view, each)]:
+        while undecided := [incarnation for incarnation in incarnations if self._is_undecided(view, incarnation)]:
             if not waited:
                 log.warning(
-                    "It is waited, for the duration of a lease at most, until it shows whether these broker "
+                    "Waiting, for the duration of a lease at most, until it is known whether these broker "
                     "incarnations are dead: %s.",
                     ", ".join(undecided),
                 )
@@ -143,7 +148,7 @@ class DeadBrokers:
         return self.recover_dead_logs(view, incarnations)
 
     def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
-        """Return True if the incarnation may be dead; its lease is watched for at most one of its durations."""
+        """Return True if the incarnation may be dead; its lease is watched for at most its duration."""
         if _state(view, incarnation) in (None, "CLOSED"):
             return False
         self._watcher.observe_leases()
@@ -153,7 +158,7 @@ class DeadBrokers:
     def _recover_one(self, view: View, incarnation: IncarnationId) -> bool:
         now_s = self._clock()
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
-            self._retry_later(incarnation)  # the process that began gets time to finish
+            self._retry_later(incarnation)  # another process has begun the recovery, and gets time to finish
         if now_s < self._retry_at_s.get(incarnation, now_s):
             return False
         try:
@@ -161,7 +166,7 @@ class DeadBrokers:
         except (PulsarpyError, OSError) as error:
             self._retry_later(incarnation)
             log.warning(
-                "The journal of broker incarnation %s is not recovered yet, what is behind it stays invisible: %s",
+                "The journal of broker incarnation %s is not recovered yet, later messages stay invisible: %s",
                 incarnation,
                 error,
                 extra={"incarnation": incarnation},

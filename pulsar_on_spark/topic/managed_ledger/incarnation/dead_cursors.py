@@ -1,7 +1,7 @@
 """Cursor records of a dead broker's journal: moved to the cursors table before the subscriptions get a new owner.
 
-Before a journal is trimmed away, `sealing/trim.py` does so; here it is done at once, for an owner that needs one of its
-subscriptions and cannot wait until all of the journal is sealed.
+`sealing/trim.py` also does this before a journal is trimmed; here it is done at once, for an owner that needs one of
+the dead broker's subscriptions and cannot wait until the whole journal is sealed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeadOwners:
 
     Args:
         root: The root.
-        clock: Seconds that only grow.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,14 +40,14 @@ class DeadOwners:
         self._lock = threading.Lock()
 
     def save_dead_cursors(self, incarnation: IncarnationId) -> LeaseState:
-        """Bring a broker's cursor records into the cursors table if it is gone, its journal being recovered before.
+        """If a broker is dead, recover its journal and move its cursor records to the cursors table.
 
         Returns:
             The state of the broker's lease; EXPIRED once its cursors are settled.
 
         Raises:
-            JournalUndecidedError, CorruptCursorError: its journal cannot be closed or read now.
-            MetadataError, StorageError: nor can the metadata, or the leases.
+            JournalUndecidedError, CorruptCursorError: the broker's journal cannot be closed or read now.
+            MetadataError, StorageError: the metadata or the leases cannot be read.
         """
         if incarnation in self._settled:
             return LeaseState.EXPIRED
@@ -67,14 +67,14 @@ class DeadOwners:
 
 
 def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog | None:
-    """The log; None if it was cleared away, and there is nothing to settle."""
+    """Return the log; None if it was removed, so that there is nothing to settle."""
     return sealed_log(view, incarnation)
 
 
 def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
-    """Make sure that the cursors table durably has all cursor records of an incarnation's CLOSED journal.
+    """Ensure that the cursors table durably has all cursor records of an incarnation's CLOSED journal.
 
-    Any process may do so, any number of times. It reads the rest of the journal once.
+    Any process may call this, any number of times. It reads the untrimmed part of the journal once.
 
     Raises:
         InvalidArgumentError: the journal is not closed: recover it first.
@@ -85,7 +85,7 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
     for attempt in range(_ATTEMPTS):
         found = _log_to_settle(root.store.view(durable=True), incarnation)
         if found is None:
-            return  # cleared away, which rests on the cursors' being in the table
+            return  # the journal was removed, which happens only after its cursors are in the table
         if found.record.last_frame is None:
             raise InvalidArgumentError(f"The journal of incarnation {incarnation} is not closed: recover it first.")
         try:
@@ -94,6 +94,6 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
             return
         except JournalUndecidedError:
             now = sealed_log(root.store.view(), incarnation)
-            # Frames may be gone because a trimmer has seen to their cursors meanwhile.
+            # Frames may be gone because a trimmer has saved their cursors meanwhile.
             if attempt == _ATTEMPTS - 1 or (now is not None and now.seal.trimmed_before == found.seal.trimmed_before):
                 raise

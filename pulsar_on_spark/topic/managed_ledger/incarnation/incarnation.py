@@ -2,10 +2,10 @@
 
     start         lease -> incarnation record -> journal
     open, append  a topic's ledger is opened at its first publish; entries go to the journal in the order of their ids
-    close         when everything in it is acknowledged: at the end, after idleness, or where Spark attached after it
+    close         when all its entries are acknowledged: at the end, after idleness, or if Spark attached a later ledger
     stop          ledgers closed, log closed, lease released; a killed incarnation is recovered by any process
 
-Commits are grouped: requests during a commit join the next one. All methods belong to one event loop.
+Commits are grouped: requests during a commit join the next one. All methods must be called in one event loop.
 """
 
 from __future__ import annotations
@@ -105,20 +105,20 @@ class Incarnation:
         lease_duration_s: float = DEFAULT_DURATION_S,
         roll_over: RollOver | None = None,
     ) -> Incarnation:
-        """Take a fresh id, a lease and a journal; entries are welcome afterwards.
+        """Start an incarnation with a new id, a lease and a journal; entries are accepted afterwards.
 
         Args:
             root: The root.
             entry_sink: Receives an `Appended` for each entry from the journal, and passes it to `settle_entries`.
-            on_ended: Called with the reason when the incarnation is over: stop serving, and exit. Not called for one
-                that has not started: its starter gets an error.
-            quorum: Of the journal; the root's by default.
-            limits: Bounds of the journal.
-            lease_duration_s: How long others wait for a renewal before they recover this incarnation.
+            on_ended: Called with the reason when the incarnation is over: the process must stop serving, and exit. Not
+                called if this start fails, which raises an error instead.
+            quorum: The quorum of the journal; the root's by default.
+            limits: The bounds of the journal.
+            lease_duration_s: Seconds for which others wait for a renewal before they recover this incarnation.
             roll_over: The rules by which topics switch to new ledgers; Pulsar's by default.
 
         Raises:
-            NotEnoughCopiesError: too few storage paths take journal files.
+            NotEnoughCopiesError: journal files can be created on too few storage paths.
             StoragePathError: a storage path is on a network file system.
             StorageError: the lease cannot be written.
             JournalFencedError: the record cannot be committed.
@@ -139,7 +139,7 @@ class Incarnation:
         return made
 
     async def stop(self) -> None:
-        """Close all ledgers and the log, and give the lease up.
+        """Close all ledgers and the log, and release the lease.
 
         Raises:
             JournalFencedError: the incarnation is over already.
@@ -159,7 +159,7 @@ class Incarnation:
         return self._ledgers
 
     async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
-        """Open a ledger for each topic that has none open here; returns why, for those that were refused.
+        """Open a ledger for each topic that has none open here; returns the errors of topics that were refused.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -170,13 +170,16 @@ class Incarnation:
         if not missing:
             return {}
         self._require_alive()
-        found = await self._commits.open(list(missing.values()))
-        for topic_id in missing.keys() & found.opened.keys():
-            self._ledgers[topic_id] = OpenLedger(missing[topic_id], found.opened[topic_id])
-        return {topic_id: found.refused[topic_id] for topic_id in missing.keys() & found.refused.keys()}
+        committed = await self._commits.open(list(missing.values()))
+        for topic_id in missing.keys() & committed.opened.keys():
+            self._ledgers[topic_id] = OpenLedger(missing[topic_id], committed.opened[topic_id])
+        return {topic_id: committed.refused[topic_id] for topic_id in missing.keys() & committed.refused.keys()}
 
     async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
-        """Close these ledgers, and what earlier attempts left, once all is acknowledged (errors as `open_ledgers`)."""
+        """Close these ledgers, and those that earlier attempts left open, once all their entries are acknowledged.
+
+        Errors are those of `open_ledgers`.
+        """
         self._require_alive()
         retired = self._retire(topic_ids)
         for ledger in retired:
@@ -184,20 +187,20 @@ class Incarnation:
         await self._close_retired()
 
     async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
-        """Accept no more entries of a topic, and close its ledger in the same commit.
+        """Terminate a topic, and close its ledger in the same commit.
 
         Args:
-            part: The topic; nothing is appended to it from now on.
+            part: The topic; the caller appends no more entries to it.
             ends: See `Termination`.
 
         Returns:
-            Ledger and entry of its last message; (-1, -1) if there is none.
+            Ledger and entry of the topic's last message; (-1, -1) if there is none.
 
         Raises:
             JournalFencedError: the incarnation is over.
             TopicNotFoundError: the topic was deleted.
-            TopicOwnedElsewhereError: a ledger of it is open in another incarnation.
-            MetadataError: the commit failed; whether it was made is unknown.
+            TopicOwnedElsewhereError: a ledger of the topic is open in another incarnation.
+            MetadataError: the commit failed; it may have been made.
         """
         async with self._switching:
             topic_id = TopicId(part.topic_id)
@@ -205,18 +208,18 @@ class Incarnation:
             retired = [each for each in self._retired if each.part.topic_id == topic_id]
             for ledger in retired:
                 await ledger.wait_until_drained()
-            found = await self._commit(
+            committed = await self._commit(
                 closes=[ledger.closed() for ledger in retired], terminations=[Termination(part, ends)]
             )
             self._retired = [ledger for ledger in self._retired if ledger not in retired]
-        if topic_id in found.refused:
-            raise found.refused[topic_id]
-        return found.terminated[topic_id]
+        if topic_id in committed.refused:
+            raise committed.refused[topic_id]
+        return committed.terminated[topic_id]
 
     async def wait_until_drained(self, topic_id: TopicId) -> None:
-        """Wait until the outcome of every entry of a topic is known; nothing may be appended to it meanwhile."""
-        own = self._ledgers.get(topic_id)
-        for ledger in [*([own] if own is not None else []), *self._retired]:
+        """Wait until the outcome of every entry of a topic is known; the caller must append no entries meanwhile."""
+        open_ledger = self._ledgers.get(topic_id)
+        for ledger in [*([open_ledger] if open_ledger is not None else []), *self._retired]:
             if ledger.part.topic_id == topic_id:
                 await ledger.wait_until_drained()
 
@@ -224,14 +227,14 @@ class Incarnation:
         """Stop appending to the topics' ledgers and queue them for closing."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
         for ledger in retired:
-            ledger.retire(self._asked_to_look)  # then it can be closed, and later entries become visible
+            ledger.retire(self._asked_to_look)  # once drained, it can be closed, and later entries become visible
         self._retired += retired
         return retired
 
     async def _close_retired(self) -> None:
         """Close retired ledgers, also those that an earlier attempt did not close.
 
-        Ledgers with unacknowledged entries wait for another turn: the poll, on which the lease depends, must not wait.
+        Ledgers with unacknowledged entries are closed later: the poll, on which the lease depends, must not wait.
         """
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
         if retired or self._commits.has_strays:
@@ -258,10 +261,10 @@ class Incarnation:
 
         Args:
             topic_id: A topic with an open ledger (`open_ledgers`).
-            message_count: Messages in it.
-            publish_time_ms: The broker's time, milliseconds since 1970.
-            payload: The entry as received; unchanged until the outcome.
-            context: Anything.
+            message_count: The number of messages in the entry.
+            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
+            payload: The entry as received, which must not change until the outcome is known.
+            context: Any object; the sink gets it with the outcome.
 
         Raises:
             KeyError: the topic has no open ledger; idleness may have closed it.
@@ -283,7 +286,7 @@ class Incarnation:
         self.journal.add_cursor(subscription, record, context)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
-        """Forget journal frames below `before`, whose files are deleted; repeated calls change nothing."""
+        """Remove journal frames below `before`, whose files are deleted, from the record; repeated calls do nothing."""
         if before > self._trimmed_before:
             self._trimmed_before = before
             self.journal.forget_trimmed_frames(before)
@@ -302,10 +305,10 @@ class Incarnation:
         if self._reason is not None:
             raise JournalFencedError(f"Incarnation {self.id} is over ({self._reason}): start a new one.")
 
-    # -- the metadata's news -------------------------------------------------------------------------------------------
+    # -- changes of the metadata ---------------------------------------------------------------------------------------
 
     def scan_metadata(self) -> None:
-        """Look at the metadata now and not only at the next poll: Spark has attached something to one of the topics."""
+        """Read the metadata now instead of at the next poll, because Spark has attached a ledger to a topic."""
         self._asked_to_look.set()
 
     async def _poll(self) -> None:
@@ -342,30 +345,30 @@ class Incarnation:
         await self._close_retired()
 
     def _look(self) -> IncarnationRecord | None:
-        """Read this incarnation's record; note paths, and ledgers after which Spark attached others. In a thread."""
+        """Read this incarnation's record, changes of paths, and ledgers that hide attached ones. Runs in a thread."""
         view = self._path_news.fresh_view()
         self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:
-        """Switch to new ledgers when due: first they are committed, then used, then the old ones end."""
+        """Switch to new ledgers when due: first they are committed, then used, then the old ones are closed."""
         due = self._attached_behind.due(self._ledgers, now_s)
         due += grown(self._ledgers, self._roll_over, now_s, besides=due)
         if not due:
             return
         async with self._switching:
             self._require_alive()
-            found = await self._commits.open(due)
+            committed = await self._commits.open(due)
             for part in due:
                 topic_id = TopicId(part.topic_id)
                 self._attached_behind.on_switch_requested(topic_id)
-                if topic_id not in found.opened:
+                if topic_id not in committed.opened:
                     continue
-                opened = OpenLedger(part, found.opened[topic_id])
+                opened = OpenLedger(part, committed.opened[topic_id])
                 if topic_id in self._ledgers:
                     self._retire([topic_id])
                     self._ledgers[topic_id] = opened
                     self._attached_behind.switched(topic_id, now_s)
-                else:  # its topic is unloaded meanwhile
+                else:  # its topic was unloaded meanwhile
                     self._retired.append(opened)
         await self._close_retired()

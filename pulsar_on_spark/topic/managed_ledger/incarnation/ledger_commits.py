@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
 
 @dataclass(slots=True)
 class _Asked:
-    """The requests to the next commit."""
+    """The requests for the next commit."""
 
     opens: dict[TopicId, TopicPart] = field(default_factory=dict)
     closes: list[ClosedLedger] = field(default_factory=list)
@@ -31,7 +31,7 @@ class _Asked:
 
 
 class LedgerCommits:
-    """All methods belong to one event loop; the commits are made in threads, one after the other.
+    """Group commits of an incarnation's ledgers. All methods belong to one event loop; one thread at a time commits.
 
     A commit that is reported as failed may have been made. Its ledger ids are then not used again, and the next commit
     closes the ledgers that it opened, if they exist: no writer knows them, so they are empty.
@@ -49,16 +49,16 @@ class LedgerCommits:
 
     @property
     def has_strays(self) -> bool:
-        """True if the next commit has to clean up, whatever the requests are."""
+        """True if the next commit must close ledgers that a failed commit may have opened."""
         return bool(self._strays)
 
     async def no_others(self, parts: Sequence[TopicPart]) -> None:
         """Wait until no commit opens a ledger for any of the topics, as joining it would yield the same ledger."""
-        while others := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
-            await asyncio.wait(others)
+        while opening := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
+            await asyncio.wait(opening)
 
     async def open(self, parts: Sequence[TopicPart]) -> LedgerCommit:
-        """A new ledger for each topic, none of which others open now (errors as `commit`)."""
+        """Open a new ledger for each topic; no other call may be opening one (errors as `commit`)."""
         done = asyncio.get_running_loop().create_future()
         opening = dict.fromkeys((part.topic_id for part in parts), done)
         self._opening |= opening
@@ -75,33 +75,33 @@ class LedgerCommits:
         closes: Sequence[ClosedLedger] = (),
         terminations: Sequence[Termination] = (),
     ) -> LedgerCommit:
-        """Join the next commit; its outcome is that of all requests in it.
+        """Join the next commit; returns the outcome of all requests in it.
 
         Raises:
             JournalFencedError: the incarnation's record is not OPEN.
-            MetadataError: the commit failed; whether it was made is unknown.
+            MetadataError: the commit failed; it may have been made.
         """
-        asked = self._asked
-        asked.opens |= {TopicId(part.topic_id): part for part in opens}
-        asked.closes += closes
-        asked.terminations += terminations
-        if asked.done is None:
-            asked.done = asyncio.get_running_loop().create_future()
+        requests = self._asked
+        requests.opens |= {TopicId(part.topic_id): part for part in opens}
+        requests.closes += closes
+        requests.terminations += terminations
+        if requests.done is None:
+            requests.done = asyncio.get_running_loop().create_future()
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return await asyncio.shield(asked.done)
+        return await asyncio.shield(requests.done)
 
     async def _run(self) -> None:
         try:
-            while (asked := self._asked).done is not None:
+            while (requests := self._asked).done is not None:
                 self._asked = _Asked()
                 try:
-                    found = await asyncio.to_thread(self._commit, asked)
+                    committed = await asyncio.to_thread(self._commit, requests)
                 except Exception as error:  # every request in the commit gets the error
-                    asked.done.set_exception(error)
-                    asked.done.exception()
+                    requests.done.set_exception(error)
+                    requests.done.exception()
                 else:
-                    asked.done.set_result(found)
+                    requests.done.set_result(committed)
         finally:
             self._running = None
 

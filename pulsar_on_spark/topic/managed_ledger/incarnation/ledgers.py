@@ -1,11 +1,11 @@
-"""Opening and closing the ledgers of a broker incarnation: what one commit does for any number of topics. Pure.
+"""Opening and closing the ledgers of a broker incarnation: one commit for any number of topics. Pure.
 
     open    a new ledger at the chain's end; it ends an attached ledger by being larger
     close   the ledger has this number of entries, for good
-    terminate   the topic takes no more entries, from any writer
+    terminate   the topic accepts no more entries, from any writer
 
-Every such commit carries the incarnation's `seal` key and the topics' keys, and is refused unless the incarnation is
-OPEN in the view that the decision is based on: a takeover moves the key in the commit that changes the state.
+Every such commit uses the incarnation's `seal` key and the topics' keys, and is refused unless the incarnation is OPEN
+in the view that the decision is based on: a takeover moves the key in the commit that changes the state.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLedger:
-    """A ledger of which every entry was acknowledged and none will follow."""
+    """A ledger whose entries are all acknowledged, and that gets no more entries."""
 
     part: TopicPart
     ledger_id: LedgerId
@@ -58,7 +58,7 @@ class Termination:
 
     Attributes:
         part: The topic.
-        ends: Known numbers of entries of its ledgers; ledgers that a recovery closed may have no record of theirs yet.
+        ends: Known numbers of entries by ledger; the metadata may lack those of ledgers that a recovery closed.
     """
 
     part: TopicPart
@@ -70,11 +70,11 @@ class LedgerCommit:
     """A commit, and its consequences once it is committed.
 
     Attributes:
-        change: None if there is nothing to commit.
+        change: The change to commit; None if there is nothing to commit.
         opened: The new ledger of each topic that got one.
-        refused: Why a topic got none, or is not terminated.
-        terminated: Ledger and entry of the last message of each topic that is terminated; (-1, -1) for none.
-        ids: The ids that are left.
+        refused: The error of each topic that got no ledger, or is not terminated.
+        terminated: Ledger and entry of the last message of each terminated topic; (-1, -1) for none.
+        ids: The remaining ids.
     """
 
     change: Change | None
@@ -92,7 +92,7 @@ def decide(
     ids: IdBlock,
     terminations: Sequence[Termination] = (),
 ) -> LedgerCommit:
-    """Plan one commit for all ledgers to open, close and terminate; a topic that is refused delays no other.
+    """Plan one commit for all ledgers to open and close and all topics to terminate; a refused topic delays no other.
 
     Raises:
         JournalFencedError: the incarnation is over.
@@ -102,10 +102,10 @@ def decide(
         raise JournalFencedError(f"Incarnation {incarnation} was taken over: start a new one.")
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
-    # Two requests may be for one: the poll after a switch, and a termination or unload at that time.
+    # Two requests may close the same ledger: the poll after a switch, and a termination or unload at that time.
     for closed in {each.ledger_id: each for each in closes}.values():
         ledger = view.get(LedgerRecord, f"{closed.part.topic_id}/{closed.ledger_id:020d}")
-        if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier attempt succeeded
+        if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier attempt has succeeded
             puts.append(ledger.model_copy(update={"closed": True, "entries": closed.entries}))
             moved[keys.topic(closed.part.name)] = None
     refused: dict[TopicId, PulsarpyError] = {}
@@ -152,7 +152,7 @@ def has_attached_behind(view: View, topic_id: TopicId) -> bool:
 
 
 def _terminated(view: View, termination: Termination, closes: Sequence[ClosedLedger]) -> TopicRecord | PulsarpyError:
-    """Return the topic's new record, or the reason why there can be none."""
+    """Return the topic's new record, or the error if it cannot be terminated."""
     part, topic_id = termination.part, TopicId(termination.part.topic_id)
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != topic_id:
@@ -173,8 +173,8 @@ def _problem(
         return _deleted(part)
     if topic.terminated is not None or part.topic_id in terminating:
         return TopicTerminatedError(f"Topic {part.name} was terminated and takes no messages: use another topic.")
-    own = [each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation == incarnation]
-    return _open_elsewhere(view, part, own)
+    own_ledgers = [each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation == incarnation]
+    return _open_elsewhere(view, part, own_ledgers)
 
 
 def _deleted(part: TopicPart) -> PulsarpyError:
@@ -182,7 +182,7 @@ def _deleted(part: TopicPart) -> PulsarpyError:
 
 
 def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> PulsarpyError | None:
-    """True if a ledger is open that is not one of the known ones."""
+    """Return the error for a topic with an open ledger that is not among the known ones; None if there is none."""
     for ledger in view.all(LedgerRecord, part.topic_id):
         if chain.is_open(view, ledger) and ledger.ledger_id not in known:
             return TopicOwnedElsewhereError(
@@ -193,7 +193,7 @@ def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> Puls
 
 
 def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple[int, int]:
-    """Ledger and entry of a topic's last entry, none of its ledgers being open."""
+    """Return ledger and entry of the last entry of a topic without open ledgers; (-1, -1) if it has no entries."""
     for ledger in reversed(view.all(LedgerRecord, topic_id)):
         if ledger.incarnation is None:
             end: int | None = chain.readable_end(view, topic_id, ledger.ledger_id)
@@ -205,7 +205,7 @@ def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple
 
 
 class _IdGiver:
-    """Gives ids out of a block, or out of a fresh one that the same commit takes from the counter."""
+    """Allocator of ledger ids from a block, or from a new one that the same commit takes from the counter."""
 
     def __init__(self, view: View, block: IdBlock, needed: int) -> None:
         counter = view.get(IdsRecord, "ledger")
@@ -215,7 +215,7 @@ class _IdGiver:
         self.counter: int | None = None
 
     def above(self, last: int) -> int:
-        """Return an id larger than all of the chain; skip the part of the block that is lower."""
+        """Return an id greater than `last`, the chain's last; smaller ids of the block are skipped."""
         if self.block.next <= last or self.block.next >= self.block.end:
             self.block = IdBlock(self._free, self._free + self._size)
             self.counter = self._free = self.block.end

@@ -43,18 +43,18 @@ class OpenLedger:
     """Set, and forgotten, when the outcome of every entry is known."""
 
     def closed(self) -> ClosedLedger:
-        """The ledger to commit as closed; once it is retired and drained."""
+        """The ledger to commit as closed; only after it is retired and drained."""
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
     async def wait_until_drained(self) -> None:
-        """Wait until the outcome of every entry is known; nothing may be appended meanwhile."""
+        """Wait until the outcome of every entry is known; the caller must append no entries meanwhile."""
         if self.outstanding:
             drained = asyncio.Event()
             self._awaiting.append(drained)
             await drained.wait()
 
     def retire(self, drained: asyncio.Event) -> None:
-        """Append nothing from now on; set `drained` at the last outcome, if any is still open."""
+        """Mark the ledger as retired: no entries are appended, and the last open outcome, if any, sets `drained`."""
         if self.outstanding:
             self._awaiting.append(drained)
 
@@ -68,7 +68,7 @@ class OpenLedger:
 
 
 class Appended(NamedTuple, Generic[_C_co]):
-    """An entry that was appended, with the context that its appender gave: what the sink of entries gets back."""
+    """An appended entry, with the context of the append call, as the sink of entries gets it."""
 
     ledger: OpenLedger
     entry_id: EntryId
@@ -76,6 +76,6 @@ class Appended(NamedTuple, Generic[_C_co]):
 
 
 def settle_entries(entries: Iterable[Appended[object]]) -> None:
-    """Count the outcomes of these entries at their ledgers. The sink of entries calls it, once for each."""
+    """Count the outcomes of these entries in their ledgers. The sink of entries calls this once for each entry."""
     for ledger, count in Counter(map(_ledger_of, entries)).items():
         ledger.count_outcomes(count)

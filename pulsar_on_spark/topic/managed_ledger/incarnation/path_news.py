@@ -1,4 +1,4 @@
-"""Storage paths that come and go while a journal is written: those that fail are marked, those that are well return."""
+"""Changes of storage paths while a journal is written: failed paths are marked, healthy ones are offered again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class PathNews:
-    """The root's paths as a journal knows them, and their changes.
+    """The paths that a journal knows, and their changes in the metadata.
 
-    `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's, `tell` in the event
-    loop's, after `fresh_view`.
+    `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's thread and, after it,
+    `tell` in the event loop's thread.
     """
 
     def __init__(self, root: RootHandle, known: Iterable[StoragePath]) -> None:
-        """Start with the paths that the journal begins with."""
+        """Start with the paths that the journal knows at its opening."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
@@ -38,7 +38,7 @@ class PathNews:
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """Mark paths that the journal has given up, so that no writer uses them (errors as `RootHandle.mark_failed`).
 
-        A mark that cannot be committed, as the disk of the metadata is full, too, is made with a later view.
+        A mark that cannot be committed, for example because the disk of the metadata is full, too, is committed later.
         """
         self._unmarked.update({failure.path_id: failure for failure in failures})
         self._mark()
@@ -51,10 +51,10 @@ class PathNews:
                 self._unmarked.pop(path_id, None)
 
     def fresh_view(self) -> View:
-        """A view; notes which paths it has for the journal: new ones, those that are writable again, and drained ones.
+        """Read a view, and find the path changes for the journal: new paths, healthy again ones, and paths to leave.
 
-        What failed is looked up before the view is taken: it was marked by then, so that a path which is writable in
-        the view is healthy again. If too few are, failed paths that seem healthy are retried, with growing pauses.
+        The failed paths are read before the view: they were marked by then, so a path that is writable in the view is
+        healthy again. If too few paths are writable, failed paths are tried at growing intervals.
         """
         with contextlib.suppress(MetadataError):
             self._mark()
@@ -82,7 +82,7 @@ class PathNews:
         return True
 
     def tell(self, journal: Journal) -> None:
-        """Offer the journal the new paths of the last view, and withdraw those to be drained, or given up."""
+        """Offer the journal the new and healthy paths of the last view, and withdraw those that it must leave."""
         for path_id in self._to_leave:
             self._known.discard(path_id)
             self._failed.discard(path_id)

@@ -1,7 +1,8 @@
 """An operator's remedies for dead broker incarnations: recover them now, or close a journal with losses.
 
-Readers and writers recover dead brokers by themselves (`dead_brokers`). This is for operators who want to see it done,
-and for a journal that cannot be recovered because paths that may hold acknowledged entries are lost for good.
+Readers and writers recover dead brokers by themselves (`dead_brokers`). This module is for operators who want to start
+a recovery and see its outcome, and for a journal that cannot be recovered because paths that may hold acknowledged
+entries are lost for good.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class RecoveredIncarnation:
     """The outcome of one incarnation's recovery.
 
     Attributes:
-        incarnation: Its id.
-        outcome: "closed": it was so already. "alive": its lease is renewed, nothing was done. "closed with losses":
-            paths were given up. "not recovered": see `problem`.
-        last_frame: Where its journal ends, -1 if it holds nothing; None if it isn't closed.
+        incarnation: The incarnation's id.
+        outcome: "recovered"; "closed": it was closed before; "alive": its lease is renewed, nothing was done; "closed
+            with losses": paths were given up; "not recovered": see `problem`.
+        last_frame: The last frame of its journal, -1 if there is none; None if it is not closed.
         given_up: Storage paths that were given up to close it, now or earlier.
         topics: Topics with ledgers open in it: their entries may be missing if paths are given up.
-        problem: Why it could not be recovered.
+        problem: The reason why it could not be recovered.
     """
 
     incarnation: IncarnationId
@@ -54,20 +55,20 @@ class RecoveredIncarnation:
 def recover_dead(
     root: RootHandle, incarnation: IncarnationId | None = None, give_up: Collection[PathId] = ()
 ) -> tuple[RecoveredIncarnation, ...]:
-    """Recover the incarnations whose leases have run out; each lease is watched for one of its durations first.
+    """Recover the incarnations whose leases have run out; each lease is first watched for its duration.
 
     Args:
         root: The root.
-        incarnation: This one only.
+        incarnation: The only incarnation to recover; None for all.
         give_up: Storage paths that are lost for good. They are given up only if the journal can't be recovered
             otherwise; then acknowledged entries that were on none of the other paths are lost.
 
     Returns:
-        One for each incarnation that is not CLOSED, or for the given one.
+        The outcome for each incarnation that is not CLOSED, or for the given one.
 
     Raises:
         InvalidArgumentError: there is no such incarnation; or paths are given up without naming the incarnation, or
-            that hold none of its files.
+            have none of its files.
         MetadataError: the metadata cannot be read.
     """
     view = root.store.view()
@@ -98,7 +99,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
 
 
 def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
-    """Return a watcher that has seen for each lease whether it is renewed: that takes at most one of its durations."""
+    """Return a watcher that knows of each lease if it is renewed; this takes at most a lease's duration."""
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe_leases()
     while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):
@@ -137,7 +138,7 @@ def _closed(
 
 
 def _topics(view: View, incarnation: IncarnationId) -> tuple[str, ...]:
-    """Topics, or partitions of them, with a ledger that is open in the incarnation, by name."""
+    """Return the topics, or partitions, with a ledger that is open in the incarnation, by name."""
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
     found = {
         ledger.topic_id

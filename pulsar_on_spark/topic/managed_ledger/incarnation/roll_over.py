@@ -20,10 +20,10 @@ class RollOver:
     """The bounds of one ledger.
 
     Attributes:
-        max_entries: Entries.
-        max_bytes: Bytes of them, as they were received.
-        max_age_s: Seconds since it was opened.
-        min_age_s: Before this neither entries nor bytes matter: ledgers stay few.
+        max_entries: Limit of entries.
+        max_bytes: Limit of the entries' bytes, as received.
+        max_age_s: Limit of the seconds since the ledger was opened.
+        min_age_s: Seconds before which the limits of entries and bytes do not apply, so that ledgers stay few.
     """
 
     max_entries: int = 50_000
@@ -32,7 +32,7 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Return True if a ledger of this size and age is to end; an empty one never is."""
+        """Return True if a ledger of this size and age must end; an empty ledger never must."""
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s
@@ -41,7 +41,7 @@ class RollOver:
 def grown(
     ledgers: Mapping[TopicId, OpenLedger], limits: RollOver, now_s: float, besides: Collection[TopicPart]
 ) -> list[TopicPart]:
-    """Return the topics, besides these, that are to switch to a new ledger now; `now_s` is the monotonic clock."""
+    """Return the topics, other than `besides`, that must switch to a new ledger at `now_s` (monotonic clock)."""
     found = (
         ledger.part
         for ledger in ledgers.values()

@@ -14,10 +14,10 @@ NOTHING_MS: Final = 2**62
 
 
 def oldest_publish_ms(view: View, topic_id: str, start: Position) -> int | None:
-    """Return when the oldest message from a position on may have been published, ms since 1970.
+    """Return the earliest publish time, ms since 1970, that the oldest message from a position on may have.
 
-    It is that of the segment that holds the position: at most as old as the acknowledged messages in it. None if only
-    journals have the time; NOTHING_MS if nothing waits.
+    This is the earliest publish time in the segment with the position, which may be that of an acknowledged message.
+    None if only journals have the time; NOTHING_MS if there are no messages.
     """
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         if (segment.ledger_id, segment.first_entry + segment.entries) > (start.ledger, start.entry):

@@ -17,8 +17,8 @@ class BacklogMeasure:
     """The backlog of one subscription.
 
     Attributes:
-        bytes: Key and value bytes that it has not acknowledged.
-        oldest_publish_ms: When the oldest of them was published, ms since 1970; 0 if that is not known.
+        bytes: Key and value bytes that the subscription has not acknowledged.
+        oldest_publish_ms: Publish time of the oldest unacknowledged message, ms since 1970; 0 if it is unknown.
     """
 
     bytes: int
@@ -27,7 +27,7 @@ class BacklogMeasure:
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
-    """A quota that a topic exceeds, and what that asks for."""
+    """A quota that a topic exceeds, with the quota's action."""
 
     quota: BacklogQuota
     by_age: bool
@@ -49,12 +49,15 @@ def has_quota(policies: Policies) -> bool:
 
 
 def exceeded(policies: Policies, backlogs: Iterable[BacklogMeasure], now_ms: int) -> QuotaExceeded | None:
-    """The quota that the slowest subscription exceeds: that by size before that by age; None for neither."""
-    found = list(backlogs)
+    """Return the quota that the slowest subscription exceeds, the quota by size first; None if it exceeds none."""
+    measures = list(backlogs)
     by_size, by_age = policies.backlog_quota_size, policies.backlog_quota_age
-    if 0 <= by_size.limit_size < max((each.bytes for each in found), default=0):
+    if 0 <= by_size.limit_size < max((measure.bytes for measure in measures), default=0):
         return QuotaExceeded(by_size, by_age=False)
-    oldest_ms = min((each.oldest_publish_ms for each in found if each.bytes and each.oldest_publish_ms), default=now_ms)
+    oldest_ms = min(
+        (measure.oldest_publish_ms for measure in measures if measure.bytes and measure.oldest_publish_ms),
+        default=now_ms,
+    )
     if 0 <= by_age.limit_time * 1000 < now_ms - oldest_ms:
         return QuotaExceeded(by_age, by_age=True)
     return None

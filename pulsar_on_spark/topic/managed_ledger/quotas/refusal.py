@@ -27,8 +27,8 @@ def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> Non
 
     Args:
         store: The root's metadata.
-        view: The same as the write is decided on.
-        topics: Full names of topics without partitions, or of partitions; those that are gone are passed over.
+        view: The view on which the write is decided.
+        topics: Full names of topics without partitions, or of partitions; deleted ones are skipped.
 
     Raises:
         BacklogQuotaExceededError: a backlog exceeds its quota, and the quota's policy is not to evict.
@@ -45,9 +45,9 @@ def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> Non
         (part,) = catalog.parts(view, record)
         measures = []
         for subscription in view.all(SubscriptionRecord, record.topic_id):
-            found = subscriptions.status(view, cursors, part, subscription)
-            oldest_ms = oldest_publish_ms(view, record.topic_id, found.mark_delete)
-            measures.append(BacklogMeasure(found.backlog_bytes, oldest_ms or 0))
+            status = subscriptions.status(view, cursors, part, subscription)
+            oldest_ms = oldest_publish_ms(view, record.topic_id, status.mark_delete)
+            measures.append(BacklogMeasure(status.backlog_bytes, oldest_ms or 0))
         over = exceeded(policies, measures, now_ms)
         if over is not None and over.policy is not BacklogQuotaPolicy.EVICTION:
             raise BacklogQuotaExceededError(

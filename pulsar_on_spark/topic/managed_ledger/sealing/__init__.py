@@ -1,1 +1,1 @@
-"""From journals to sealed segments: sealing, trimming, and clearing away what a dead incarnation left."""
+"""From journals to sealed segments: sealing, trimming, and the removal of dead incarnations' journals."""

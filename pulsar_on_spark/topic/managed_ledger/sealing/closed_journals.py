@@ -1,4 +1,4 @@
-"""Journals of dead brokers: sealed to their closed end, trimmed, removed. Any process may do so."""
+"""Sealing, trimming and removing the closed journals of dead brokers, by any process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_PASSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClosedJournals:
-    """The work done on closed journals: entries sealed, journal files deleted, journals removed altogether."""
+    """The work done on closed journals: entries sealed, journal files deleted, journals removed completely."""
 
     sealed_entries: int = 0
     deleted_files: int = 0
@@ -30,7 +30,7 @@ class ClosedJournals:
 def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
     """Seal and trim all closed journals; a problem with one is logged and does not stop the others.
 
-    Files go `grace_s` after their trim, so that a journal is gone after two calls.
+    Files are deleted `grace_s` seconds after their trim, so that a journal is removed after two calls.
 
     Raises:
         MetadataError: the metadata cannot be read.

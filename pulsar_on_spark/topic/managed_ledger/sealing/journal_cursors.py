@@ -25,20 +25,20 @@ Rank: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class CursorsInFrames:
-    """The newest cursor record of each subscription by frame, for frames [begin, end) that were looked at in order."""
+    """The newest cursor record of each subscription by frame, for frames [begin, end) that were read in order."""
 
     begin: FrameNumber = 0
     end: FrameNumber = 0
     _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
 
     def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
-        """Note that frames [begin, end) are lost; their records are not waited for."""
+        """Skip lost frames [begin, end); their records are not waited for."""
         if begin != self.end:
             self.begin, self._ranks = begin, {}
         self.end = end
 
     def add_frames(self, frames: Iterable[Frame]) -> None:
-        """Note frames; any that do not follow the ones before start a new run.
+        """Add frames; a frame that does not follow the one before starts a new run.
 
         Raises:
             CorruptJournalError, CorruptCursorError, FormatVersionError: a record cannot be read.
@@ -53,7 +53,7 @@ class CursorsInFrames:
                     ranks[record.cursor_key] = max(record.rank, ranks.get(record.cursor_key, record.rank))
 
     def newest_within(self, begin: FrameNumber, end: FrameNumber) -> Mapping[CursorKey, Rank] | None:
-        """The newest record of each subscription in frames [begin, end); None if they were not all looked at."""
+        """Return the newest record of each subscription in frames [begin, end); None if some were not added."""
         if begin < self.begin or end > self.end:
             return None
         newest: dict[CursorKey, Rank] = {}
@@ -64,14 +64,14 @@ class CursorsInFrames:
         return newest
 
     def forget_frames(self, before: FrameNumber) -> None:
-        """Forget frames below `before`."""
+        """Drop frames below `before`."""
         self.begin = max(self.begin, min(before, self.end))
         for number in [number for number in self._ranks if number < before]:
             del self._ranks[number]
 
 
 def cursor_records(frame: Frame) -> list[CursorRecord]:
-    """The records of a CURSOR frame (raises as `CursorsInFrames.add_frames`)."""
+    """Return the records of a CURSOR frame (raises as `CursorsInFrames.add_frames`)."""
     return [decode(record) for _, record in frame.cursor_records()]
 
 
@@ -79,7 +79,7 @@ def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> li
     """Return the subscriptions whose records at these ranks no durable row covers.
 
     A record is covered if a row at or past it has its contents, or if it no longer counts: the subscription was
-    deleted, reset, or acquired by another owner under a later epoch. All are positive findings in tables that are
+    deleted, reset, or acquired by another owner under a later epoch. Each case is positively seen in tables that are
     synced up to the version read.
 
     Raises:
@@ -91,10 +91,10 @@ def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> li
 def _uncovered(
     store: MetadataStore, ranks: Mapping[CursorKey, Rank]
 ) -> list[tuple[CursorKey, SubscriptionRecord, list[CursorRow]]]:
-    """The same, with the subscription and its rows."""
+    """Return the keys of `not_snapshotted`, each with the subscription and its rows."""
     if not ranks:
         return []
-    # In this order: a subscription's record is in main before any row of it.
+    # Read in this order, because a subscription's record is in the main table before any of its rows.
     return _uncovered_by(store.view(durable=True), store.cursors(durable=True), ranks)
 
 
@@ -116,17 +116,17 @@ def _uncovered_by(
 def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
     """Append the cursors' positions after all remaining records in a CLOSED log's frames, in any order.
 
-    Any process may do so, any number of times: a row has what is in the log, and the largest (epoch, n) counts.
+    Any process may call this, any number of times: a row repeats the log's content, and the largest (epoch, n) counts.
 
     Raises:
         CorruptCursorError: a record cannot be read, or has an epoch that the subscription's record does not know.
         MetadataError: the table cannot be read or written.
     """
-    found: dict[CursorKey, list[CursorRecord]] = defaultdict(list)
+    by_cursor: dict[CursorKey, list[CursorRecord]] = defaultdict(list)
     for frame in frames:
         if frame.header.kind is FrameKind.CURSOR:
             for record in cursor_records(frame):
-                found[record.cursor_key].append(record)
-    ranks = {key: max(record.rank for record in found[key]) for key in found}
-    stands = (broker_cursor(record, rows, found[key]) for key, record, rows in _uncovered(store, ranks))
-    store.append_cursors([each.to_row() for each in stands])
+                by_cursor[record.cursor_key].append(record)
+    ranks = {key: max(record.rank for record in by_cursor[key]) for key in by_cursor}
+    stands = (broker_cursor(record, rows, by_cursor[key]) for key, record, rows in _uncovered(store, ranks))
+    store.append_cursors([record_.to_row() for record_ in stands])

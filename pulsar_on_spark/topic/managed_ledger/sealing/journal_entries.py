@@ -1,4 +1,4 @@
-"""The entries of journal frames in columns, sorted by ledger: what a sealer takes apart together."""
+"""The entries of journal frames in columns, sorted by ledger, so that a sealer splits many entries together."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pulsar_on_spark.topic.entries.stored import StoredEntries
 
 @dataclass(frozen=True, slots=True)
 class JournalEntries:
-    """Entries of many ledgers, rising by ledger and entry, dense in each ledger.
+    """Entries of many ledgers, sorted by ledger and entry, without gaps in a ledger.
 
     Attributes:
-        ledgers: The ledgers, rising.
-        counts: Entries of each.
-        taken_min_ms: When the broker took the first of each, in milliseconds since 1970.
-        taken_max_ms: And the last.
+        ledgers: The ids of the ledgers, ascending.
+        counts: The number of entries of each ledger.
+        taken_min_ms: The time at which the broker received each ledger's first entry, in milliseconds since 1970.
+        taken_max_ms: The time at which the broker received each ledger's last entry, in milliseconds since 1970.
     """
 
     ledgers: Int64s
@@ -41,26 +41,28 @@ class JournalEntries:
     _size_bytes: Int64s
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
-        """The entries of some ledgers, in pieces that are worth looking at together and small enough for a cache."""
-        places = np.arange(len(self._rows))
+        """Yield the entries of some ledgers, in groups that are large enough for columns and fit the CPU's cache."""
+        row_numbers = np.arange(len(self._rows))
         if not set(self.ledgers.tolist()).issubset(wanted):
-            places = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
-        ends = np.cumsum(self._size_bytes[places])
+            row_numbers = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
+        ends = np.cumsum(self._size_bytes[row_numbers])
         first = before = 0
-        while first < len(places):
-            end = min(int(np.searchsorted(ends, before + RECORD_BATCH_BYTES)) + 1, first + GROUP_ENTRIES, len(places))
-            taken = places[first:end]
-            rows = self._rows[taken]
+        while first < len(row_numbers):
+            end = min(
+                int(np.searchsorted(ends, before + RECORD_BATCH_BYTES)) + 1, first + GROUP_ENTRIES, len(row_numbers)
+            )
+            chosen = row_numbers[first:end]
+            rows = self._rows[chosen]
             if rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) == 1).all()):
                 payloads = self._payloads.slice(rows[0], len(rows))
             else:
                 payloads = self._payloads.take(pa.array(rows))
-            yield StoredEntries(self._ledger_ids[taken], self._entry_ids[taken], payloads)
+            yield StoredEntries(self._ledger_ids[chosen], self._entry_ids[chosen], payloads)
             first, before = end, int(ends[end - 1])
 
 
 def ledgers_in(frame: Frame) -> list[LedgerId]:
-    """The ledgers that have entries in a frame."""
+    """Return the ledgers that have entries in a frame."""
     if frame.header.kind is not FrameKind.ENTRIES:
         return []
     ids: list[LedgerId] = np.frombuffer(frame.directory, RUN)["ledger_id"].tolist()
@@ -68,10 +70,10 @@ def ledgers_in(frame: Frame) -> list[LedgerId]:
 
 
 def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
-    """The entries of frames that follow each other; None if there are none.
+    """Return the entries of consecutive frames; None if there are none.
 
     Raises:
-        CorruptJournalError: a frame is not what a writer makes, or entries of a ledger are not dense.
+        CorruptJournalError: a frame is not what a writer makes, or a ledger's entries have a gap.
     """
     frames = [frame for frame in frames if frame.header.kind is FrameKind.ENTRIES]
     batches = [frame.record_batch() for frame in frames]

@@ -1,6 +1,6 @@
-"""The frames of one incarnation's log in order, every byte checked: what the sealer seals, and what a trimmer looks at.
+"""The frames of one incarnation's log in order, with every byte verified, for the sealer and for trimmers.
 
-Any good copy gives a frame. One that has a frame damaged, or lacks one that is acknowledged, is left for another.
+A frame is read from any good copy. If a copy has a damaged frame, or lacks an acknowledged one, another copy is used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
 
 @dataclass(frozen=True, slots=True)
 class JournalLag:
-    """The part of a log that is still to be read.
+    """The unread part of a log.
 
     Attributes:
-        bytes: Size of the rest of its files, one copy of each counted.
-        unknown_files: Files of unknown size, because no copy can be opened: they are part of the lag, too.
+        bytes: Size of the unread part of the log's files, counting one copy of each.
+        unknown_files: Number of files of unknown size, because no copy can be opened; they are part of the lag, too.
     """
 
     bytes: int = 0
@@ -38,11 +38,11 @@ class JournalLag:
 
 
 class JournalFrames:
-    """Reads on from a frame; a frame that is not there yet may come later.
+    """Reader of the frames from a frame on; a frame that does not exist yet may be read later.
 
     Args:
         incarnation: The log's incarnation.
-        paths: Gives the root's storage paths.
+        paths: Returns the root's storage paths.
         begin: The first frame.
         files: The operating system.
         given_up: Frames without a good copy that are skipped with an operator's consent, in order.
@@ -70,11 +70,11 @@ class JournalFrames:
 
     @property
     def lac(self) -> FrameNumber:
-        """The highest LAC that the frames so far prove."""
+        """The highest LAC in the frames so far."""
         return self._reader.walk.lac
 
     def read(self, record: LogRecord) -> Frame | None:
-        """The next frame; None if there is none yet, or its fragment has no number yet.
+        """Read the next frame; None if there is none yet, or if the record has no first frame of its fragment yet.
 
         Raises:
             JournalUndecidedError: a frame that is acknowledged cannot be read from any copy.
@@ -85,7 +85,7 @@ class JournalFrames:
         frame = reader.next()
         if frame is not None:
             _, file = reader.source
-            file.drop_cached_bytes(reader.offset)  # it is sealed next, and read as a segment from then on
+            file.drop_cached_bytes(reader.offset)  # its entries are sealed next, and read from segments from then on
         if frame is None and reader.walk.is_stuck:
             causes = "; ".join(reader.problems[-3:]) or "no file that the record names has it"
             self.close()
@@ -97,7 +97,7 @@ class JournalFrames:
 
     @property
     def given_up(self) -> FrameRange | None:
-        """The frames to be passed over if the next one is among them."""
+        """The given-up frames to skip, if the next frame is among them; else None."""
         return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
 
     def pass_given_up(self) -> None:
@@ -111,16 +111,16 @@ class JournalFrames:
         self._reader.walk.rewind(end)
 
     def rewind(self, frame: Frame) -> None:
-        """Let a frame that was read come next."""
+        """Go back to a frame that was read: `read` returns it again."""
         self._reader.rewind(frame)
 
     def lag(self, record: LogRecord) -> JournalLag:
-        """The part of the log after the next frame."""
+        """Return the size of the log from the next frame on."""
         self._see(record)
         return self.unread(self._reader.walk.resolved)
 
     def unread(self, record: LogRecord) -> JournalLag:
-        """The same by any record, which reading takes no notice of: for a look in the middle of a pass."""
+        """Return the lag by any record, without an effect on reading, so that it can be called during a pass."""
         size_bytes = unknown = 0
         counted: set[Copy] = set()
         in_use = self._reader.walk.copy
@@ -141,7 +141,7 @@ class JournalFrames:
         return JournalLag(size_bytes, unknown)
 
     def close(self) -> None:
-        """Close all files; reading on opens them again."""
+        """Close all files; further reading opens them again."""
         self._reader.close()
 
     def _see(self, record: LogRecord) -> None:
@@ -151,7 +151,7 @@ class JournalFrames:
             self._record = record
 
     def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, StoragePath]) -> tuple[Copy | None, int]:
-        """The first copy that has bytes, else one that is empty, and its size; None if the size of no copy is known."""
+        """Return the first copy with bytes, else an empty one, and its size; None if no copy's size is known."""
         empty: Copy | None = None
         for copy in copies:
             size = self._size_bytes(copy, paths.get(copy.path))
@@ -183,7 +183,7 @@ def frames_of(
     end: FrameNumber,
     files: FileOps = OS_FILES,
 ) -> Iterator[Frame]:
-    """Frames [begin, end) of a log, without those that were given up (raises as `JournalFrames.read`)."""
+    """Yield frames [begin, end) of a log, without those that were given up (raises as `JournalFrames.read`)."""
     incarnation = IncarnationId(found.row.incarnation)
     with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
         frames.pass_given_up()

@@ -1,4 +1,4 @@
-"""Acknowledged frames of a CLOSED journal without any good copy: the entries lost with them, and giving them up.
+"""Acknowledged frames of a CLOSED journal without any good copy: finding their lost entries, and giving them up.
 
 One such frame stops the sealer, and with it the trimmer, because they must not guess. If its copies cannot come back,
 an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer continues after them, and the
@@ -32,11 +32,11 @@ class LostFrames:
     """Frames [begin, end) that cannot be read.
 
     Attributes:
-        begin: The first one.
-        end: The number after the last one.
-        entries: Number of entries in them; None if it is unknown, because their headers are damaged, too.
-        topics: The entries' topics; if unknown, all with a ledger in the journal.
-        reason: Why no copy gives them.
+        begin: The first frame.
+        end: The number after the last frame.
+        entries: Number of entries in the frames; None if it is unknown, because their headers are damaged, too.
+        topics: The entries' topics; if they are unknown, all topics with a ledger in the journal.
+        reason: The reason why they cannot be read from any copy.
     """
 
     begin: FrameNumber
@@ -51,25 +51,25 @@ def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool
 
     Args:
         root: The root.
-        incarnation: The journal's incarnation. Every byte of it that is not trimmed yet is read.
-        commit: Give up the frames that are found; otherwise they are only reported.
+        incarnation: The journal's incarnation. The untrimmed part of the journal is read completely.
+        commit: True to give up the unreadable frames; False to only report them.
 
     Raises:
-        InvalidArgumentError: the incarnation is unknown, or not CLOSED: its broker may still write, or recovery has to
-            come first.
+        InvalidArgumentError: the incarnation is unknown, or not CLOSED: its broker may still write, or it must be
+            recovered first.
         MetadataError: the metadata cannot be read or written.
     """
-    found = sealed_log(root.store.view(), incarnation)
-    if found is None:
+    log_ = sealed_log(root.store.view(), incarnation)
+    if log_ is None:
         raise InvalidArgumentError(
             f"There is no journal of incarnation {incarnation} in {root.path}: look at `pulsarpy status`."
         )
-    if found.record.state is not LogState.CLOSED:
+    if log_.record.state is not LogState.CLOSED:
         raise InvalidArgumentError(
-            f"The journal of incarnation {incarnation} is {found.record.state.name}: stop its broker and run "
+            f"The journal of incarnation {incarnation} is {log_.record.state.name}: stop its broker and run "
             "`pulsarpy recover` first."
         )
-    lost = list(_lost(root, found))
+    lost = list(_lost(root, log_))
     if commit and lost:
         named = tuple(each for each, _ in lost)
 
@@ -83,7 +83,7 @@ def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool
             return Change(puts=[seal], keys={keys.incarnation_seal(incarnation): None}) if new else None
 
         root.store.commit(decide)
-    return [_in_words(found, each, reason) for each, reason in lost]
+    return [_in_words(log_, each, reason) for each, reason in lost]
 
 
 def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
@@ -107,7 +107,7 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
 
 
 def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
-    """The frame alone, if some copy has its directory; else all that is left of its fragment.
+    """Return the lost frame alone, if a copy has its directory; else all frames from it to the end of its fragment.
 
     Sealed frames lose no entries, only their cursor records.
     """

@@ -1,10 +1,10 @@
-"""The sealer's own process: off the broker's event loop, lazy, within a CPU budget, and gone with its parent.
+"""The sealer's own process: outside the broker's event loop, within a CPU budget, and ending with its parent.
 
     parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
 
-The child seals when enough is unsealed or has waited long enough (`SealingPolicy`), and reports in shared memory how
-many bytes of the journal are unsealed and that it is alive. Above the limit, or after a long silence, producers are
-held back: a journal must not outgrow its disks because it is not sealed.
+The child seals when enough bytes are unsealed, or have been for long enough (`SealingPolicy`). It reports in shared
+memory how many bytes of the journal are unsealed, and that it is alive. Above the limit, or after a long silence,
+producers are held back (back-pressure): a journal must not outgrow its disks because it is not sealed.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class SealingPolicy:
     """Time and speed of sealing.
 
     Attributes:
-        backlog_bytes: Unsealed journal from which a pass is worth it.
-        ledger_bytes: And so much of each ledger that the last pass met, up to a quarter of the lag limit: each pass
-            leaves a segment of each.
-        tail_bytes: Unsealed journal from which the file that is being written is sealed too, up to the LAC.
-        max_age_s: Age at which unsealed entries are sealed whatever their size, with the tail.
-        interval_s: Time between the beginnings of two passes, at least.
-        trim_interval_s: The same for trims; a pass that sealed something is also followed by a trim.
+        backlog_bytes: Unsealed bytes of the journal from which a pass is worthwhile.
+        ledger_bytes: Unsealed bytes for each ledger of the last pass from which a pass is worthwhile, because each pass
+            writes a segment for each ledger; the sum counts up to a quarter of the lag limit.
+        tail_bytes: Unsealed bytes from which the file that is being written is sealed, too, up to the LAC.
+        max_age_s: Age in seconds at which unsealed entries are sealed whatever their size, including the tail.
+        interval_s: Minimum seconds between the beginnings of two passes.
+        trim_interval_s: Seconds between two trims; a pass that sealed entries is also followed by a trim.
         cpu_share: The largest share of one core that passes use.
-        lag_limit_bytes: Unsealed journal above which producers are held back.
-        grace_s: Time that journal files are kept after their trim.
+        lag_limit_bytes: Unsealed bytes above which producers are held back.
+        grace_s: Seconds for which journal files are kept after their trim.
     """
 
     backlog_bytes: int = 64 * _MIB
@@ -75,7 +75,7 @@ class SealingPolicy:
     grace_s: float = GRACE_S
 
     def lag_bytes(self, lag: JournalLag) -> int:
-        """The lag for the limit: a file of unknown size counts as an eighth of the limit, by default as a full one.
+        """Return the lag for the limit; a file of unknown size counts as 1/8 of the limit, by default a full file.
 
         So one unreachable file does not hold producers back, but a journal of unknown size stops growing.
         """
@@ -86,13 +86,13 @@ DEFAULT_POLICY = SealingPolicy()
 
 
 class CpuBudget:
-    """Holds a process to a share of one core, by pausing after work. `seconds` of CPU and of the clock are given to it.
+    """Limiter of a process to a share of one core: it pauses after work.
 
     Args:
-        share: CPU seconds a second.
-        cpu_s: the CPU time of the process so far.
-        clock_s: a clock that never goes back.
-        pause: waits for this many seconds.
+        share: The CPU seconds per second.
+        cpu_s: Returns the CPU time of the process so far, in seconds.
+        clock_s: Returns monotonic seconds.
+        pause: Waits for a number of seconds.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class CpuBudget:
         self._since = (cpu_s(), clock_s())
 
     def pace(self) -> None:
-        """Pause until the work since the last call is within the share, up to a second."""
+        """Pause, at most for a second, until the work since the last call is within the share."""
         spent_s, passed_s = self._cpu_s() - self._since[0], self._clock_s() - self._since[1]
         owed_s = spent_s / self._share - passed_s
         if owed_s > 0:
@@ -118,12 +118,12 @@ class CpuBudget:
 
 
 class SealingProcess:
-    """The parent's side: starts and stops the child, and reads its gauges. For the incarnation's own process.
+    """The parent's side: it starts and stops the child, and reads its gauges. For the incarnation's own process.
 
     Args:
-        root: the root's path.
-        incarnation: the open incarnation whose log is sealed.
-        policy: when to seal, and how fast.
+        root: The root's path.
+        incarnation: The open incarnation whose log is sealed.
+        policy: The times and the speed of sealing.
     """
 
     def __init__(self, root: Path, incarnation: IncarnationId, policy: SealingPolicy = DEFAULT_POLICY) -> None:
@@ -141,7 +141,7 @@ class SealingProcess:
         self._stop: Connection | None = None
 
     def start(self) -> None:
-        """Start the child; one that has died is replaced. The owner decides when."""
+        """Start the child, or replace a child that has died; the owner decides when to call this."""
         if self.is_alive():
             return
         self._close()
@@ -152,7 +152,7 @@ class SealingProcess:
         receiver.close()
 
     def stop(self) -> None:
-        """End the child, after its pass if that ends soon; killing it does no harm."""
+        """End the child, after its current pass if that ends soon; otherwise kill it, which does no harm."""
         if self._stop is not None:
             self._stop.close()
             self._stop = None
@@ -161,7 +161,7 @@ class SealingProcess:
         self._close()
 
     def is_alive(self) -> bool:
-        """True if the child runs. One that was fenced, or failed, has ended."""
+        """True if the child runs; a child that was fenced, or failed, has ended."""
         return self._process is not None and self._process.is_alive()
 
     @property
@@ -171,26 +171,26 @@ class SealingProcess:
 
     @property
     def lag_bytes(self) -> int:
-        """Bytes of the journal that are not sealed, one copy counted, when the child last looked."""
+        """The unsealed bytes of the journal, counting one copy, at the child's last report."""
         return self._gauges.lag_bytes.value
 
     @property
     def deleted_before(self) -> FrameNumber:
-        """No journal file is left that only frames below need: what to give to `Journal.forget_trimmed_frames`."""
+        """The frame below which all journal files are deleted, for `Journal.forget_trimmed_frames`."""
         return self._gauges.deleted_before.value
 
     @property
     def lag_limit_bytes(self) -> int:
-        """The limits, as in `SealingPolicy`."""
+        """The limit of `lag_bytes` (see `SealingPolicy`)."""
         return self._policy.lag_limit_bytes
 
     @property
     def silent_s(self) -> float:
-        """Since the child gave its last sign of life; to be started is none."""
+        """The seconds since the child's last sign of life; its start does not count as one."""
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """True if producers must wait: too much is unsealed, or the sealer is silent."""
+        """Return True if producers must wait: too many bytes are unsealed, or the sealer is silent."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -209,7 +209,7 @@ class SealingProcess:
 class _Gauges:
     """Shared memory between parent and child; the clock is the system's monotonic one.
 
-    Only the child writes, a word at a time. There are no locks: a child that is killed would leave its own held.
+    Only the child writes, a word at a time. There are no locks, because a killed child would never release its own.
     """
 
     lag_bytes: c_int64
@@ -218,7 +218,7 @@ class _Gauges:
 
 
 class _StoppedError(Exception):
-    """The parent wants the end, or is gone."""
+    """The parent has asked the child to end, or is gone."""
 
 
 def _run(
@@ -229,7 +229,7 @@ def _run(
     gauges: _Gauges,
     stop: Connection,
 ) -> None:
-    """The child."""
+    """Run the child process until it has to end."""
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
@@ -242,7 +242,7 @@ def _run(
 
 
 class _Worker:
-    """Decides when to seal and to trim; one pass after the other."""
+    """The child's loop: it decides when to seal and to trim, one pass at a time."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Worker:
         self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
-        """Run until the parent is gone or asks for the end, or the incarnation has ended."""
+        """Run until the parent is gone or asks the child to end, or the incarnation has ended."""
         sealed_at_s = trimmed_at_s = 0.0
         while True:
             now_s = time.monotonic()
@@ -284,7 +284,7 @@ class _Worker:
 
     @contextmanager
     def _putting_off(self, what: str) -> Iterator[None]:
-        """Catch a failure, so that the work is retried later. Log it when it begins, changes its kind and ends."""
+        """Catch a failure, so that the work is retried later; log when it begins, changes its kind and ends."""
         try:
             yield
         except JournalFencedError:
@@ -298,7 +298,7 @@ class _Worker:
                 log.warning("%s works again.", what)
 
     def _seal(self, now_s: float) -> bool:
-        """Run a pass, if one is due; True if it sealed something."""
+        """Run a pass, if one is due; returns True if it sealed entries."""
         policy = self._policy
         lag_bytes = self._note_lag()
         if lag_bytes == 0:
@@ -329,7 +329,7 @@ class _Worker:
             log.info("Deleted %d journal files; frames below %d are gone.", report.deleted_files, report.deleted_before)
 
     def _backlog_bytes(self) -> int:
-        """Unsealed journal from which a pass is worth it."""
+        """Return the unsealed bytes from which a pass is worthwhile now."""
         of_ledgers = min(self._ledgers * self._policy.ledger_bytes, self._policy.lag_limit_bytes // 4)
         return max(self._policy.backlog_bytes, of_ledgers)
 
@@ -343,7 +343,7 @@ class _Worker:
         self._check()
         self._budget.pace()
         if time.monotonic() >= self._noted_at_s + _LAG_INTERVAL_S:
-            self._note_lag()  # a pass may take long, and producers continue meanwhile
+            self._note_lag()  # a pass may take long while producers continue
 
     def _wait(self, seconds: float) -> None:
         if self._stop.poll(seconds):  # the parent never sends anything: its end of the pipe was closed

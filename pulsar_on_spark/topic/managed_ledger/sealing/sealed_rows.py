@@ -1,6 +1,6 @@
-"""From journal frames to a segment file: entries of many ledgers, sorted by ledger and entry, taken apart into rows.
+"""From journal frames to a segment file: entries of many ledgers, sorted by ledger and entry, are split into rows.
 
-All that a file has of a ledger is one segment, wherever its rows are: each chunk of frames adds rows of every ledger.
+All rows of a ledger in a file are one segment, wherever they are: each chunk of frames adds rows of every ledger.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NEVER_MS = 2**63 - 1
 
 
 class SealedFileBuilder:
-    """Writes one file. For one thread at a time; call `finish` once, or `abort`.
+    """Builder of one file. For one thread at a time; call `finish` once, or `abort`.
 
     Args:
-        paths: where copies may go.
-        quorum: how many copies, and how many must be durable.
-        max_message_size_bytes: the broker's `maxMessageSize`.
-        files: the operating system.
+        paths: The storage paths that copies may be written to.
+        quorum: The number of copies, and of copies that must be durable.
+        max_message_size_bytes: The broker's `maxMessageSize`.
+        files: The operating system.
 
     Raises:
         NotEnoughCopiesError: fewer than ack-quorum paths can be written.
@@ -61,16 +61,16 @@ class SealedFileBuilder:
         return self._writer.size_bytes >= MAX_FILE_BYTES or len(self._segments) >= MAX_FILE_SEGMENTS
 
     def add(self, entries: JournalEntries, ledgers: Mapping[LedgerId, LedgerRecord], pace: Callable[[], None]) -> None:
-        """Append entries of all ledgers in `ledgers`; `pace` is called between batches, to slow down.
+        """Append the entries of all ledgers in `ledgers`; `pace` is called between batches, to limit the speed.
 
         Raises:
-            CorruptJournalError: they do not follow the entries added before.
+            CorruptJournalError: the entries do not follow those added before.
             NotEnoughCopiesError: fewer than ack-quorum copies are left.
         """
-        taken = zip(
+        times_of_ledgers = zip(
             *(column.tolist() for column in (entries.ledgers, entries.taken_min_ms, entries.taken_max_ms)), strict=True
         )
-        taken_ms = {ledger: (first_ms, last_ms) for ledger, first_ms, last_ms in taken}
+        taken_ms = {ledger: (first_ms, last_ms) for ledger, first_ms, last_ms in times_of_ledgers}
         groups = entries.groups(ledgers.keys())
         for decoded in decode_groups(groups, max_message_size_bytes=self._max_message_size_bytes):
             self._packer.add(decoded.batch, self._runs(decoded, ledgers, taken_ms))
@@ -97,12 +97,12 @@ class SealedFileBuilder:
         ledgers: Mapping[LedgerId, LedgerRecord],
         taken_ms: Mapping[LedgerId, tuple[int, int]],
     ) -> Iterator[OwnedRows]:
-        """The rows of each ledger in a batch, counted to its segment."""
+        """Yield the rows of each ledger in a batch, and count them in the ledger's segment."""
         row_ledgers = decoded.batch.column("ledger_id").to_numpy()
         rows = np.flatnonzero(np.diff(row_ledgers, prepend=row_ledgers[0] - 1))
         entry_ends = np.cumsum(decoded.entry_rows)
         entries = np.searchsorted(entry_ends, np.append(rows, len(row_ledgers)), side="right")
-        # Entries that are not Pulsar's have no time of their own.
+        # Entries that are not in Pulsar's format have no publish time of their own.
         times = decoded.batch.column("publish_time").view(pa.int64())
         columns = (
             row_ledgers[rows],
@@ -142,14 +142,14 @@ class _Segment:
         self._publish_ms = (_NEVER_MS, -_NEVER_MS)
 
     def count(self, entry_rows: Int64s, size_bytes: int, published_ms: tuple[int, int]) -> None:
-        """Take in the next entries: rows of each, their bytes, and when the first and the last was published."""
+        """Add the next entries: the rows of each, their bytes, and the publish times of the first and the last."""
         self._entry_rows.append(entry_rows)
         self.end += len(entry_rows)
         self._bytes += size_bytes
         self._publish_ms = (min(self._publish_ms[0], published_ms[0]), max(self._publish_ms[1], published_ms[1]))
 
     def record(self, file_id: FileId) -> SegmentRecord:
-        """The segment as main lists it."""
+        """Make the segment's record for the main table."""
         rows = np.concatenate(self._entry_rows)
         return SegmentRecord(
             topic_id=self._ledger.topic_id,

@@ -1,9 +1,9 @@
 """The sealer: from an incarnation's journal to sealed columnar segments, pass by pass, in order of its frames.
 
-A pass reads the frames that may be read (`JournalFrames`), splits the entries of chunks of them into segment files
-(`SealedFileBuilder`), and commits each file with the frame up to which it seals the log (`decide_seal`). The next file
-is written while the last one is made durable and committed. A pass that loses, fails or is killed leaves files that no
-topic names; the next pass begins where main says.
+A pass reads the frames that may be read (`JournalFrames`), splits their entries, chunk by chunk, into rows of segment
+files (`SealedFileBuilder`), and commits each file with the frame up to which it seals the log (`decide_seal`). The next
+file is written while the last one is made durable and committed. A pass that loses, fails or is killed leaves files
+that no topic names; the next pass begins at the frame in the main table.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class SealReport:
     """The result of a pass.
 
     Attributes:
-        entries: Entries sealed.
-        ledgers: Maximum number of ledgers.
-        journal_bytes: Maximum bytes of frames.
-        file_bytes: Maximum size of a file, each copy.
-        seconds: In so much time.
-        lost: Whether another sealer was faster somewhere: its work counts.
+        entries: Number of entries sealed.
+        ledgers: Number of ledgers of these entries.
+        journal_bytes: Bytes of the frames that were read.
+        file_bytes: Bytes of the segment files, counting one copy.
+        seconds: Duration of the pass.
+        lost: True if another sealer was faster for some frames: its work counts.
     """
 
     entries: int = 0
@@ -69,15 +69,15 @@ class SealReport:
 
 
 class Sealer:
-    """Seals one incarnation's log. For one thread; holds one journal file open between passes.
+    """Sealer of one incarnation's log. For one thread; it keeps one journal file open between passes.
 
     Args:
-        root: the root.
-        incarnation: the log's incarnation.
-        is_live: whether the caller is the incarnation's own process: then the log must be OPEN, else CLOSED.
-        pace: called between batches, to slow down; its errors end the pass.
-        files: the operating system.
-        max_message_size_bytes: the broker's `maxMessageSize`.
+        root: The root.
+        incarnation: The log's incarnation.
+        is_live: True if the caller belongs to the incarnation's own process: then the log must be OPEN, else CLOSED.
+        pace: Called between batches, to limit the speed; its errors end the pass.
+        files: The operating system.
+        max_message_size_bytes: The broker's `maxMessageSize`.
     """
 
     def __init__(
@@ -103,39 +103,39 @@ class Sealer:
         self._ledgers: dict[LedgerId, LedgerRecord] = {}
 
     def seal(self, *, tail: bool) -> SealReport:
-        """Seal everything that is not sealed, in one pass.
+        """Seal the unsealed entries in one pass, up to a limit of bytes.
 
         Args:
-            tail: also seal acknowledged entries in files that are still being written.
+            tail: True to seal also the acknowledged entries in files that are still being written.
 
         Raises:
             JournalFencedError: the incarnation was taken over, or has ended, and this is its own sealer.
             JournalUndecidedError: no copy of an acknowledged frame can be read.
-            NotEnoughCopiesError: fewer than ack-quorum storage paths take new files.
+            NotEnoughCopiesError: new files can be written on fewer storage paths than the ack quorum.
             MetadataError: the metadata cannot be read or written.
         """
-        found = self._found()
-        if found is None:
+        log_ = self._found()
+        if log_ is None:
             return SealReport()
         self._is_sealing = True
         try:
             with self._root.marking_failures():
-                return _Pass(self, self._positioned(found), found, tail=tail).run()
+                return _Pass(self, self._positioned(log_), log_, tail=tail).run()
         except BaseException:
-            # Main's record decides where the next pass begins.
+            # The next pass begins at the frame in the main table.
             self.close()
             raise
         finally:
             self._is_sealing = False
 
     def lag(self) -> JournalLag:
-        """The part of the journal that is not sealed; during a pass, the part that is not read (raises as `seal`)."""
-        found = self._found()
-        if found is None:
+        """Return the unsealed part of the journal or, during a pass, the unread part (raises as `seal`)."""
+        log_ = self._found()
+        if log_ is None:
             return JournalLag()
         if self._is_sealing and self._frames is not None:
-            return self._frames.unread(found.record)
-        return self._positioned(found).lag(found.record)
+            return self._frames.unread(log_.record)
+        return self._positioned(log_).lag(log_.record)
 
     def close(self) -> None:
         """Close the open files; a later pass opens them again."""
@@ -144,13 +144,13 @@ class Sealer:
             self._frames = None
 
     def _found(self) -> SealedLog | None:
-        """The log, if it is this sealer's to seal."""
-        found = sealed_log(self._root.store.view(), self.incarnation)
-        if self._is_live and (found is None or found.record.state is not LogState.OPEN):
+        """Return the log if this sealer may seal it, else None."""
+        log_ = sealed_log(self._root.store.view(), self.incarnation)
+        if self._is_live and (log_ is None or log_.record.state is not LogState.OPEN):
             raise JournalFencedError(
                 f"Incarnation {self.incarnation} of {self._root.path} is no longer open: its process must end."
             )
-        return None if found is None or (not self._is_live and found.record.state is not LogState.CLOSED) else found
+        return None if log_ is None or (not self._is_live and log_.record.state is not LogState.CLOSED) else log_
 
     def _positioned(self, found: SealedLog) -> JournalFrames:
         begin = found.seal.sealed_before
@@ -167,10 +167,10 @@ class Sealer:
         return SealedFileBuilder(paths, quorum, self._max_message_size_bytes, self._files)
 
     def _known(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerRecord]:
-        """Return the records of those ledgers whose topic exists. Read after the frames, so all were opened before."""
+        """Return the records of the ledgers whose topic exists; read after the frames, so that none is missing."""
         if not self._ledgers.keys() >= set(ledgers):
-            found = sealed_log(self._root.store.view(), self.incarnation)
-            self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in found.ledgers()} if found else {}
+            log_ = sealed_log(self._root.store.view(), self.incarnation)
+            self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in log_.ledgers()} if log_ else {}
         return self._ledgers
 
     def _commit(self, span: FrameSpan, builder: SealedFileBuilder | None) -> SealedFile | None:
@@ -194,7 +194,7 @@ class Sealer:
         verdict = None if sealed is None else view.get(WriteRecord, sealed.write_id)
         is_named = verdict is not None and verdict.status == "committed"
         if sealed is not None and not is_named:
-            # This write id was never committed and never will be: all its topics are deleted, or the pass has lost.
+            # The write id will never be committed: all topics in the file are deleted, or the pass has lost.
             self._delete(sealed.written.file_id)
         if not is_done and not is_named:
             raise _LostError
@@ -202,7 +202,7 @@ class Sealer:
 
     def _delete(self, file_id: FileId) -> None:
         for path in self._root.storage_paths(self._root.store.view()).values():
-            with suppress(StorageError):  # then garbage collection finds it
+            with suppress(StorageError):  # garbage collection finds a file that stays
                 path.delete_segment(file_id, self._files)
 
 
@@ -212,11 +212,11 @@ def _chunk_bytes(ledgers: int) -> int:
 
 
 class _LostError(Exception):
-    """Another sealer was faster, or a recoverer took the log."""
+    """Another sealer was faster, or a recoverer has taken over the log."""
 
 
 class _Pass:
-    """A pass: reads and encodes in the caller's thread, syncs and commits in another."""
+    """A pass: it reads and encodes in the caller's thread, and syncs and commits in another."""
 
     def __init__(self, sealer: Sealer, frames: JournalFrames, found: SealedLog, *, tail: bool) -> None:
         self._sealer = sealer
@@ -230,7 +230,7 @@ class _Pass:
         self._ledgers: set[LedgerId] = set()
 
     def run(self) -> SealReport:
-        """Seal up to the limit."""
+        """Seal up to the limit of bytes."""
         started = time.monotonic()
         lost = False
         with ThreadPoolExecutor(1, thread_name_prefix="sealer-commit") as executor:
@@ -251,52 +251,52 @@ class _Pass:
         return SealReport(self._entries, len(self._ledgers), self._journal_bytes, self._file_bytes, seconds, lost)
 
     def _chunk(self) -> list[Frame]:
-        """The next frames that may be sealed."""
+        """Read the next frames that may be sealed."""
         record, frames = self._found.record, self._frames
         if (lost := frames.given_up) is not None:
-            # Entries before are in a file of their own: the entries of a segment are dense.
+            # Earlier entries are in another file, because the entries of a segment have no gap.
             frames.pass_given_up()
             self._sealer.cursors.pass_over(lost[0], frames.next)
             log.warning(
-                "Frames %d to %d of incarnation %s were given up: what was in them is lost.",
+                "Frames %d to %d of incarnation %s were given up: the entries in them are lost.",
                 *(lost[0], frames.next - 1, self._sealer.incarnation),
                 extra={"incarnation": self._sealer.incarnation},
             )
         stop = None if self._tail or record.state is LogState.CLOSED else ended_before(record)
-        found: list[Frame] = []
+        frames_read: list[Frame] = []
         ledgers: set[LedgerId] = set()
         size_bytes = 0
         while size_bytes < _chunk_bytes(len(ledgers)) and (stop is None or frames.next < stop) and not frames.given_up:
             frame = frames.read(record)
             if frame is None:
                 break
-            found.append(frame)
+            frames_read.append(frame)
             ledgers.update(ledgers_in(frame))
             size_bytes += frame.header.size_bytes
         limit = sealable_to(record, frames.lac)
-        above = next((frame for frame in found if frame.header.number > limit), None)
+        above = next((frame for frame in frames_read if frame.header.number > limit), None)
         if above is None:
-            return found
+            return frames_read
         frames.rewind(above)
-        return [frame for frame in found if frame.header.number <= limit]
+        return [frame for frame in frames_read if frame.header.number <= limit]
 
     def _add(self, frames: list[Frame]) -> None:
         sealer = self._sealer
         sealer.cursors.add_frames(frames)
-        found = entries_of(frames)
-        counts = {} if found is None else dict(zip(found.ledgers.tolist(), found.counts.tolist(), strict=True))
-        known = sealer._known(counts)
-        wanted = counts.keys() & known.keys()
-        if found is not None and wanted:
+        entries = entries_of(frames)
+        counts = {} if entries is None else dict(zip(entries.ledgers.tolist(), entries.counts.tolist(), strict=True))
+        existing = sealer._known(counts)
+        wanted = counts.keys() & existing.keys()
+        if entries is not None and wanted:
             if self._builder is None:
                 self._builder = sealer._builder(self._found)
-            self._builder.add(found, known, sealer._pace)
+            self._builder.add(entries, existing, sealer._pace)
         self._entries += sum(counts[ledger] for ledger in wanted)
         self._ledgers |= wanted
         self._journal_bytes += sum(frame.header.size_bytes for frame in frames)
 
     def _submit(self, executor: ThreadPoolExecutor) -> None:
-        """Commit the finished files, after those that were submitted before."""
+        """Commit the finished file, after the one that was submitted before."""
         self._await_commit()
         if self._frames.next > self._begin:
             span = FrameSpan(self._sealer.incarnation, self._found.record.state, self._begin, self._frames.next)
@@ -308,6 +308,6 @@ class _Pass:
         committing, self._committing = self._committing, None
         if committing is not None:
             while not wait((committing,), PACE_S).done:
-                self._sealer._pace()  # slow disks are work, not silence
+                self._sealer._pace()  # shows that the child is alive while slow disks sync
             sealed = committing.result()
             self._file_bytes += sealed.written.length if sealed is not None else 0

@@ -1,8 +1,8 @@
-"""An incarnation's sealing and trimming in main, and the commits that may follow: decided on one view.
+"""An incarnation's progress of sealing and trimming in the main table, and its next commits, decided on one view.
 
-The rules are in `ledger.journal.sealing`; here they meet the records of the main table. All of it carries the
-incarnation's `seal` key, which a takeover moves: a fenced incarnation's sealer finds its log not OPEN when it decides
-again, and commits nothing.
+The rules are in `ledger.journal.sealing`; this module applies them to the records of the main table. All commits use
+the incarnation's `seal` key, which a takeover moves: the sealer of a fenced incarnation then sees that its log is not
+OPEN when it decides again, and commits nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLOSES_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class SealedLog:
-    """An incarnation as a view has it."""
+    """An incarnation's log and progress in a view."""
 
     view: View
     row: IncarnationRecord
@@ -47,33 +47,33 @@ class SealedLog:
 
     @property
     def marks(self) -> SealMarks:
-        """Return the marks of the record's log; ledgers' ends are looked at in a CLOSED log only."""
+        """The marks of the log; the close rows of ledgers are checked in a CLOSED log only."""
         has_ends = self.record.state is LogState.CLOSED and not _unended(self)
         return SealMarks(self.seal.sealed_before, self.seal.trimmed_before, has_ends)
 
     @property
     def given_up(self) -> list[tuple[FrameNumber, FrameNumber]]:
-        """Frames [begin, end) that are passed over, in order."""
+        """The given-up frames [begin, end), which are skipped, in order."""
         return sorted((each.begin, each.end) for each in self.seal.given_up)
 
     @property
     def floor(self) -> FrameNumber:
-        """The first frame that is not trimmed, and whose files still exist."""
+        """The first frame that is not trimmed and whose files still exist."""
         begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
         return max(next(begins, 0), self.seal.trimmed_before)
 
     @property
     def is_sealed(self) -> bool:
-        """True if the log is CLOSED and all of it is sealed."""
+        """True if the log is CLOSED and completely sealed."""
         return sealing.is_sealed(self.record, SealMarks(self.seal.sealed_before))
 
     def ledgers(self) -> list[LedgerRecord]:
-        """The ledgers that the incarnation opened and that are still there."""
+        """Return the ledgers that the incarnation opened and that still exist."""
         return [ledger for ledger in self.view.all(LedgerRecord) if ledger.incarnation == self.row.incarnation]
 
 
 def sealed_log(view: View, incarnation: IncarnationId) -> SealedLog | None:
-    """The incarnation; None if it is unknown, or was cleared away.
+    """Return the incarnation's log; None if the incarnation is unknown, or its log was removed.
 
     Raises:
         MetadataError: no journal writes such a record.
@@ -118,19 +118,19 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
     Raises:
         MetadataError: the segments do not follow the sealed ones, although the frames do.
     """
-    found = sealed_log(view, span.incarnation)
-    if found is None:
+    log_ = sealed_log(view, span.incarnation)
+    if log_ is None:
         return None
-    sealed_to = SealMarks(found.seal.sealed_before)
-    if not sealing.may_seal(found.record, sealed_to, span.state, span.begin, span.end):
+    sealed_to = SealMarks(log_.seal.sealed_before)
+    if not sealing.may_seal(log_.record, sealed_to, span.state, span.begin, span.end):
         return None
-    puts: list[Record] = [found.seal.model_copy(update={"sealed_before": span.end})]
+    puts: list[Record] = [log_.seal.model_copy(update={"sealed_before": span.end})]
     moved: dict[str, int | None] = {keys.incarnation_seal(span.incarnation): None}
     if sealed is not None:
         if view.get(WriteRecord, sealed.write_id) is not None:
-            return None  # given up by garbage collection
+            return None  # garbage collection aborted the write
         segments = [segment for segment in sealed.segments if _has_ledger(view, segment)]
-        lost = _gaps(view, found, span, segments)
+        lost = _gaps(view, log_, span, segments)
         puts += lost
         moved |= _topic_keys(view, lost)
         if segments:
@@ -141,18 +141,18 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
 
 
 def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
-    """End some of the ledgers of a CLOSED log that is wholly sealed; None when all have their end.
+    """Write close rows of some ledgers of a CLOSED, completely sealed log; None if all ledgers have one.
 
     Raises:
-        MetadataError: a ledger ends before its close row says, and no given-up frames explain it.
+        MetadataError: a ledger has fewer sealed entries than in its close row, and no given-up frames explain it.
     """
-    found = sealed_log(view, incarnation)
-    if found is None or not found.is_sealed:
+    log_ = sealed_log(view, incarnation)
+    if log_ is None or not log_.is_sealed:
         return None
     ended: list[LedgerRecord] = []
-    for ledger in _unended(found)[:_CLOSES_AT_ONCE]:
+    for ledger in _unended(log_)[:_CLOSES_AT_ONCE]:
         entries = sealed_end(view, ledger.topic_id, ledger.ledger_id)
-        lost = _lost_at_end(found, ledger, entries)
+        lost = _lost_at_end(log_, ledger, entries)
         ended.append(ledger.model_copy(update={"closed": True, "entries": int(entries), "lost": lost}))
     moved = {keys.incarnation_seal(incarnation): None, **_topic_keys(view, ended)}
     return Change(puts=ended, keys=moved) if ended else None
@@ -164,31 +164,31 @@ def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, Fr
 
 
 def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now: datetime) -> Change | None:
-    """Commit that frames below `before` need no journal file; None if that is so, or must not be."""
-    found = sealed_log(view, incarnation)
-    if found is None or not sealing.may_trim(found.record, found.marks, before):
+    """Commit that frames below `before` need no journal file; None if that is committed already, or not allowed."""
+    log_ = sealed_log(view, incarnation)
+    if log_ is None or not sealing.may_trim(log_.record, log_.marks, before):
         return None
-    seal = found.seal.model_copy(update={"trimmed_before": before, "trimmed_at": now})
+    seal = log_.seal.model_copy(update={"trimmed_before": before, "trimmed_at": now})
     return Change(puts=[seal], keys={keys.incarnation_seal(incarnation): None})
 
 
 def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
-    """Forget the fragments of a CLOSED log whose files are deleted; delete the record of a log without any."""
-    found = sealed_log(view, incarnation)
-    kept = None if found is None else sealing.pruned(found.record, found.marks, deleted)
-    if found is None or kept is None:
+    """Remove the fragments of a CLOSED log whose files are deleted; delete the record of a log without fragments."""
+    log_ = sealed_log(view, incarnation)
+    remaining = None if log_ is None else sealing.pruned(log_.record, log_.marks, deleted)
+    if log_ is None or remaining is None:
         return None
     moved: dict[str, int | None] = {keys.incarnation_log(incarnation): None, keys.incarnation_seal(incarnation): None}
-    if not kept:
+    if not remaining:
         stored = view.get(SealRecord, incarnation)
-        return Change(deletes=[found.row, *([stored] if stored else [])], keys=moved)
-    firsts = {fragment.first for fragment in kept}
-    fragments = tuple(fragment for fragment in found.row.fragments if fragment.first in firsts)
-    return Change(puts=[found.row.model_copy(update={"fragments": fragments})], keys=moved)
+        return Change(deletes=[log_.row, *([stored] if stored else [])], keys=moved)
+    firsts = {fragment.first for fragment in remaining}
+    fragments = tuple(fragment for fragment in log_.row.fragments if fragment.first in firsts)
+    return Change(puts=[log_.row.model_copy(update={"fragments": fragments})], keys=moved)
 
 
 def _unended(found: SealedLog) -> list[LedgerRecord]:
-    """Return the ledgers of a log that need a close row: their owner wrote none, or one that exceeds the rest."""
+    """Return the ledgers of a log that need a close row: their owner wrote none, or one above the sealed entries."""
 
     def is_short(ledger: LedgerRecord) -> bool:
         return (ledger.entries or 0) > sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
@@ -203,7 +203,7 @@ def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | 
 
 
 def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
-    """Return the given-up ones of the frames below `before`."""
+    """Return the given-up frames below `before`."""
     given_up = [each for each in found.seal.given_up if each.begin < before]
     named = (_entries(lost) for each in given_up for lost in each.entries or ())
     return GivenUp(tuple(named), unknown_runs=sum(each.entries is None for each in given_up))
@@ -216,10 +216,10 @@ def _given_up_in_all(found: SealedLog) -> GivenUp:
 
 
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """Return the loss of a ledger, with the entries given up after its last sealed one.
+    """Return the lost entries of a ledger, including those given up after its last sealed entry.
 
     Raises:
-        MetadataError: its close row exceeds the sealed entries, and no given-up frames explain it.
+        MetadataError: the ledger's close row exceeds the sealed entries, and no given-up frames explain it.
     """
     given_up = _given_up_in_all(found)
     named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
@@ -242,10 +242,10 @@ def _has_ledger(view: View, segment: SegmentRecord) -> bool:
 
 
 def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[SegmentRecord]) -> list[LedgerRecord]:
-    """Return the ledgers whose segments have gaps because frames before were given up, with the gaps.
+    """Return the ledgers whose segments have gaps because earlier frames were given up, with the gaps added.
 
     Raises:
-        MetadataError: one does not follow, and nothing that was given up explains it.
+        MetadataError: a segment does not follow the sealed entries, and no given-up frames explain the gap.
     """
     given_up = _given_up(found, span.end)
     changed = []

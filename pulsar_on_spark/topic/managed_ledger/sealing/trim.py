@@ -1,12 +1,12 @@
-"""Trimming: journal files are deleted once main says, durably, that they are not needed; closed logs' ledgers end.
+"""Trimming: journal files are deleted once the main table says, durably, that no reader needs them.
 
     all of a CLOSED log is sealed   -> close rows: its ledgers end at their highest entry
-    cursor records not in Delta     -> of a CLOSED log they are appended there; of an OPEN one its owner does so
+    cursor records not in Delta     -> those of a CLOSED log are appended; those of an OPEN log its owner appends
     fragments sealed, snapshotted   -> the trim is committed
-    grace for readers under way     -> their files are deleted, by the names in the record, never by a listing
-    files of a CLOSED log deleted   -> its record forgets them, and is deleted with the last of them
+    grace period for readers over   -> the files are deleted, by the names in the record, never by a listing
+    files of a CLOSED log deleted   -> its record drops them, and is deleted with the last of them
 
-Each step rests on commits before it, so a trimmer may be killed anywhere, and any number may run at once.
+Each step depends only on earlier commits, so a trimmer may be killed anywhere, and any number may run at once.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class TrimReport:
     """The result of a trimmer.
 
     Attributes:
-        deleted_files: Journal files deleted, each copy counted.
-        deleted_before: No file is left that only frames below need; the writer of an OPEN log may forget them
+        deleted_files: Number of journal files deleted, counting each copy.
+        deleted_before: The frame below which all files are deleted; the writer of an OPEN log may drop these frames
             (`Journal.forget_trimmed_frames`).
-        waiting_cursors: Subscriptions without a snapshot yet, which keeps journal files.
-        is_cleared: Whether the log is gone altogether.
+        waiting_cursors: Subscriptions without a snapshot yet, for which journal files are kept.
+        is_cleared: True if the log is removed completely.
     """
 
     deleted_files: int = 0
@@ -80,15 +80,15 @@ class TrimReport:
 
 
 class Trimmer:
-    """Trims one incarnation's log.
+    """Trimmer of one incarnation's log.
 
     Args:
-        root: the root.
-        incarnation: the log's incarnation.
-        cursors: what its sealer has seen of cursor records; frames that it has not seen are looked at here.
-        waiting_for: returns the cursor records without a durable snapshot at or past them; None to use the tables.
-        grace_s: how long files stay after their trim.
-        files: the operating system.
+        root: The root.
+        incarnation: The log's incarnation.
+        cursors: The cursor records that the log's sealer has read; the trimmer reads the frames that are missing here.
+        waiting_for: Returns the cursor records without a durable snapshot at or past them; None to use the tables.
+        grace_s: Seconds for which files are kept after their trim.
+        files: The operating system.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Trimmer:
         self._waiting: tuple[CursorKey, ...] = ()
 
     def trim(self) -> TrimReport:
-        """Do what can be done now.
+        """Take all steps that are possible now.
 
         Raises:
             JournalUndecidedError: frames whose cursor records are needed cannot be read.
@@ -126,14 +126,14 @@ class Trimmer:
         return self._trim(self._root.store.view(durable=True))
 
     def _trim(self, view: DurableView) -> TrimReport:
-        found = sealed_log(view, self._incarnation)
-        if found is None or found.record.state is LogState.IN_RECOVERY:
-            return TrimReport(is_cleared=found is None)
-        if found.is_sealed:
-            self._snapshot(found)
+        log_ = sealed_log(view, self._incarnation)
+        if log_ is None or log_.record.state is LogState.IN_RECOVERY:
+            return TrimReport(is_cleared=log_ is None)
+        if log_.is_sealed:
+            self._snapshot(log_)
         self._waiting = ()
-        before = trimmable_before(found, lambda begin, end: self._is_snapshotted(found, begin, end))
-        if before > found.seal.trimmed_before:
+        before = trimmable_before(log_, lambda begin, end: self._is_snapshotted(log_, begin, end))
+        if before > log_.seal.trimmed_before:
             now = datetime.now(UTC)
             self._root.store.commit(lambda view: decide_trim(view, self._incarnation, before, now))
         return self._delete(self._root.store.view(durable=True))
@@ -143,18 +143,18 @@ class Trimmer:
     def _is_snapshotted(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> bool:
         ranks = self._cursors.newest_within(begin, end)
         if ranks is None:
-            seen = CursorsInFrames(begin, begin)
+            cursors = CursorsInFrames(begin, begin)
             for frame in self._frames(found, begin, end):
-                _pass_given_up(seen, found)
-                seen.add_frames([frame])
-            _pass_given_up(seen, found)
-            ranks = seen.newest_within(begin, end)
+                _pass_given_up(cursors, found)
+                cursors.add_frames([frame])
+            _pass_given_up(cursors, found)
+            ranks = cursors.newest_within(begin, end)
             assert ranks is not None, "all frames were looked at"
         self._waiting = tuple(self._waiting_for(ranks))
         return not self._waiting
 
     def _snapshot(self, found: SealedLog) -> None:
-        """Settle the cursors, as the log has no owner that would."""
+        """Append the cursors' positions to the table, because the log has no owner that would do it."""
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
@@ -163,22 +163,22 @@ class Trimmer:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _delete(self, view: DurableView) -> TrimReport:
-        """Delete the files of trimmed frames, by a view that has their trim."""
-        found = sealed_log(view, self._incarnation)
-        trimmed_at = None if found is None else found.seal.trimmed_at
-        # A trim in the future was made before the clock was set back: its files do not stay until then.
-        if found is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
-            return TrimReport(waiting_cursors=self._waiting, is_cleared=found is None)
+        """Delete the files of the frames that are trimmed in this view."""
+        log_ = sealed_log(view, self._incarnation)
+        trimmed_at = None if log_ is None else log_.seal.trimmed_at
+        # A trim in the future was made before the clock was set back: its files need not be kept until then.
+        if log_ is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
+            return TrimReport(waiting_cursors=self._waiting, is_cleared=log_ is None)
         paths = self._root.storage_paths(view)
         lost = {PathId(path.path_id) for path in view.all(PathRecord) if path.state in ("lost", "retired")}
-        doomed = files_to_delete(found.record, found.seal.trimmed_before)
+        doomed = files_to_delete(log_.record, log_.seal.trimmed_before)
         count = 0
         for copy in doomed:
             if copy.path in lost:
                 self._deleted.add(copy)
             elif copy not in self._deleted and (path := paths.get(copy.path)) is not None:
                 count += self._delete_file(path, copy)
-        before = deleted_before(found.record, found.seal.trimmed_before, self._deleted)
+        before = deleted_before(log_.record, log_.seal.trimmed_before, self._deleted)
         self._cursors.forget_frames(before)
         self._committed(lambda view: decide_prune(view, self._incarnation, self._deleted))
         after = self._root.store.view(durable=True)
@@ -188,7 +188,7 @@ class Trimmer:
         return TrimReport(count, before, self._waiting, is_cleared)
 
     def _delete_file(self, path: StoragePath, copy: Copy) -> int:
-        """Delete a journal file; a path that is away keeps it, and its record, for a later trim."""
+        """Delete a journal file; if its path is away, the file and its record stay for a later trim."""
         directory = file_directory(path.directory, self._incarnation, JournalFileId(copy.file))
         count = 0
         try:
@@ -210,7 +210,7 @@ class Trimmer:
         return count
 
     def _committed(self, decide: Callable[[View], Change | None]) -> bool:
-        """Commit; whether there was something to commit."""
+        """Commit a decision; returns True if there was a change to commit."""
         done = False
 
         def noted(view: View) -> Change | None:
@@ -224,16 +224,16 @@ class Trimmer:
 
 
 def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
-    """Skip the frames that were given up: cursor records cannot be searched for in them."""
+    """Skip the frames that were given up, because their cursor records cannot be read."""
     for begin, end in found.given_up:
         if begin <= seen.end < end:
             seen.pass_over(seen.end, end)
 
 
 def clear_directories(root: RootHandle, view: DurableView) -> int:
-    """Delete the files of incarnations whose log was removed from the storage paths; return their number.
+    """Delete the files, on the storage paths, of incarnations whose log was removed; returns their number.
 
-    A listing nominates; the log's deleted record decides. What the metadata never knew stays.
+    A listing nominates; the log's deleted record decides. Directories that the metadata never knew are kept.
     """
     count = 0
     for path in root.storage_paths(view).values():

@@ -1,9 +1,9 @@
 """Stream offsets: a query's position in each topic.
 
-Spark stores an offset as JSON text, compares offsets by that text and hands them back after a restart. It logs only
-the *end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
-complete in itself: consumer, topic ids, and for each topic or slot *from* and *to*; a batch is planned from its end
-alone. Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
+Spark stores an offset as JSON text, compares offsets by that text and returns them after a restart. It logs only the
+*end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
+self-contained: consumer, topic ids, and for each topic or slot *from* and *to*; a batch is planned from its end alone.
+Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
 
 Version 2 names the subscription. An offset of version 1, which does not, is read, and never written.
 """
@@ -35,8 +35,8 @@ class SlotRange:
 
     Attributes:
         slots: The slot numbers, ascending, or `ALL`.
-        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, and where a new query
-            starts a subscription that does not exist yet.
+        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, and if a new query starts a
+            subscription that does not exist yet.
         start: The first entry of the batch.
         end: The next entry to read after the batch.
         holes: (epoch, n) of the cursor row whose individually acknowledged messages the batch leaves out.
@@ -58,7 +58,7 @@ class SlotRange:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The slot numbers; none where the topic is not divided."""
+        """The slot numbers; empty if the topic is not divided into slots."""
         return () if self.slots == ALL else self.slots
 
     def _rest(self) -> tuple[int, Position, Position, tuple[int, int]]:
@@ -69,7 +69,7 @@ class SlotRange:
 class TopicOffset:
     """The part of a batch that reads one topic; no ranges means that the consumer holds no slot of it.
 
-    Ranges are normalised: slots that share everything else are one range, listed by their lowest slot.
+    Ranges are normalised: slots that are equal in all other fields are one range; ranges are sorted by lowest slot.
     """
 
     topic_id: TopicId
@@ -79,7 +79,7 @@ class TopicOffset:
         object.__setattr__(self, "ranges", _grouped(self.ranges))
 
     def at(self, slot: int) -> SlotRange | None:
-        """The range that holds the slot, if any."""
+        """Return the range with the slot; None if there is none."""
         return next((range_ for range_ in self.ranges if range_.slots == ALL or slot in range_.numbers), None)
 
 
@@ -99,12 +99,12 @@ class TopicChanges:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The offset of a streaming query: its consumer, and what its last batch read of each topic by full name.
+    """The offset of a streaming query: its consumer, and the ranges that its last batch read.
 
     Attributes:
         consumer: The query's consumer.
-        topics: The topics read, by full name.
-        subscription: The subscription that it was read under; None without one, and in version 1.
+        topics: The ranges read from each topic, by full name.
+        subscription: The subscription of the query; None without one, and in version 1.
     """
 
     consumer: str
@@ -113,13 +113,13 @@ class StreamOffset:
 
     @property
     def is_subscribed(self) -> bool:
-        """True if it was read under a subscription, named or (in version 1) not."""
+        """True if the query reads under a subscription, which version 1 does not name."""
         ranges = [range_ for topic in self.topics.values() for range_ in topic.ranges]
         standing_by = any(not topic.ranges for topic in self.topics.values())
         return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
 
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
-        """The offset with these topics, or this very one if they hold nothing to read: each new text is a batch."""
+        """Return the offset with these topics; this offset if there is nothing to read, as each new text is a batch."""
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
 
@@ -132,30 +132,31 @@ class StreamOffset:
         return replace(self, topics=topics)
 
     def reconcile_topics(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
-        """The offset for the topics that exist now, by full name: new ones start at earliest, others are dropped.
+        """Return the offset for the topics that exist now (ids by full name), and the changes.
 
-        If there is nothing to read then, return Spark's own start, not this offset: its text may be new.
+        New topics start at the earliest message, deleted ones are dropped. If there is nothing to read, the caller must
+        return Spark's own start instead, because the text of this offset may be new.
         """
-        kept = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
-        appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in kept}
-        changes = TopicChanges(tuple(sorted(appeared)), tuple(sorted(self.topics.keys() - kept.keys())))
+        existing = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
+        appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in existing}
+        changes = TopicChanges(tuple(sorted(appeared)), tuple(sorted(self.topics.keys() - existing.keys())))
         if not (changes.appeared or changes.vanished):
             return self, changes
-        return replace(self, topics=kept | appeared), changes
+        return replace(self, topics=existing | appeared), changes
 
     def to_json(self) -> dict[str, object]:
-        """The JSON object for Spark; its keys are in order, so that equal offsets have equal text."""
+        """Return the JSON object for Spark; its keys are in a fixed order, so that equal offsets have equal text."""
         topics = {name: _topic_to_json(self.topics[name]) for name in sorted(self.topics)}
         named = {"consumer": self.consumer, "subscription": self.subscription}
         return {**named, "topics": topics, "v": FORMAT_VERSION}
 
     def text(self) -> str:
-        """The canonical JSON text."""
+        """Return the canonical JSON text."""
         return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """Read what `to_json` gave.
+        """Parse the result of `to_json`.
 
         Raises:
             FormatVersionError: a newer version of this project wrote the checkpoint.
@@ -249,7 +250,7 @@ def _range_from_json(where: str, fields: Mapping[str, object], slotted: bool) ->
 
 
 def slots_text(slots: Iterable[int]) -> str:
-    """Ascending slot numbers as runs: `0-31,40`."""
+    """Return ascending slot numbers as text with runs: `0-31,40`."""
     runs: list[list[int]] = []
     for slot in slots:
         if runs and slot == runs[-1][1] + 1:
@@ -260,10 +261,10 @@ def slots_text(slots: Iterable[int]) -> str:
 
 
 def slots_from_text(text: object) -> tuple[int, ...]:
-    """Read what `slots_text` gave, and only that form of it.
+    """Parse the result of `slots_text`.
 
     Raises:
-        InvalidArgumentError: it is anything else.
+        InvalidArgumentError: the text is not exactly in that form.
     """
     if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?)*", text):
         _malformed(f"slots are {text!r}, not numbers and runs such as '0-31,40'")

@@ -1,6 +1,6 @@
-"""Ownership of a subscription's slots on one topic, and where each owner reads: the rules, without any IO.
+"""Ownership of a subscription's slots on one topic, and each owner's position: the rules, without any IO.
 
-A stream reader drives them once in each `latestOffset`, when the batch that ends at its start is committed:
+A stream reader applies them once in each `latestOffset`, when the batch that ends at its start is committed:
 
     read record, cursor rows and leases -> decide -> apply -> compare-and-set the record -> held_after
                                                                                            └─ a conflict: read and
@@ -11,16 +11,16 @@ The rules, for each slot:
 
     owner in the record                        a reader that should have the slot           that should not
     -----------------------------------------  -------------------------------------------  ---------------
-    me, under the epoch that I took            Keep                                         Release
-    me, this process has not taken it          Take at once (a restart)                     Release
-    me, under another epoch than I took        Fenced: another process of this consumer     Fenced
+    this consumer, epoch of this process       Keep                                         Release
+    this consumer, not taken by this process   Take at once (a restart)                     Release
+    this consumer, under another epoch         Fenced: another process of this consumer     Fenced
     another, its lease has run out; or none    Take                                         -
     another, live or not yet known             wait (Exclusive, known to be live: Refuse)   -
 
-Every change of owner has a new epoch, under which the record holds the position at which it begins. So owner, epoch and
+Every change of owner has a new epoch, and the record has the position at which that epoch begins. So owner, epoch and
 position change in one commit, and rows that a former owner still writes under its old epoch do not count. Nor do rows
-that it wrote after the new owner had read the cursor: those messages are delivered again, and none is skipped.
-Safety rests on this alone; leases only decide how soon someone takes over.
+that it wrote after the new owner had read the cursor: those messages are delivered again, and none is skipped. Safety
+depends on this alone; leases only decide how soon a takeover happens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The knowledge of a reader that decides; record and cursor are read after the leases.
+    """The facts for a reader's decision; record and cursor are read after the leases.
 
     Attributes:
         consumer: This reader's consumer id.
@@ -51,14 +51,15 @@ class Situation:
         topic: The topic's full name, for error messages.
         record: The current record of the subscription.
         cursor: `current_positions`.
-        others: Lease states of the consumers that read this topic under the subscription (this one's does not matter);
-            one that is absent has no lease file, hence is gone.
-        held: Slot -> epoch that this process took (`held_after` the last decision that was committed).
-        committed: What the query's last committed batch read of this topic (Spark's start); None for a new query.
-        stopping: The query ends: give everything back.
-        holder: The lease state of the broker that has the subscription, if one has.
-        finishing: An AvailableNow query has read its own slots: it takes those that no live consumer has, even if they
-            are meant for one, and gives none back before it ends.
+        others: Lease states of the consumers that read this topic under the subscription (this one's is ignored); an
+            absent consumer has no lease file, so its lease has run out.
+        held: The epoch of each slot that this process took (`held_after` the last decision that was committed).
+        committed: The ranges that the query's last committed batch read of this topic (Spark's start); None for a new
+            query.
+        stopping: True if the query ends: it must release all slots.
+        holder: The lease state of the broker that owns the subscription, if one does.
+        finishing: True if an AvailableNow query has read its own slots: it takes all slots that no live consumer owns,
+            even those intended for another consumer, and releases none before it ends.
     """
 
     consumer: str
@@ -76,7 +77,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Continue to read these slots, from these positions, under their present epoch."""
+    """Continue to read these slots, from these positions, under their present epochs."""
 
     epoch: int
     positions: Mapping[int, Position]
@@ -101,23 +102,23 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Others took these slots: stop reading them. What they are read from again may have been delivered before."""
+    """Stop reading these slots, which other consumers took; these may deliver messages again that were read before."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """No slot is this reader's now: return the start verbatim and look again later.
+    """Wait, because this reader owns no slot now: return the start verbatim and decide again later.
 
-    While it is not known whether the slots' owners are alive, which takes one lease period at most, an AvailableNow
-    query waits rather than end with nothing.
+    While it is not known if the slots' owners are alive, which takes one lease period at most, an AvailableNow query
+    waits instead of ending without messages.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Another has the subscription: the query fails with `error()`."""
+    """Stop this query, because another consumer owns the subscription: it fails with `error()`."""
 
     text: str
 
@@ -128,7 +129,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Stop this query: it fails with `error()`."""
+    """Stop this query, because another process took over or the cursor was reset: it fails with `error()`."""
 
     text: str
 
@@ -141,11 +142,11 @@ Action = Keep | Take | Release | Lost | Standby | Refuse | Fenced
 
 
 def decide(situation: Situation) -> tuple[Action, ...]:
-    """Decide the next action. `Refuse` and `Fenced` come alone.
+    """Decide the next actions. `Refuse` and `Fenced` come alone.
 
-    Before the replay of a batch that Spark logged but did not commit, obey `Refuse` and `Fenced` (under Exclusive also
-    wait while `Standby`) and ignore the rest: such a batch is planned from its own offset, and until it is committed
-    nothing may be taken or released at a position beyond it.
+    Before the replay of a batch that Spark logged but did not commit, the caller must obey `Refuse` and `Fenced` (under
+    Exclusive also wait while `Standby`) and ignore other actions: such a batch is planned from its own offset, and
+    until it is committed no slot may be taken or released at a position beyond it.
     """
     stop = _reset(situation) or _busy(situation) or _fenced(situation)
     if stop is not None:
@@ -184,15 +185,16 @@ def decide(situation: Situation) -> tuple[Action, ...]:
 
 
 def held_after(actions: Iterable[Action]) -> dict[int, int]:
-    """Slot -> epoch that this process holds once `apply` of these actions is committed, or needed no commit."""
+    """Return the epoch of each slot that this process owns once `apply` of these actions is committed, if needed."""
     return {slot: action.epoch for action in actions if isinstance(action, Keep | Take) for slot in action.positions}
 
 
 def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> SubscriptionRecord:
-    """The record that these actions make, to be committed against the record that they were decided on.
+    """Apply actions to the record on which they were decided; the caller commits the result against that record.
 
     Returns:
-        The same record if nothing is to be committed. Slots of one owner, epoch and position are one range.
+        The new record, or the same one if there is nothing to commit. Slots of one owner, epoch and position are one
+        range.
 
     Raises:
         ValueError: the actions were decided on another record: decide again.
@@ -239,12 +241,12 @@ def next_epoch(record: SubscriptionRecord) -> int:
 
 
 def holes_since(record: SubscriptionRecord) -> int:
-    """Return the oldest epoch whose rows' ack holes count: a reset forgets them, a change of type does not."""
+    """Return the oldest epoch whose rows' ack holes count: a reset drops earlier holes, a change of type does not."""
     return record.start_epoch if record.holes_since_epoch is None else record.holes_since_epoch
 
 
 def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position, epoch: int) -> SubscriptionRecord:
-    """Give a subscription another type and no owner, from a position on: queries of the old type must stop."""
+    """Return a subscription with another type and no owner, at a position: queries of the old type must stop."""
     return record.model_copy(
         update={
             "type": type_,
@@ -258,28 +260,31 @@ def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position
 
 
 def _reset(situation: Situation) -> Fenced | None:
-    """A cursor that was moved under the query: reading on would undo the reset (epoch 0: read without subscription)."""
+    """Return Fenced if the cursor was reset under the query, because further reading would undo the reset.
+
+    Epoch 0 does not count: its messages were read without a subscription.
+    """
     record, committed = situation.record, situation.committed
     epochs = [*situation.held.values(), *(range_.epoch for range_ in (committed.ranges if committed else ()))]
     if not any(0 < epoch < record.start_epoch for epoch in epochs):
         return None
     return Fenced(
         f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} under this query. "
-        "Start it with a new checkpointLocation to go on from there."
+        "Start it with a new checkpointLocation to continue from there."
     )
 
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
     record = situation.record
     if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
-        return Standby()  # it is taken from a broker that is dead as soon as that is known
+        return Standby()  # the subscription is acquired as soon as the broker is known to be dead
     if record.face == "broker":
         return Refuse(f"{_name(situation)} is held by Pulsar clients: stop them, or use another subscription.")
     if record.type != situation.type:
         owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
         states = {situation.others.get(owner or "", LeaseState.EXPIRED) for owner in owners}
         if LeaseState.UNKNOWN in states and LeaseState.ALIVE not in states and not situation.held:
-            return Standby()  # its consumers may be gone: then the type may be changed
+            return Standby()  # its consumers may be gone, and then the type may be changed
         return Refuse(
             f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
             f"set subscriptionType to {record.type}, or use another subscription."
@@ -313,7 +318,7 @@ def _fenced(situation: Situation) -> Fenced | None:
 
 
 def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[int]:
-    """The slots that this consumer should have."""
+    """Return the slots that this consumer should own."""
     live = {name for name, state in situation.others.items() if state is not LeaseState.EXPIRED}
     live.add(situation.consumer)
     held_by_live = {slot: owner.consumer for slot, owner in owners.items() if owner.consumer in live}
@@ -339,10 +344,10 @@ def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, LeaseState]) -
 
 
 def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:
-    """Return where to continue: the checkpoint if no consumer took the slot since, else the later of it and the cursor.
+    """Return the position to continue from: the checkpoint's if no other owner took the slot, else the later of both.
 
-    The checkpoint alone may be behind the cursor after a power cut (Spark does not sync its commit log): then the
-    batches that it forgot are read again. Committed batches need no second reading in any case.
+    Both are the checkpoint's position and the cursor's. The checkpoint may be behind the cursor after a power cut,
+    because Spark does not sync its commit log: then the batches that it lost are read again.
     """
     cursor = situation.cursor[slot]
     done = situation.committed.at(slot) if situation.committed is not None else None

@@ -1,4 +1,4 @@
-"""Positions of a subscription's slots: the one that counts, from its record and its cursor rows. Pure."""
+"""The valid position of each slot of a subscription, from its record and its cursor rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 
 def owners_by_slot(record: SubscriptionRecord) -> dict[int, SlotOwner]:
-    """The owner entry of each slot that was ever taken."""
+    """Return the owner entry of each slot that was ever taken."""
     return {slot: owner for owner in record.owners for slot in owner.slots}
 
 
 def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> dict[int, Position]:
-    """The next entry to read in each slot: all before it is acknowledged.
+    """Return the next entry to read in each slot; all entries before it are acknowledged.
 
     Args:
         record: The subscription, read before the rows.
@@ -35,10 +35,10 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
 
 def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: Iterable[CursorRow]) -> Position:
-    """The next entry to read in one slot, from its owner in the record and its rows.
+    """Return the next entry to read in one slot, from its owner in the record and its rows.
 
-    The row with the largest (epoch, n) counts, if it is not older than the epoch that the slot has in the record; else
-    the position at which that epoch began, or the subscription's start.
+    The row with the largest (epoch, n) counts, unless its epoch is older than the slot's epoch in the record; then the
+    position at which that epoch began counts, or the subscription's start.
     """
     if owner is None or owner.epoch < record.start_epoch:
         since, start = record.start_epoch, _position(record.start_ledger, record.start_entry)
@@ -49,7 +49,7 @@ def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: 
 
 
 def mark_delete(record: SubscriptionRecord, rows: Sequence[CursorRow]) -> Position:
-    """The position before which every slot is acknowledged; nothing from it on may be trimmed."""
+    """Return the position before which every slot is acknowledged; no entry from it on may be trimmed."""
     return min(current_positions(record, rows).values())
 
 
@@ -60,16 +60,16 @@ def cursor_moves(
     committed: TopicOffset,
     n: int,
 ) -> tuple[CursorRow, ...]:
-    """The cursor rows to append now that Spark has committed a batch; none where nothing moves.
+    """Return the cursor rows to append after Spark has committed a batch; none for slots that do not move.
 
-    Only slots whose batch was read under the epoch that this process owns move, and only forward.
+    A slot moves only forward, and only if its batch was read under the epoch under which this process owns it.
 
     Args:
         record: The subscription.
         cursor: `current_positions`, or the last position that this process wrote.
-        held: Slot -> epoch that this process holds.
-        committed: What the committed batch read of the topic.
-        n: This process's counter, larger at each call: of rows of one epoch the largest n counts.
+        held: The epoch of each slot that this process owns.
+        committed: The ranges that the committed batch read of the topic.
+        n: This process's counter, which must grow at each call: among rows of one epoch the largest n counts.
     """
     rows = []
     for slot, epoch in sorted(held.items()):

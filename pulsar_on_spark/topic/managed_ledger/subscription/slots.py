@@ -1,7 +1,8 @@
 """The target owner of each slot of a Shared or Key_Shared subscription.
 
 Every consumer computes the same targets from the same subscription record and the same live consumers. Consumers that
-see different ones for a while only wait for each other: a slot changes its owner by compare-and-set (`ownership.py`).
+see different live consumers for a while only wait for each other: a slot changes its owner by compare-and-set
+(`ownership.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ UNDIVIDED: Sequence[int] = range(1)
 
 
 def slots_of(subscription_type: str) -> Sequence[int]:
-    """The slots that a subscription of this type has."""
+    """Return the slots that a subscription of this type has."""
     return SLOTTED if subscription_type in ("Shared", "Key_Shared") else UNDIVIDED
 
 
 def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
-    """Spread the slots evenly over the live consumers, moving as few as possible.
+    """Assign the slots evenly to the live consumers, moving as few as possible.
 
     Shares differ by at most one. The consumers with the most slots keep the larger shares (on a tie the first names),
-    every consumer keeps its lowest slots up to its share, and the rest, free slots and those of dead consumers are
-    dealt in name order.
+    and every consumer keeps its lowest slots up to its share. All other slots, which are surplus, free or owned by dead
+    consumers, are assigned in the order of names.
 
     Args:
         consumers: The live consumers.
@@ -38,9 +39,9 @@ def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, st
     names = sorted(set(consumers))
     if not names:
         return {}
-    held = Counter(owners.get(slot) for slot in SLOTTED)
+    counts = Counter(owners.get(slot) for slot in SLOTTED)
     share, larger = divmod(len(SLOTTED), len(names))
-    by_need = sorted(names, key=lambda name: -held[name])
+    by_need = sorted(names, key=lambda name: -counts[name])
     room = {name: share + (rank < larger) for rank, name in enumerate(by_need)}
 
     target: dict[int, str] = {}

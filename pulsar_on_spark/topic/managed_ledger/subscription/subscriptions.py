@@ -35,8 +35,8 @@ class SubscriptionStatus:
     """A subscription on one topic: its cursor and its backlog.
 
     `consumers` are Spark's, or the owning broker's incarnation as `broker <id>`. `mark_delete` is the next entry of the
-    slot that is furthest behind. A broker's cursor is that of its last row. The backlog counts unacknowledged messages;
-    for Key_Shared a slot's share of a range is taken as one 64th.
+    slowest slot. A broker's cursor is that of its last row. The backlog counts unacknowledged messages; for Key_Shared,
+    each slot is estimated as one 64th of a range.
     """
 
     topic: str
@@ -58,7 +58,7 @@ def create_subscriptions(
     """Create a subscription on the topics that lack it, each with its own start.
 
     Raises:
-        InvalidArgumentError: it does not exist yet, and its name is too long.
+        InvalidArgumentError: the subscription does not exist yet, and its name is too long.
     """
 
     def decide(view: View) -> Change | None:
@@ -77,7 +77,7 @@ def create_subscriptions(
                     type=type_,
                     start_ledger=starts[part].ledger,
                     start_entry=starts[part].entry,
-                    # Above every epoch of a deleted subscription with this name, whose cursor rows must not count.
+                    # The epoch is above those of a deleted subscription of this name, whose cursor rows must not count.
                     start_epoch=1 if before is None else next_epoch(before),
                     expires_after_s=expires_after_s,
                     created_at=datetime.now(UTC),
@@ -90,16 +90,16 @@ def create_subscriptions(
 
 
 def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
-    """Restore an expired subscription where it is missing: without owner, each slot at its query's position.
+    """Restore an expired subscription on the topics that lack it: without owner, each slot at its query's position.
 
-    It is the former record with a further change of hands: cursor rows of former epochs do not count, and a query that
-    read under one of them may resume, unless the cursor was reset since. A subscription that does not expire, or that
-    a broker had, is not brought back: it was deleted on purpose.
+    The former record gets one more change of owner: cursor rows of former epochs do not count, and a query that read
+    under one of these epochs may resume, unless the cursor was reset since. A subscription that does not expire, or
+    that a broker owned, is not restored, because it was deleted on purpose.
 
     Args:
         store: The root's metadata.
         name: The subscription.
-        read: What the query's checkpoint has read of each topic. A cursor that is further counts instead.
+        read: The ranges that the query's checkpoint has read of each topic. A later cursor counts instead.
     """
 
     def decide(view: View) -> Change | None:
@@ -136,25 +136,24 @@ def delete_subscription(
 ) -> None:
     """Delete a subscription on topics.
 
-    Without `force`, the lease of a consumer or broker that may be live is watched for as long as it lasts (at most 30
-    s).
+    Without `force`, the lease of a consumer or broker that may be live is watched for its duration (at most 30 s).
 
     Args:
         store: The root's metadata.
         name: The subscription.
         parts: The topics.
-        watcher: Of the subscription's leases.
-        brokers: Of the brokers' leases.
-        force: Delete it although it has consumers, which then fail.
+        watcher: A watcher of the subscription's leases.
+        brokers: A watcher of the brokers' leases.
+        force: True to delete the subscription even if it has consumers, which then fail.
 
     Raises:
-        SubscriptionNotFoundError: none of the topics has it.
-        ConsumerBusyError: a consumer is reading it, and `force` is not given.
+        SubscriptionNotFoundError: none of the topics has the subscription.
+        ConsumerBusyError: a consumer is reading the subscription, and `force` is False.
     """
 
     def decide(view: View) -> Change:
-        found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
-        records = {part: record for part, record in found if record is not None}
+        records_of_parts = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+        records = {part: record for part, record in records_of_parts if record is not None}
         if not records:
             raise SubscriptionNotFoundError(
                 f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
@@ -184,22 +183,26 @@ def delete_subscription(
 def set_subscription_properties(
     store: MetadataStore, name: str, parts: Sequence[TopicRecord], properties: Mapping[str, str]
 ) -> None:
-    """Give a subscription other properties, on the topics that have it.
+    """Replace the properties of a subscription, on the topics that have it.
 
     Raises:
-        SubscriptionNotFoundError: none of the topics has it.
-        InvalidArgumentError: they are too many, or too long.
+        SubscriptionNotFoundError: none of the topics has the subscription.
+        InvalidArgumentError: the properties are too many, or too long.
     """
     check_new_properties(f"Subscription {name!r}", properties)
 
     def decide(view: View) -> Change:
-        found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
-        puts = [each.model_copy(update={"properties": dict(properties)}) for _, each in found if each is not None]
+        records_of_parts = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+        puts = [
+            record.model_copy(update={"properties": dict(properties)})
+            for _, record in records_of_parts
+            if record is not None
+        ]
         if not puts:
             raise SubscriptionNotFoundError(
                 f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
             )
-        return Change(puts=puts, keys={keys.subscription(each.topic_id, name): None for each in puts})
+        return Change(puts=puts, keys={keys.subscription(record.topic_id, name): None for record in puts})
 
     store.commit(decide)
 
@@ -207,11 +210,11 @@ def set_subscription_properties(
 def _is_uncertain(
     view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> bool:
-    """Return True if an owner has a lease that was not watched long enough to know whether it is live."""
-    found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+    """Return True if an owner's lease was not watched long enough to know if the owner is alive."""
+    records_of_parts = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
         LeaseState.UNKNOWN in _owner_states(part, record, watcher, brokers).values()
-        for part, record in found
+        for part, record in records_of_parts
         if record is not None
     )
 
@@ -219,7 +222,7 @@ def _is_uncertain(
 def _owner_states(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> dict[str, LeaseState]:
-    """Describe the state of the subscription's owners in words; an owner without a lease is gone."""
+    """Return the lease state of each owner of the subscription, by its name in words; EXPIRED without a lease."""
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
         return {f"clients of broker {owner}": brokers.lease_state(owner) for owner in owners}
@@ -228,26 +231,26 @@ def _owner_states(
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:
-    """The subscription with another type, from where every slot is acknowledged: for when no consumer is left.
+    """Return the subscription, which has no consumers, with another type, at the position of its slowest slot.
 
-    What single slots had acknowledged beyond is delivered again.
+    Messages that other slots had acknowledged beyond that position are delivered again.
     """
     start = mark_delete(record, cursors.of(record.topic_id, record.name))
     return ownership.retyped(record, type_, start, next_epoch(record))
 
 
 def status(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> SubscriptionStatus:
-    """Cursor and backlog of one subscription on one topic."""
+    """Return the cursor and backlog of one subscription on one topic."""
     rows = cursors.of(record.topic_id, record.name)
     end = chain.read_limit(view, part.topic_id)
     slots = slots_of(record.type)
     positions = list(current_positions(record, rows).values())
-    known = left_out(record, rows)
+    skipped = left_out(record, rows)
     face = "broker " if record.face == "broker" else ""
     messages = size = 0
     for position in sorted(set(positions)):
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, position, end)
-        acked_rows, acked_bytes = (0, 0) if known is None else acknowledged_rows(plan.slices, known.holes)
+        acked_rows, acked_bytes = (0, 0) if skipped is None else acknowledged_rows(plan.slices, skipped.holes)
         share = positions.count(position) / len(slots)
         messages += round((plan.rows - acked_rows) * share)
         size += round((plan.bytes - acked_bytes) * share)
