@@ -62,7 +62,7 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     app.add_middleware(_LimitedBody)
     if services.settings.authorization_enabled:
         routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
-        app.add_middleware(Authorized, routes=routes, access=services.access)
+        app.add_middleware(Authorized, routes=routes, access=services.access, views=services.views)
     app.add_middleware(_HeadAsGet)
     app.add_middleware(Audited, audit=services.audit)
     app.add_middleware(Authenticated, services=services)

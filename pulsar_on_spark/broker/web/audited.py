@@ -23,10 +23,12 @@ class Outcome:
     Attributes:
         status: The status; 500 until it is answered.
         reason: The reason of a refusal.
+        is_refused: True if the rules of authorization refused it, whatever the status.
     """
 
     status: int = 500
     reason: str = ""
+    is_refused: bool = False
 
 
 def client_of(scope: Scope) -> str:
@@ -63,7 +65,7 @@ class Audited:
 
     def _note(self, scope: Scope, outcome: Outcome) -> None:
         address, client, operation, path = client_of(scope), scope[PRINCIPAL], scope["method"], scope["path"]
-        if outcome.status in _REFUSED:
+        if outcome.is_refused or outcome.status in _REFUSED:
             self._audit.note_refusal(
                 address, client, operation, path, reason=outcome.reason or "refused", status=outcome.status
             )

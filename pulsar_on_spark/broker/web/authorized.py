@@ -9,12 +9,14 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_on_spark.broker.runtime.access import Access, authorize
+from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.web.audited import OUTCOME
 from pulsar_on_spark.broker.web.error_responses import refusal
 from pulsar_on_spark.broker.web.requests import PRINCIPAL
-from pulsar_on_spark.broker.web.route_rules import GUARDS, Rule, super_user
+from pulsar_on_spark.broker.web.route_rules import GUARDS, Rule, shows_missing_tenant, super_user
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.security.rules import NotAuthorizedError
+from pulsar_on_spark.topic.catalog.tenants import require_tenant
 
 _NO_RULE: Final = "This broker has no rule of authorization for the path, so it is refused: report that as a bug."
 
@@ -22,18 +24,21 @@ _NO_RULE: Final = "This broker has no rule of authorization for the path, so it 
 class Authorized:
     """Middleware that passes on only the requests that the client may send.
 
-    A refused client gets the same answer whether the object exists or not, and whatever the body.
+    A refused client gets the same answer whether the object exists or not, and whatever the body; only a missing tenant
+    is reported to every client (`shows_missing_tenant`).
 
     Args:
         app: The application.
         routes: Its routes, in matching order.
         access: The rules.
+        views: The root's metadata.
     """
 
-    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], access: Access) -> None:
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], access: Access, views: Views) -> None:
         self._app = app
         self._routes = [route for route in routes if isinstance(route, Route)]
         self._access = access
+        self._views = views
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or refuse it."""
@@ -48,8 +53,16 @@ class Authorized:
     def _authorize(self, scope: Scope) -> None:
         rule, path = self._rule(scope)
         asked = rule(path)
-        if asked is not None:
-            authorize(self._access, scope[PRINCIPAL], *asked)
+        if asked is None:
+            return
+        operation, resource = asked
+        try:
+            authorize(self._access, scope[PRINCIPAL], operation, resource)
+        except NotAuthorizedError:
+            scope[OUTCOME].is_refused = True
+            if shows_missing_tenant(operation, resource):
+                require_tenant(self._views.recent, resource.tenant)
+            raise
 
     def _rule(self, scope: Scope) -> tuple[Rule, Mapping[str, str]]:
         """Return the rule of a request's route, and the variables of its path; without a route, super users see why."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.web.health import PROBES
 from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
-from pulsar_on_spark.model.names import TopicName, check_namespace
+from pulsar_on_spark.model.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pulsar_on_spark.security.operations import (
     CLUSTER,
     NamespaceOperation,
@@ -30,6 +30,17 @@ for an invalid name."""
 
 _OF_SUPER_USERS: Final = ("publishRate", "delayedDelivery")
 """Policies of namespaces that concern the broker's other tenants, too."""
+_ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT)
+"""Operations on a tenant, and not on what is in it."""
+
+
+def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
+    """True if a refused client is told that the tenant does not exist, as Pulsar tells every authenticated client.
+
+    It is so for what is in a tenant, but not for the tenant itself nor where only super users may. The tenant of the
+    system namespace always exists in Pulsar.
+    """
+    return bool(resource.tenant) and operation not in _ON_TENANT_ITSELF and resource.namespace != SYSTEM_NAMESPACE
 
 
 def anyone(_: Mapping[str, str]) -> None:

@@ -56,6 +56,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedBroker]
         "authentication_enabled": "true",
         "authentication_providers": "token",
         "token_secret_key": secret,
+        "authorization_enabled": "true",
+        "super_user_roles": "alice,bob,carol",
         "audit_log_file": file,
     }
     with RunningBroker(folder / "root", settings) as running:
@@ -100,6 +102,13 @@ def test_refusals_are_noted_with_their_reason(audited: AuditedBroker) -> None:
     )
     assert foreign.status_code == 403
     assert "evil.example.com" in audited.lines("POST")[1]["reason"]
+
+
+def test_a_refusal_for_an_unknown_tenant_is_a_refusal(audited: AuditedBroker) -> None:
+    assert audited.request("GET", "/admin/v2/namespaces/absent", token("mallory")).status_code == 404
+    wait_until(lambda: bool(audited.lines("GET")))
+    (refused,) = audited.lines("GET")
+    assert (refused["decision"], refused["role"], refused["status"]) == ("refused", "mallory", 404)
 
 
 def test_a_rotated_file_is_opened_again_on_sighup(audited: AuditedBroker) -> None:

@@ -214,6 +214,20 @@ def test_a_refused_request_is_not_read(broker: RunningBroker, namespace: str) ->
     assert httpx.put(f"{broker.web_url}/admin/v2/namespaces/{namespace}/x", timeout=LIMIT_S).status_code == 401
 
 
+def test_a_missing_tenant_is_reported_to_every_role_and_to_no_other_client(broker: RunningBroker) -> None:
+    path = "/namespaces/absent/n/autoTopicCreation"
+    for role in ("root", "stranger"):
+        missing = Admin(broker, role).ask("POST", path, {"allowAutoTopicCreation": True})
+        assert (missing.status_code, missing.json()) == (404, {"reason": "Tenant does not exist"})
+    assert Admin(broker, "stranger").ask("GET", "/tenants/absent").status_code == 401
+    answers = [
+        httpx.get(f"{broker.web_url}/admin/v2/namespaces/{tenant}", headers=headers, timeout=LIMIT_S)
+        for headers in ({}, {"Authorization": "Bearer no.valid.token"})
+        for tenant in ("public", "absent")
+    ]
+    assert {(each.status_code, each.text) for each in answers} == {(401, '{"reason":"Authentication required"}')}
+
+
 def test_a_proxy_and_its_client_must_both_be_allowed(broker: RunningBroker) -> None:
     """Only a proxy speaks for others (CVE-2023-30428)."""
     proxy, stranger = Admin(broker, "proxy"), Admin(broker, "stranger")

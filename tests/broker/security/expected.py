@@ -35,6 +35,7 @@ MAY: Final = {
     "known": (set(ROLES) - {"unauthenticated"}, 401),
     "super user": (_SUPER, 401),
     "tenant": (_ADMIN, 401),
+    "namespaces of a tenant": (_ADMIN, 401),
     "namespace or policy": (_ADMIN, 403),
     "namespace, produce or consume": ({*_ADMIN, "producer", "consumer"}, 403),
     "namespace, consume": ({*_ADMIN, "consumer"}, 403),
@@ -46,6 +47,8 @@ MAY: Final = {
     "subscription free": ({*_ADMIN, "consumer", "topic-consumer"}, 401),
 }
 """The roles that may, and the HTTP status of those that may not."""
+UNKNOWN_TENANT: Final = {rule: 401 if rule in ("super user", "tenant") else 404 for rule in MAY}
+"""The HTTP status of those that may not if the tenant does not exist: as a Pulsar 4.2.4 answers every role."""
 
 _TOPIC: Final = "/admin/v2/persistent/public/default/TOPIC"
 _NAMESPACE: Final = "/admin/v2/namespaces/public/default"
@@ -126,8 +129,10 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} /admin/v3/transactions
         {_ALL} /admin/v3/transactions/x
     """,
-    "tenant": f"""
+    "tenant": """
         GET POST DELETE /admin/v2/tenants/public
+    """,
+    "namespaces of a tenant": f"""
         GET /admin/v2/namespaces/public
         PUT DELETE {_NAMESPACE}
     """,

@@ -41,7 +41,7 @@ from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.catalog import permissions, tenants
 
-from .expected import COMMANDS, MAY, ROLES, ROUTES
+from .expected import COMMANDS, MAY, ROLES, ROUTES, UNKNOWN_TENANT
 
 SECRET = b"s" * 32
 TOPICS = ("partitioned", "partitioned-partition-0", "single", "missing")
@@ -164,6 +164,21 @@ def test_each_role_may_do_what_the_table_says(guarded: Guarded, rule: str) -> No
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("rule", ROUTES)
+def test_each_role_learns_what_the_table_says_about_an_unknown_tenant(guarded: Guarded, rule: str) -> None:
+    async def scene() -> None:
+        for method, path in requests(rule):
+            if "public" not in path:
+                continue
+            place = path.replace("public", "absent").replace("TOPIC", "t")
+            for role in ROLES:
+                refused = 401 if role == "unauthenticated" else UNKNOWN_TENANT[rule]
+                wanted = PASSED if role in ("root", "proxy for root") else refused
+                assert await guarded.status(method, place, role) == wanted, f"{method} {place} as {role}"
+
+    asyncio.run(scene())
+
+
 def test_no_route_was_forgotten() -> None:
     """By the application's own routes: each has a rule, and the table of this test asks for it."""
     asked = {
@@ -206,8 +221,9 @@ def test_head_counts_as_get(guarded: Guarded, rule: str) -> None:
     [
         ("GET", "/nothing/here"),
         ("PATCH", "/admin/v2/tenants"),
-        ("GET", "/admin/v2/persistent/absent/absent/t/stats"),
-        ("GET", "/admin/v2/namespaces/absent"),
+        ("GET", "/admin/v2/persistent/public/absent/t/stats"),
+        ("GET", "/admin/v2/tenants/absent"),
+        ("GET", "/admin/v2/tenants/public"),
         ("GET", "/admin/v2/persistent/other/n/t/stats"),
         ("GET", "/admin/v2/persistent/public/default/foreign/lastMessageId"),
         ("POST", "/admin/v2/persistent/public/default/__change_events/terminate"),
