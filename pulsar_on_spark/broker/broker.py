@@ -41,6 +41,7 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.root_lock import RootLock
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.runtime.tls import BrokerTls, server_tls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
@@ -49,7 +50,12 @@ from pulsar_on_spark.broker.services.settings_changes import follow_log_level, r
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
-from pulsar_on_spark.broker.topics.topic_policies import default_policies, dispatch_limits, roll_over
+from pulsar_on_spark.broker.topics.topic_policies import (
+    broker_publish_rate,
+    default_policies,
+    dispatch_limits,
+    roll_over,
+)
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.web.server import WebServer
@@ -208,6 +214,7 @@ class Broker:
             dispatch=dispatch_limits(self._settings_in_force),
             dedups=self._dedups,
             defaults=default_policies(self._settings),
+            publish_rate=Throttle(*broker_publish_rate(self._settings_in_force)),
         )
         self._housekeeping = Housekeeping(
             self.root.path,
@@ -217,7 +224,9 @@ class Broker:
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
-        self._topics = Topics(self.root, self._views, commits, self._settings, self._load)
+        self._topics = Topics(
+            self.root, self._views, commits, self._settings, self._load, self._topic_parts.publish_rate
+        )
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)
         self._surroundings = Surroundings(self.root, self._views, self._journals, self._path)

@@ -69,9 +69,16 @@ class TopicProducers:
         topic: The topic.
         core: Decides on admission.
         commit_epoch: Makes a topic epoch durable.
+        broker_rate: The publish rate of the whole broker.
     """
 
-    def __init__(self, topic: ProducersTopic, core: Producers, commit_epoch: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        topic: ProducersTopic,
+        core: Producers,
+        commit_epoch: Callable[[int], Awaitable[None]],
+        broker_rate: Throttle,
+    ) -> None:
         self._topic = topic
         self._core = core
         self._commit_epoch = commit_epoch
@@ -80,6 +87,7 @@ class TopicProducers:
         self._committing: asyncio.Task[None] | None = None
         self._refusal: PulsarpyError | None = None
         self._rate = Throttle()
+        self._broker_rate = broker_rate
         self._requires_encryption = False
 
     @property
@@ -115,12 +123,17 @@ class TopicProducers:
             self._disconnect(_must_encrypt(), lambda info: not info.may_encrypt)
 
     def published(self, sent: Sent) -> None:
-        """Count an accepted entry; stop reading from producers until their rate allows the next one."""
-        if not self._rate.is_unlimited:
-            wait_s = self._rate.count_messages(time.monotonic(), sent.num_messages, len(sent.entry))
-            if wait_s > 0:
-                for each in self.connected:
-                    each.peer.hold_for(wait_s)
+        """Count an accepted entry; stop reading from producers until the topic's and the broker's rate allow the next.
+
+        Producers of other topics are stopped with their own next entry.
+        """
+        if self._rate.is_unlimited and self._broker_rate.is_unlimited:
+            return
+        now_s, messages, size_bytes = time.monotonic(), sent.num_messages, len(sent.entry)
+        wait_s = max(rate.count_messages(now_s, messages, size_bytes) for rate in (self._rate, self._broker_rate))
+        if wait_s > 0:
+            for each in self.connected:
+                each.peer.hold_for(wait_s)
 
     async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
         """Admit a producer, waiting if its access mode requires it.

@@ -21,7 +21,7 @@ class Pause(Flag):
     TURN = auto()
     """Other clients have their turn."""
     RATE = auto()
-    """A topic of the client's producers exceeds its publish rate."""
+    """A topic of the client's producers, or the broker, exceeds its publish rate."""
     AUTHENTICATION = auto()
     """The client's credentials are being checked."""
 

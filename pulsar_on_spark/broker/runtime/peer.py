@@ -48,7 +48,7 @@ class Peer(Hashable, Protocol):
         """Add to the number of the client's unacknowledged entries, or subtract."""
 
     def hold_for(self, seconds: float) -> None:
-        """Pause reading for some seconds: the client exceeds the publish rate of a topic."""
+        """Pause reading for some seconds: the client exceeds the publish rate of a topic or of the broker."""
 
     def close(self) -> None:
         """Close the connection: the client reconnects and resends unacknowledged entries."""

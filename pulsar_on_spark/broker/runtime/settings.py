@@ -205,6 +205,11 @@ class BrokerSettings(BaseModel):
     """Messages a second of all producers of one topic: above it, the broker stops reading from them for a while."""
     max_publish_rate_per_topic_in_bytes: Bytes = 0
     """Bytes a second of all producers of one topic; as above."""
+    broker_publisher_throttling_max_message_rate: Count = 0
+    """Messages a second of all producers of the broker, beside the rates of topics: above it, the broker stops reading
+    from a producer's connection for a while."""
+    broker_publisher_throttling_max_byte_rate: Bytes = 0
+    """Bytes a second of all producers of the broker; as above."""
     max_consumers_per_topic: Count = 0
     """Consumers of one topic, all subscriptions together."""
     max_consumers_per_subscription: Count = 0

@@ -46,6 +46,8 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "max_producers_per_topic": ("max_producers_per_topic",),
     "max_publish_rate_per_topic_in_messages": ("publish_rate",),
     "max_publish_rate_per_topic_in_bytes": ("publish_rate",),
+    "broker_publisher_throttling_max_message_rate": (),
+    "broker_publisher_throttling_max_byte_rate": (),
     "max_consumers_per_topic": ("max_consumers_per_topic",),
     "max_consumers_per_subscription": ("max_consumers_per_subscription",),
     "max_subscriptions_per_topic": ("max_subscriptions_per_topic",),

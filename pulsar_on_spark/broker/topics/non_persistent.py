@@ -20,6 +20,7 @@ from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.entry_look import EntryLook, look_at
 from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits, check_limits
@@ -248,6 +249,7 @@ class NonPersistentTopic:
     Args:
         name: Its name.
         defaults: The default policies.
+        publish_rate: The publish rate of all topics together.
         emptied: Called after the last client has left.
 
     Attributes:
@@ -256,13 +258,19 @@ class NonPersistentTopic:
         created_ms: Time of its creation, in milliseconds since 1970.
     """
 
-    def __init__(self, name: TopicName, defaults: Policies, emptied: Callable[[NonPersistentTopic], None]) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        defaults: Policies,
+        publish_rate: Throttle,
+        emptied: Callable[[NonPersistentTopic], None],
+    ) -> None:
         self.name = name
         self.published = Published()
         self.created_ms = current_ms()
         self.dedup: TopicDedup | None = None
         core = Producers(name.full, None, defaults.max_producers_per_topic)
-        self.producers = TopicProducers(self, core, _no_epoch_is_durable)
+        self.producers = TopicProducers(self, core, _no_epoch_is_durable, publish_rate)
         self.subscriptions = NonPersistentSubscriptions(name, self._left)
         self._defaults = self._policies = defaults
         self._emptied = emptied

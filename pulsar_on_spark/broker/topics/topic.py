@@ -86,7 +86,7 @@ class BrokerTopic:
         self.published = Published()
         self.policies = parts.defaults
         self.terminated: tuple[int, int] | None = None
-        self.producers = TopicProducers(self, producers, self._commit_epoch)
+        self.producers = TopicProducers(self, producers, self._commit_epoch, parts.publish_rate)
         self.subscriptions = TopicSubscriptions(self, parts.keeper, parts.reader, SubscriptionLimits())
         self._store = parts.store
         self.incarnation = parts.journals.first.incarnation

@@ -11,6 +11,7 @@ from pulsar_on_spark.broker.producing.topic_dedup import DedupStore
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
@@ -29,3 +30,5 @@ class TopicParts:
     dedups: DedupStore
     defaults: Policies
     """The broker's default policies."""
+    publish_rate: Throttle
+    """The publish rate of all topics together, also of non-persistent ones."""

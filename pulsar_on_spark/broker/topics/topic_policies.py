@@ -134,6 +134,14 @@ def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
     )
 
 
+def broker_publish_rate(settings: BrokerSettings) -> tuple[int, int]:
+    """Return the publish rate of the whole broker: messages and bytes a second, 0 for no limit."""
+    return (
+        settings.broker_publisher_throttling_max_message_rate,
+        settings.broker_publisher_throttling_max_byte_rate,
+    )
+
+
 def roll_over(settings: BrokerSettings) -> RollOver:
     """Return the limits at which a topic continues in a new ledger."""
     return RollOver(

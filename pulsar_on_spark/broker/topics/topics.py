@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.compaction import Compactions, CompactionStatus
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
@@ -45,6 +46,7 @@ class Topics:
         commits: The group commit of the metadata.
         settings: The rules of automatic creation, and other defaults.
         load: Creates the object of a topic.
+        publish_rate: The publish rate of all topics together.
 
     Attributes:
         compactions: The compactions of this broker; the owner of this object starts and stops them.
@@ -52,12 +54,19 @@ class Topics:
     """
 
     def __init__(
-        self, root: RootHandle, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load
+        self,
+        root: RootHandle,
+        views: Views,
+        commits: GroupedCommits,
+        settings: BrokerSettings,
+        load: Load,
+        publish_rate: Throttle,
     ) -> None:
         self.compactions = Compactions(root, settings)
         self._root = root
         self._views = views
         self._load = load
+        self._publish_rate = publish_rate
         self._defaults = default_policies(settings)
         self._creation = TopicCreation(commits, self._defaults, topic_limits(settings))
         self.http_creations = CreationRate()
@@ -157,7 +166,9 @@ class Topics:
                     f"Topic {name} does not exist: a non-persistent topic exists only while it has clients."
                 )
             check_new_name("Topic name", name.full)
-            topic = self._non_persistent[name] = NonPersistentTopic(name, self._defaults, self._emptied)
+            topic = self._non_persistent[name] = NonPersistentTopic(
+                name, self._defaults, self._publish_rate, self._emptied
+            )
             topic.follow_record(view)
         return topic
 

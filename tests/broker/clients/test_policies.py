@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pulsar
 import pytest
+from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, SubscriptionRecord, TopicRecord, TrimRecord
 from pulsar_on_spark.model.ids import EARLIEST
@@ -36,6 +40,7 @@ OFTEN = {
     "managed_ledger_max_entries_per_ledger": 10,
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
 }
+BROKER_RATE: Final = "broker_publisher_throttling_max_"
 SILENT = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _namespaces = itertools.count()
 
@@ -354,6 +359,30 @@ def test_producers_are_slowed_down(root: Root, client: pulsar.Client, topic: str
         producer.send(str(number).encode())
     assert time.monotonic() - began_s > 1.5, "20 at once, 40 at 20 a second"
     set_on(root, topic, publish_rate=None)
+
+
+def test_producers_of_all_topics_together_are_slowed_down(tmp_path: Path) -> None:
+    """By the broker's own rate, as it is started with it and as it is changed."""
+    with ExitStack() as ends:
+        broker = ends.enter_context(RunningBroker(tmp_path / "root", {f"{BROKER_RATE}message_rate": 20}))
+        clients = [new_client(broker.url) for _ in range(2)]
+        for each in clients:
+            ends.callback(each.close)
+        topics = ("public/default/a", "non-persistent://public/default/b")
+        producers = [each.create_producer(topic) for each, topic in zip(clients, topics, strict=True)]
+        assert seconds_to_send(producers, 30, b"v") > 1.5, "20 at once, 40 at 20 a second"
+        for name, value in (("message_rate", 0), ("byte_rate", 20_000)):
+            name = to_camel(f"{BROKER_RATE}{name}")
+            httpx.post(f"{broker.web_url}/admin/v2/brokers/configuration/{name}/{value}").raise_for_status()
+        assert seconds_to_send(producers, 30, os.urandom(1000)) > 1.5, "20 kB at once, 40 kB at 20 kB a second"
+
+
+def seconds_to_send(producers: list[pulsar.Producer], each: int, content: bytes) -> float:
+    began_s = time.monotonic()
+    for _ in range(each):
+        for producer in producers:
+            producer.send(content)
+    return time.monotonic() - began_s
 
 
 @pytest.mark.parametrize("policy", ["dispatch_rate", "subscription_dispatch_rate"])

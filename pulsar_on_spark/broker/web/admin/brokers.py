@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from pulsar_on_spark.broker.services import settings_changes
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
-from pulsar_on_spark.broker.topics.topic_policies import dispatch_limits
+from pulsar_on_spark.broker.topics.topic_policies import broker_publish_rate, dispatch_limits
 from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, refused
 from pulsar_on_spark.metadata.records import NamespaceRecord
 
@@ -112,6 +112,7 @@ async def _change(services: Services, name: str, value: str | None) -> None:
     follow_log_level(services.settings, now)
     services.settings = now
     services.topic_parts.dispatch = dispatch_limits(now)
+    services.topic_parts.publish_rate.set_rate(*broker_publish_rate(now))
     await services.watch.scan_metadata()
 
 
