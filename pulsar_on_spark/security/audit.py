@@ -5,7 +5,6 @@ It has logins and their ends, refusals, and changes by REST. It never has creden
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +17,6 @@ MAX_TEXT_LETTERS: Final = 1024
 """Limit of each text of a line."""
 MAX_REFUSALS: Final = 1000
 """Different refusals that are counted apart between two summaries; further ones are counted together."""
-TOKEN_METHOD: Final = "token"
-_MARK_DIGITS: Final = 8
 
 
 class Verdict(StrEnum):
@@ -44,7 +41,7 @@ class AuditRecord:
         resource: The object of the operation, such as a topic or the path of a request.
         reason: The reason of a refusal.
         status: The HTTP status; None for Pulsar's protocol.
-        credential: The mark of the client's token; "" for other credentials.
+        credential: The mark of the client's token (`mark_of`); "" for other credentials.
     """
 
     address: str
@@ -59,10 +56,16 @@ class AuditRecord:
     credential: str = ""
 
     def by(self, client: Principal | None) -> AuditRecord:
-        """Return this record with the client's roles and method; unchanged for an unknown client."""
+        """Return this record with the client's roles, method and token; unchanged for an unknown client."""
         if client is None:
             return self
-        return replace(self, role=client.role, original_role=client.original_role or "", method=client.method)
+        return replace(
+            self,
+            role=client.role,
+            original_role=client.original_role or "",
+            method=client.method,
+            credential=self.credential or client.credential,
+        )
 
     def line(self, time_s: float, times: int = 1) -> str:
         """Return the record as JSON without a line break; empty texts are left out.
@@ -82,11 +85,6 @@ class AuditRecord:
 
 
 _OTHERS: Final = AuditRecord("", "", Verdict.REFUSED, reason="refusals of other kinds, too many to be counted apart")
-
-
-def mark_of(method: str, data: bytes) -> str:
-    """Return the first digits of a token's SHA-256, by which its uses can be found; "" for other credentials."""
-    return hashlib.sha256(data).hexdigest()[:_MARK_DIGITS] if method == TOKEN_METHOD and data else ""
 
 
 def host_of(address: str) -> str:

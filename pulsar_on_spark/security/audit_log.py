@@ -120,15 +120,9 @@ class Audit:
         self._clock = clock
         self._refusals = Refusals()
 
-    def note_login(self, address: str, client: Principal, credential: str = "") -> None:
-        """Note that a client was authenticated.
-
-        Args:
-            address: Its address.
-            client: Its identity.
-            credential: The mark of its token (`mark_of`).
-        """
-        self._write(AuditRecord(address, "LOGIN", Verdict.ALLOWED, credential=credential).by(client))
+    def note_login(self, address: str, client: Principal) -> None:
+        """Note that a client was authenticated."""
+        self._write(AuditRecord(address, "LOGIN", Verdict.ALLOWED).by(client))
 
     def note_logout(self, address: str, client: Principal) -> None:
         """Note that the connection of an authenticated client has ended."""
@@ -156,7 +150,7 @@ class Audit:
             reason: The reason.
             status: The HTTP status; None for Pulsar's protocol.
             method: The authentication method of a client that is not authenticated.
-            credential: The mark of its token (`mark_of`).
+            credential: The mark of the token that is refused (`mark_of`); "" for that of the client.
         """
         record = AuditRecord(
             address,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
-from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, Provider
+from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, Provider, mark_of
 from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
 
@@ -160,15 +160,16 @@ class Authentication:
         """
         refusal: NotAuthenticatedError | None = None
         for provider, evidence in asked:
+            mark = mark_of(provider.method, evidence.data)
             try:
                 found = await provider.authenticate(evidence)
             except NotAuthenticatedError as error:
-                error.provider, error.method = provider.name, provider.method
+                error.provider, error.method, error.credential = provider.name, provider.method, mark
                 if refusal is None or error.failure is not Failure.ISSUER:
                     refusal = error
             else:
                 self.meter.note_success(provider.name, provider.method)
-                return replace(found, method=provider.method)
+                return replace(found, method=provider.method, credential=mark)
         if refusal is not None:
             raise refusal
         if self.anonymous_role is None:

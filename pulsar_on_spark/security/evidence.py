@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
 
+TOKEN_METHOD: Final = "token"
+_MARK_DIGITS: Final = 8
 Certificate = Mapping[str, Any]
 """A verified certificate, as `ssl.SSLObject.getpeercert` returns it."""
 
@@ -25,6 +28,12 @@ class Evidence:
 
     data: bytes = field(default=b"", repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
+
+
+def mark_of(method: str, data: bytes) -> str:
+    """Return the first digits of a token's SHA-256, by which its uses can be found; "" for other credentials."""
+    token = data.strip() if method == TOKEN_METHOD else b""
+    return hashlib.sha256(token).hexdigest()[:_MARK_DIGITS] if token else ""
 
 
 class Failure(StrEnum):
@@ -56,12 +65,14 @@ class NotAuthenticatedError(AccessDeniedError):
     Attributes:
         provider: The name of the provider that refused the client, and
         method: its method; `none` if there was none to ask.
+        credential: The mark of the refused token; "" for other credentials.
     """
 
     def __init__(self, failure: Failure, reason: str) -> None:
         super().__init__(reason)
         self.failure = failure
         self.provider = self.method = UNKNOWN_METHOD
+        self.credential = ""
 
 
 class Provider(Protocol):

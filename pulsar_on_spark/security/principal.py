@@ -17,13 +17,17 @@ class Principal:
         role: The name that permissions are granted to, as in Pulsar; of a proxy, if one forwards the client.
         original_role: The role of the client that a proxy forwards; None without a proxy.
         expires_at_s: End of the credentials' validity, in seconds since 1970; None if they do not expire.
-        method: The authentication method of the credentials; two clients that differ by it only are equal.
+        method: The authentication method of the credentials.
+        credential: The mark of the token, for the audit; "" for other credentials.
+
+    Two clients that differ by method and credential only are equal.
     """
 
     role: str
     original_role: str | None = None
     expires_at_s: float | None = None
     method: str = field(default=UNKNOWN_METHOD, compare=False)
+    credential: str = field(default="", compare=False)
 
     @property
     def roles(self) -> tuple[str, ...]:

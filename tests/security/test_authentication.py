@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pulsar_on_spark.security.authentication import (
     Renewal,
     next_renewal,
 )
-from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError
+from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, mark_of
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.security.providers import certificate
 from pulsar_on_spark.security.providers.certificate import CertificateProvider
@@ -60,6 +61,17 @@ def test_the_method_decides_which_providers_are_asked() -> None:
     assert failure(by, both, "basic", "alice") is Failure.SIGNATURE
     for method in ("", "none", "Token", "token ", "tls", "x" * 10_000):
         assert failure(by, both, method, "alice") is Failure.METHOD
+
+
+def test_tokens_are_known_by_the_begin_of_their_digest_and_other_credentials_are_not() -> None:
+    assert mark_of("token", b" eyJ\n") == hashlib.sha256(b"eyJ").hexdigest()[:8]
+    assert mark_of("token", b" ") == mark_of("basic", b"alice:secret") == mark_of("tls", b"x") == ""
+    both = Authentication([TOKEN, BASIC])
+    assert by(both, "token", "alice").credential == mark_of("token", b"alice")
+    assert by(both, "basic", "bob").credential == ""
+    with pytest.raises(NotAuthenticatedError) as refused:
+        by_http(both, None, token="mallory")
+    assert refused.value.credential == mark_of("token", b"mallory")
 
 
 def test_providers_of_one_method_are_tried_in_order() -> None:

@@ -21,9 +21,8 @@ from pulsar_on_spark.protocol.commands import (
     FeatureFlags,
     ServerError,
 )
-from pulsar_on_spark.security.audit import mark_of
 from pulsar_on_spark.security.authentication import REFRESH, Claimed, Renewal, next_renewal
-from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
+from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError, mark_of
 from pulsar_on_spark.security.principal import Principal
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ async def _authenticate(services: Services, connection: Connection, login: Login
         if isinstance(outcome, Challenge):
             _challenge(connection, outcome.data)
         else:
-            _admit(services, connection, outcome, data)
+            _admit(services, connection, outcome)
     except AccessDeniedError as error:
         await _deny(services, connection, data, error)
     except Exception:
@@ -78,7 +77,7 @@ async def _authenticate(services: Services, connection: Connection, login: Login
         connection.close()
 
 
-def _admit(services: Services, connection: Connection, found: Principal, data: bytes) -> None:
+def _admit(services: Services, connection: Connection, found: Principal) -> None:
     """Accept the credentials of a client; those that it renews must be of the same roles.
 
     Raises:
@@ -90,7 +89,7 @@ def _admit(services: Services, connection: Connection, found: Principal, data: b
     connection.principal = found
     connection.is_challenged = False
     if known is None:
-        services.audit.note_login(connection.address, found, mark_of(found.method, data))
+        services.audit.note_login(connection.address, found)
         connection.handshake_done()
         size = services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))

@@ -57,7 +57,14 @@ class Authenticated:
         address, path = client_of(scope), scope["path"]
         log.warning("The request %r of %s is not authenticated: %s.", path[:256], address, error)
         self._services.audit.note_refusal(
-            address, None, scope["method"], path, reason=str(error), status=401, method=error.method
+            address,
+            None,
+            scope["method"],
+            path,
+            reason=str(error),
+            status=401,
+            method=error.method,
+            credential=error.credential,
         )
         if await self._services.slow_refusals.turn(address):
             answer = JSONResponse({"reason": "Authentication required"}, 401, self._schemes)

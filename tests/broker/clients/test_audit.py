@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -28,6 +29,10 @@ SECRET = os.urandom(32)
 
 def token(role: str) -> str:
     return jwt.encode({"sub": role}, SECRET, "HS256")
+
+
+def mark(of: str) -> str:
+    return hashlib.sha256(of.encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -71,7 +76,7 @@ def test_logins_and_their_ends_are_noted(audited: AuditedBroker) -> None:
     wait_until(lambda: bool(audited.lines("LOGOUT")))
     login, logout = audited.lines("LOGIN")[0], audited.lines("LOGOUT")[0]
     assert (login["role"], login["method"], login["decision"]) == ("alice", "token", "allowed")
-    assert len(login["credential"]) == 8
+    assert login["credential"] == logout["credential"] == mark(token("alice"))
     assert (logout["role"], logout["address"]) == ("alice", login["address"])
     assert stat.S_IMODE(audited.file.stat().st_mode) == 0o600
 
@@ -86,6 +91,7 @@ def test_changes_by_rest_are_noted_and_reads_are_not(audited: AuditedBroker) -> 
     put, again = audited.lines("PUT")
     (deleted,) = audited.lines("DELETE")
     assert (put["role"], put["resource"], put["status"], put["decision"]) == ("bob", path, 204, "allowed")
+    assert put["credential"] == mark(token("bob"))
     assert (again["status"], again["decision"], deleted["decision"]) == (409, "failed", "allowed")
     assert "private-role" not in audited.file.read_text()
     assert audited.lines("GET") == []
@@ -96,7 +102,7 @@ def test_refusals_are_noted_with_their_reason(audited: AuditedBroker) -> None:
         assert audited.request("POST", "/admin/v2/tenants/x", "wrong.token.x").status_code == 401
     (refused,) = audited.lines("POST")
     assert (refused["decision"], refused["status"], refused["reason"]) == ("refused", 401, "it is no token")
-    assert refused["method"] == "token"
+    assert (refused["method"], refused["credential"]) == ("token", mark("wrong.token.x"))
     foreign = httpx.post(
         f"{audited.broker.web_url}/admin/v2/tenants/y", headers={"Origin": "https://evil.example.com"}, timeout=LIMIT_S
     )
@@ -109,6 +115,7 @@ def test_a_refusal_for_an_unknown_tenant_is_a_refusal(audited: AuditedBroker) ->
     wait_until(lambda: bool(audited.lines("GET")))
     (refused,) = audited.lines("GET")
     assert (refused["decision"], refused["role"], refused["status"]) == ("refused", "mallory", 404)
+    assert refused["credential"] == mark(token("mallory"))
 
 
 def test_a_rotated_file_is_opened_again_on_sighup(audited: AuditedBroker) -> None:
