@@ -24,10 +24,12 @@ class Evidence:
     Attributes:
         data: The token, or user and password; not shown, because logs must not hold it.
         certificate: The client certificate that TLS has verified; None without one.
+        headers: The headers of an HTTP request, by names in lower case; empty over Pulsar's protocol.
     """
 
     data: bytes = field(default=b"", repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def mark_of(method: str, data: bytes) -> str:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -26,6 +26,8 @@ from pulsar_on_spark.security.rules import ALLOWED, Decision, NotAuthorizedError
 
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 ORIGINAL_PRINCIPAL_HEADER: Final = "x-original-principal"
+_HTTP_METHODS: Final = ("token", "basic", "tls")
+"""The methods whose credentials are where HTTP has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,10 @@ class AuthenticatedAccess(OpenAccess):
 
     @override
     async def authenticate_http(self, headers: Mapping[str, str], certificate: Certificate | None) -> Principal:
-        return await self._authentication.authenticate_http(
-            headers.get(METHOD_HEADER),
-            http_evidence(headers, certificate),
-            Claimed(headers.get(ORIGINAL_PRINCIPAL_HEADER, "")),
-        )
+        method = headers.get(METHOD_HEADER)
+        evidences = http_evidence(method, headers, certificate)
+        claimed = Claimed(headers.get(ORIGINAL_PRINCIPAL_HEADER, ""))
+        return await self._authentication.authenticate_http(method, evidences, claimed)
 
 
 class AuthorizedAccess(AuthenticatedAccess):
@@ -231,23 +232,35 @@ class _Login(Login):
         return found
 
 
-def http_evidence(headers: Mapping[str, str], certificate: Certificate | None) -> dict[str, Evidence]:
+def http_evidence(
+    method: str | None, headers: Mapping[str, str], certificate: Certificate | None
+) -> dict[str, Evidence]:
     """Return the credentials of a request by method: `Authorization: Bearer` or `Basic`, and the client certificate.
 
+    Only plug-ins have other methods. They find their credentials themselves, if the request names their method.
+
+    Args:
+        method: The method that the request names; None if it names none.
+        headers: Its headers, by names in lower case.
+        certificate: The client certificate that TLS has verified; None without one.
+
     Raises:
-        NotAuthenticatedError: the header is malformed.
+        NotAuthenticatedError: the header `Authorization` is malformed.
     """
+    request = Evidence(certificate=certificate, headers=headers)
+    if method is not None and method not in _HTTP_METHODS:
+        return {method: request}
     found: dict[str, Evidence] = {}
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        found["token"] = Evidence(value.strip().encode("utf-8", "surrogateescape"))
+        found["token"] = replace(request, data=value.strip().encode("utf-8", "surrogateescape"))
     elif scheme.lower() == "basic":
         try:
-            found["basic"] = Evidence(base64.b64decode(value.strip(), validate=True))
+            found["basic"] = replace(request, data=base64.b64decode(value.strip(), validate=True))
         except (binascii.Error, ValueError):
             raise NotAuthenticatedError(Failure.MALFORMED, "the header Authorization is not base64") from None
     elif scheme:
         raise NotAuthenticatedError(Failure.METHOD, "the header Authorization is neither Bearer nor Basic")
     if certificate:
-        found["tls"] = Evidence(certificate=certificate)
+        found["tls"] = request
     return found

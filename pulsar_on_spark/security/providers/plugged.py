@@ -7,6 +7,9 @@ An entry point names a class:
 | `method: str` | the authentication method of the clients |
 | `from_settings(settings: Mapping[str, object])` | makes the provider of the broker's settings; may raise |
 | `async authenticate(evidence: Evidence) -> Principal` | may raise `NotAuthenticatedError` |
+
+An HTTP request gets to the plug-in if it names the plug-in's method (`X-Pulsar-Auth-Method-Name`), like Pulsar's
+`authenticateHttpRequest`. Then the credentials are in `evidence.headers`, wherever the plug-in's clients write them.
 """
 
 from __future__ import annotations
