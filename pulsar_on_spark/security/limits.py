@@ -1,7 +1,11 @@
-"""Limits of failed authentications, so that credentials cannot be guessed fast. Decisions only."""
+"""Limits of failed authentications, so that credentials cannot be guessed fast, and which addresses count as one.
+
+Decisions only.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 FREE_FAILURES: Final = 20
@@ -11,30 +15,51 @@ DELAY_S: Final = 1.0
 """Wait of each further answer."""
 MAX_WAITING: Final = 100
 """Answers of all addresses that wait at the same time; further ones are refused at once, without an answer."""
-MAX_HOSTS: Final = 10_000
-"""Hosts that are counted at the same time; above it, the ones that began longest ago are forgotten."""
+MAX_SOURCES: Final = 10_000
+"""Sources that are counted at the same time; above it, the ones that began longest ago are forgotten."""
+_PREFIX_BITS: Final = 64
+
+
+def source_of(host: str) -> str:
+    """Return the source that limits count an address by.
+
+    An IPv6 address counts by its /64 prefix, because a network gives each host all addresses of one. An IPv4 address
+    counts by itself, also where IPv6 maps it, and so does the text of an unknown address.
+
+    >>> source_of("2001:db8::8:1"), source_of("::ffff:10.0.0.7"), source_of("10.0.0.7")
+    ('2001:db8::/64', '10.0.0.7', '10.0.0.7')
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), _PREFIX_BITS), strict=False))
 
 
 class FailureCounts:
-    """The failed authentications of each host."""
+    """The failed authentications of each source."""
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[float, int]] = {}
         """Begin of the window, and failures in it; in the order of the begins."""
 
-    def note(self, host: str, now_s: float) -> int:
-        """Count a failure and return the number of them in the host's window of time.
+    def note(self, source: str, now_s: float) -> int:
+        """Count a failure and return the number of them in the source's window of time.
 
         Args:
-            host: The host.
+            source: The source of the client's address (`source_of`).
             now_s: The time of a clock that only grows, in seconds.
         """
-        begun_s, failures = self._of.get(host, (now_s, 0))
+        begun_s, failures = self._of.get(source, (now_s, 0))
         if now_s - begun_s >= WINDOW_S:
             begun_s, failures = now_s, 0
         if not failures:
-            self._of.pop(host, None)
-            if len(self._of) >= MAX_HOSTS:
+            self._of.pop(source, None)
+            if len(self._of) >= MAX_SOURCES:
                 del self._of[next(iter(self._of))]
-        self._of[host] = (begun_s, failures + 1)
+        self._of[source] = (begun_s, failures + 1)
         return failures + 1

@@ -5,6 +5,8 @@
 | `broker_max_connections`, `broker_max_connections_per_ip` | a new connection gets NotAllowedError |
 | slow handshakes: `MAX_SLOW_HANDSHAKES`, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | the next one gets ServiceNotReady |
 | bytes of incomplete frames of all connections | the quietest of their holders are disconnected |
+
+An address counts by its source (`source_of`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pulsar_on_spark.broker.runtime.intake import Intake
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.security.limits import source_of
 
 SLOW_HANDSHAKE_S: Final = 1.0
 """Time after which a connection without CONNECT counts as slow. Faster handshakes are not limited: a thousand clients
@@ -51,32 +54,38 @@ class Registry(Generic[_C]):
     def __init__(self, frames_limit_bytes: int) -> None:
         self.created = 0
         self._frames = UnfinishedFrames[_C](frames_limit_bytes)
-        self._hosts: dict[_C, str] = {}
-        self._of_host: Counter[str] = Counter()
+        self._sources: dict[_C, str] = {}
+        self._of_source: Counter[str] = Counter()
         self._slow: set[_C] = set()
-        self._slow_of_host: Counter[str] = Counter()
+        self._slow_of_source: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._hosts)
+        return len(self._sources)
 
     def __iter__(self) -> Iterator[_C]:
-        return iter(list(self._hosts))
+        return iter(list(self._sources))
 
     def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
         """Add a new connection; a refused one is counted until `remove` too.
 
+        Args:
+            connection: The connection.
+            host: The client's IP address.
+            settings: The limits.
+
         Raises:
             ServerRefusalError: there are too many.
         """
+        source = source_of(host)
         self.created += 1
-        self._hosts[connection] = host
-        self._of_host[host] += 1
+        self._sources[connection] = source
+        self._of_source[source] += 1
         limit = settings.broker_max_connections
-        if 0 < limit < len(self._hosts):
+        if 0 < limit < len(self._sources):
             raise _refused(f"The broker has {limit} connections already, its limit.")
         limit = settings.broker_max_connections_per_ip
-        if 0 < limit < self._of_host[host]:
-            raise _refused(f"The broker has {limit} connections from {host} already, its limit.")
+        if 0 < limit < self._of_source[source]:
+            raise _refused(f"The broker has {limit} connections from {source} already, its limit.")
 
     def add_slow_handshake(self, connection: _C) -> None:
         """Count a slow handshake until the client is CONNECTED or its connection has ended.
@@ -84,13 +93,13 @@ class Registry(Generic[_C]):
         Raises:
             ServerRefusalError: there are too many.
         """
-        host = self._hosts[connection]
+        source = self._sources[connection]
         self._slow.add(connection)
-        self._slow_of_host[host] += 1
+        self._slow_of_source[source] += 1
         if len(self._slow) > MAX_SLOW_HANDSHAKES:
             raise _busy(f"{MAX_SLOW_HANDSHAKES} clients are being connected: try again.")
-        if self._slow_of_host[host] > MAX_SLOW_HANDSHAKES_PER_ADDRESS:
-            raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {host} are being connected: try again.")
+        if self._slow_of_source[source] > MAX_SLOW_HANDSHAKES_PER_ADDRESS:
+            raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {source} are being connected: try again.")
 
     def note_held(self, connection: _C, size_bytes: int) -> None:
         """Note that a connection sent data and holds this many bytes of an incomplete frame."""
@@ -105,15 +114,15 @@ class Registry(Generic[_C]):
         """Note that the client is CONNECTED, or that its connection has ended."""
         if connection in self._slow:
             self._slow.discard(connection)
-            _count_down(self._slow_of_host, self._hosts[connection])
+            _count_down(self._slow_of_source, self._sources[connection])
 
     def remove(self, connection: _C) -> None:
         """Note that the connection has ended."""
         self.handshake_done(connection)
         self._frames.note(connection, 0)
-        host = self._hosts.pop(connection, None)
-        if host is not None:
-            _count_down(self._of_host, host)
+        source = self._sources.pop(connection, None)
+        if source is not None:
+            _count_down(self._of_source, source)
 
 
 class UnfinishedFrames(Generic[_T]):
@@ -156,10 +165,10 @@ class UnfinishedFrames(Generic[_T]):
         return found
 
 
-def _count_down(counter: Counter[str], host: str) -> None:
-    counter[host] -= 1
-    if not counter[host]:
-        del counter[host]
+def _count_down(counter: Counter[str], source: str) -> None:
+    counter[source] -= 1
+    if not counter[source]:
+        del counter[source]
 
 
 def _refused(message: str) -> ServerRefusalError:

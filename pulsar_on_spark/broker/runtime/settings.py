@@ -141,7 +141,7 @@ class BrokerSettings(BaseModel):
     """HTTP connections of all clients together; above it the connections that have been idle longest are closed, and
     if none is idle, requests get 503."""
     max_http_server_connections_per_ip: Count = 100
-    """HTTP connections from one address; as above. Not in Pulsar."""
+    """HTTP connections from one address, or from all IPv6 addresses of one /64 prefix; as above. Not in Pulsar."""
     cluster_name: str = "standalone"
     """Prefix of the names of producers without a name."""
 
@@ -173,7 +173,7 @@ class BrokerSettings(BaseModel):
     """Connections of all clients together. Pulsar's default is no limit; here, the journal could run out of file
     descriptors."""
     broker_max_connections_per_ip: Count = 0
-    """Connections from one address."""
+    """Connections from one address, or from all IPv6 addresses of one /64 prefix."""
     max_pending_publish_requests_per_connection: Some = 1000
     """Unacknowledged entries of a connection: above it, the broker stops reading from the connection until half of them
     are acknowledged."""

@@ -1,4 +1,4 @@
-"""The wait before a refusal that follows too many others of the same host."""
+"""The wait before a refusal that follows too many others of the same source."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 
 from pulsar_on_spark.security.audit import host_of
 from pulsar_on_spark.security.audit_log import Audit
-from pulsar_on_spark.security.limits import DELAY_S, FREE_FAILURES, MAX_WAITING, WINDOW_S, FailureCounts
+from pulsar_on_spark.security.limits import DELAY_S, FREE_FAILURES, MAX_WAITING, WINDOW_S, FailureCounts, source_of
 
 
 class SlowRefusals:
     """The refusals of clients that are not authenticated, in Pulsar's protocol and HTTP together.
 
     Args:
-        audit: Notes the hosts whose refusals wait.
+        audit: Notes the clients whose refusals wait.
     """
 
     def __init__(self, audit: Audit) -> None:
@@ -27,7 +27,7 @@ class SlowRefusals:
         Args:
             address: Its address, with a port.
         """
-        failures = self._failures.note(host_of(address), asyncio.get_running_loop().time())
+        failures = self._failures.note(source_of(host_of(address)), asyncio.get_running_loop().time())
         if failures <= FREE_FAILURES:
             return True
         if failures == FREE_FAILURES + 1:

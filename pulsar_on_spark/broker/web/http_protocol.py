@@ -29,6 +29,7 @@ from uvicorn.server import ServerState
 from pulsar_on_spark.broker.runtime.tls_listener import TLS_HANDSHAKE
 from pulsar_on_spark.broker.web.health import PROBES
 from pulsar_on_spark.broker.web.requests import CERTIFICATE
+from pulsar_on_spark.security.limits import source_of
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +51,12 @@ class HttpLimits:
 
     Args:
         total: Maximum number of connections; 0 for no limit.
-        per_address: Maximum number of connections from one address; 0 for no limit.
+        per_source: Maximum number of connections from one source; 0 for no limit.
     """
 
-    def __init__(self, total: int, per_address: int) -> None:
+    def __init__(self, total: int, per_source: int) -> None:
         self._total = total
-        self._per_address = per_address
+        self._per_source = per_source
         self._connections: Counter[str] = Counter()
         self._waiting: dict[LimitedHttp, None] = {}
         self._waiting_of: defaultdict[str, dict[LimitedHttp, None]] = defaultdict(dict)
@@ -63,10 +64,10 @@ class HttpLimits:
 
     def enter(self, connection: LimitedHttp) -> None:
         """Count a new connection, and close the longest waiting one if there are too many."""
-        address = connection.address
-        self._connections[address] += 1
-        if self._is_over(self._connections[address], self._per_address):
-            waiting = self._waiting_of[address]
+        source = connection.source
+        self._connections[source] += 1
+        if self._is_over(self._connections[source], self._per_source):
+            waiting = self._waiting_of[source]
         elif self._is_over(self._connections.total(), self._total):
             waiting = self._waiting
         else:
@@ -77,26 +78,26 @@ class HttpLimits:
 
     def leave(self, connection: LimitedHttp) -> None:
         """Stop counting a connection."""
-        address = connection.address
+        source = connection.source
         self.on_busy(connection)
-        self._connections[address] -= 1
-        if not self._connections[address]:
-            del self._connections[address]
-            self._waiting_of.pop(address, None)
+        self._connections[source] -= 1
+        if not self._connections[source]:
+            del self._connections[source]
+            self._waiting_of.pop(source, None)
 
     def on_waiting(self, connection: LimitedHttp) -> None:
         """Note that a connection began to wait for its client."""
         self.on_busy(connection)
-        self._waiting[connection] = self._waiting_of[connection.address][connection] = None
+        self._waiting[connection] = self._waiting_of[connection.source][connection] = None
 
     def on_busy(self, connection: LimitedHttp) -> None:
         """Note that a connection no longer waits for its client."""
         self._waiting.pop(connection, None)
-        self._waiting_of[connection.address].pop(connection, None)
+        self._waiting_of[connection.source].pop(connection, None)
 
     def is_crowded(self, connection: LimitedHttp) -> bool:
-        """True if a limit is exceeded, in total or for this connection's address."""
-        return self._is_over(self._connections[connection.address], self._per_address) or self._is_over(
+        """True if a limit is exceeded, in total or for this connection's source."""
+        return self._is_over(self._connections[connection.source], self._per_source) or self._is_over(
             self._connections.total(), self._total
         )
 
@@ -114,7 +115,7 @@ class LimitedHttp(H11Protocol):
         config, server_state, app_state, _loop: Arguments of uvicorn's protocol class.
 
     Attributes:
-        address: The client's IP address.
+        source: The source of the client's address (`source_of`).
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class LimitedHttp(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.address = ""
+        self.source = ""
         self.app = self._answer
         self._limits = limits
         self._remedy = remedy
@@ -153,7 +154,7 @@ class LimitedHttp(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and wait for its first request."""
         super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
+        self.source = source_of(self.client[0]) if self.client else ""
         self._limits.enter(self)
         self._wait_for("headers", HEADERS_S)
 

@@ -49,6 +49,14 @@ def test_connections_are_limited_in_total_and_for_each_address() -> None:
     assert refusal(clients, "a", limits) is None
 
 
+def test_connections_from_one_ipv6_prefix_count_together() -> None:
+    clients = Registry[Client](1)
+    limits = BrokerSettings(broker_max_connections_per_ip=1)
+    hosts = ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:10.0.0.7", "10.0.0.7")
+    refused = ServerError.NotAllowedError
+    assert [refusal(clients, host, limits) for host in hosts] == [None, refused, None, None, refused]
+
+
 def test_clients_that_are_slow_to_connect_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MAX_SLOW_HANDSHAKES", 4)
     monkeypatch.setattr(registry, "MAX_SLOW_HANDSHAKES_PER_ADDRESS", 2)

@@ -1,4 +1,4 @@
-"""The wait before refusals of a host that fails often."""
+"""The wait before refusals of a source that fails often."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ class Lines(AuditLogger):
 
     def write(self, line: str) -> None:
         self.all.append(line)
+
+
+def test_a_guesser_gains_nothing_by_further_addresses_of_its_prefix() -> None:
+    written = Lines()
+
+    async def scene() -> float:
+        slow = SlowRefusals(Audit(written))
+        begun = asyncio.get_running_loop().time()
+        for number in range(FREE_FAILURES + 1):
+            assert await slow.turn(f"2001:db8::{number:x}:5000{number % 10}")
+        return asyncio.get_running_loop().time() - begun
+
+    assert asyncio.run(scene()) >= DELAY_S
+    assert [json.loads(line)["operation"] for line in written.all] == ["SLOW_DOWN"]
 
 
 def test_answers_wait_above_the_limit_and_only_so_many_of_them() -> None:
