@@ -87,9 +87,9 @@ def create(
     """Make a token and print it."""
     require_security()
     from pulsar_on_spark.security.issuing import sign
-    from pulsar_on_spark.security.providers.token import MAX_ROLE_BYTES
+    from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, is_role
 
-    if not subject or len(subject.encode()) > MAX_ROLE_BYTES:
+    if not is_role(subject):
         raise InvalidArgumentError(f"A subject has 1 to {MAX_ROLE_BYTES} bytes: give another.")
     claims: dict[str, object] = {"sub": subject}
     if expiry is not None:

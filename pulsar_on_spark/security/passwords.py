@@ -9,9 +9,9 @@ import bcrypt
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.files import replace_file
+from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, is_role
 from pulsar_on_spark.security.providers.basic import MAX_PASSWORD_BYTES, Users
 
-MAX_USER_BYTES: Final = 1024
 ROUNDS: Final = 12
 """The cost of a hash: 2**12 rounds, a quarter of a second of CPU."""
 
@@ -28,9 +28,9 @@ def set_password(file: Path, user: str, password: str) -> None:
         InvalidArgumentError: the name or the password is invalid, or the file is no htpasswd file.
         OSError: the file cannot be read or written.
     """
-    if not user or len(user.encode()) > MAX_USER_BYTES or user.startswith("#") or not user.isprintable() or ":" in user:
+    if not is_role(user) or user.startswith("#") or not user.isprintable() or ":" in user:
         raise InvalidArgumentError(
-            f"User {user[:64]!r} cannot be in an htpasswd file: use 1 to {MAX_USER_BYTES} bytes without a colon."
+            f"User {user[:64]!r} cannot be in an htpasswd file: use 1 to {MAX_ROLE_BYTES} bytes without a colon."
         )
     secret = password.encode()
     if not 1 <= len(secret) <= MAX_PASSWORD_BYTES or b"\0" in secret:

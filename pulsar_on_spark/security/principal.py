@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from pulsar_on_spark.model.names import MAX_NAME_BYTES
+
+MAX_ROLE_BYTES: Final = MAX_NAME_BYTES
+"""Limit of a role in UTF-8, of a client and in a permission: the one of any other name."""
 UNKNOWN_METHOD: Final = "none"
 """The authentication method of clients that give none, as Pulsar names it."""
 
@@ -45,3 +49,8 @@ class Principal:
 
 ANONYMOUS: Final = Principal("anonymous")
 """Every client while authentication is off."""
+
+
+def is_role(text: str) -> bool:
+    """True if credentials may be of this role: it is not empty, and not longer than a permission's."""
+    return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES

@@ -177,7 +177,8 @@ def test_passwords_are_added_and_replaced(
 
 
 @pytest.mark.parametrize(
-    ("user", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\nb", "x"), ("a", ""), ("a", "x" * 73)]
+    ("user", "password"),
+    [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\nb", "x"), ("a" * 1_025, "x"), ("a", ""), ("a", "x" * 73)],
 )
 def test_users_and_passwords_that_no_htpasswd_file_holds_are_refused(
     run: Run,  # noqa: F811

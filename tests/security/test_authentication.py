@@ -143,6 +143,7 @@ def test_other_certificates_have_no_role() -> None:
         {"subject": ((("commonName", "user"), ("commonName", "admin")),)},
         certified(("organizationName", "admin")),
         certified(("commonName", "")),
+        certified(("commonName", "x" * 1_025)),
     ):
         assert failure(certificate.principal_of, two) is Failure.ROLE
     for none in (None, {}):

@@ -131,7 +131,7 @@ def refusal(provider: BasicProvider, data: bytes) -> Failure:
 def test_what_is_not_user_and_password_is_refused() -> None:
     provider = BasicProvider(lambda: users(alice=hashed("secret")))
     assert refusal(provider, b"") is Failure.MISSING
-    for data in (b"alice", b":secret", b"\xff:secret"):
+    for data in (b"alice", b":secret", b"\xff:secret", b"a" * 1_025 + b":secret"):
         assert refusal(provider, data) is Failure.MALFORMED
     assert refusal(provider, b"alice:guess") is Failure.PASSWORD
     assert refusal(provider, b"mallory:secret") is Failure.PASSWORD

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import Depends, HTTPException, Path, Query, Request
+from pydantic import Field
 from starlette.convertors import Convertor, register_url_convertor
 
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
@@ -12,6 +13,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
+from pulsar_on_spark.security.principal import MAX_ROLE_BYTES
 from pulsar_on_spark.topic.catalog import catalog
 
 PRINCIPAL: Final = "pulsarpy.principal"
@@ -71,6 +73,7 @@ CurrentHealth = Annotated[BrokerHealth, Depends(_broker_health)]
 WebUrl = Annotated[str, Depends(_web_url)]
 
 Force = Annotated[bool, Query(description="Do it even if the object is in use.")]
+Roles = Annotated[list[Annotated[str, Field(max_length=MAX_ROLE_BYTES)]], Field(max_length=1000)]
 Text = Annotated[str, Path(min_length=1, max_length=1024)]
 
 

@@ -17,7 +17,7 @@ from passlib.hash import apr_md5_crypt
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError
-from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.principal import Principal, is_role
 
 MAX_PASSWORD_BYTES: Final = 72
 """Longest password: bcrypt ignores or refuses what is beyond."""
@@ -109,15 +109,16 @@ def split_credentials(data: bytes) -> tuple[str, bytes]:
     """Split `user:password`.
 
     Raises:
-        NotAuthenticatedError: there is no colon, or the name is not UTF-8.
+        NotAuthenticatedError: there is no colon, or the name is not UTF-8 or no role.
     """
     user, colon, password = data.partition(b":")
     if not data:
         raise NotAuthenticatedError(Failure.MISSING, "there are no user and password")
     try:
-        if not colon or not user:
+        name = user.decode()
+        if not colon or not is_role(name):
             raise ValueError
-        return user.decode(), password
+        return name, password
     except ValueError:
         raise NotAuthenticatedError(Failure.MALFORMED, "user and password are not of the form user:password") from None
 

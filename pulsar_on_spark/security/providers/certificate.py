@@ -6,7 +6,7 @@ import ssl
 from typing import Final
 
 from pulsar_on_spark.security.evidence import Certificate, Evidence, Failure, NotAuthenticatedError
-from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, Principal, is_role
 
 _COMMON_NAME: Final = "commonName"
 
@@ -20,8 +20,9 @@ def principal_of(certificate: Certificate | None) -> Principal:
     if not certificate:
         raise NotAuthenticatedError(Failure.MISSING, "there is no client certificate that a trusted CA has signed")
     names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == _COMMON_NAME]
-    if len(names) != 1 or not names[0]:
-        raise NotAuthenticatedError(Failure.ROLE, f"the client certificate has {len(names)} common names, and needs 1")
+    if len(names) != 1 or not is_role(names[0]):
+        reason = f"the client certificate has {len(names)} common names, and needs 1 of at most {MAX_ROLE_BYTES} bytes"
+        raise NotAuthenticatedError(Failure.ROLE, reason)
     expires = certificate.get("notAfter")
     return Principal(names[0], expires_at_s=None if expires is None else float(ssl.cert_time_to_seconds(expires)))
 

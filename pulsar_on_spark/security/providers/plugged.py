@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError
-from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.principal import Principal, is_role
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,6 @@ class PluggedProvider:
         except Exception as error:
             log.exception("The plug-in %r of authentication_providers failed.", self.name)
             raise NotAuthenticatedError(Failure.PLUGIN, f"the plug-in {self.name!r} failed") from error
-        if not isinstance(found, Principal) or not found.role:
+        if not isinstance(found, Principal) or not is_role(found.role):
             raise NotAuthenticatedError(Failure.ROLE, f"the plug-in {self.name!r} returned no role")
         return found

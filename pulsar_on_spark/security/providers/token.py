@@ -14,11 +14,10 @@ import jwt
 
 from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError
 from pulsar_on_spark.security.keys import TokenKey
-from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.principal import Principal, is_role
 
 MAX_TOKEN_BYTES: Final = 16 << 10
 """Longest token that is decoded: decoding takes time in proportion to its length."""
-MAX_ROLE_BYTES: Final = 1024
 AUDIENCE_CLAIM: Final = "aud"
 """The claim of the audience in tokens of OpenID issuers."""
 # Times and audience are checked below: by the caller's clock, and as Pulsar does.
@@ -146,7 +145,7 @@ def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
     if rules.audience_claim and rules.audiences.isdisjoint(_texts(claims.get(rules.audience_claim))):
         raise NotAuthenticatedError(Failure.AUDIENCE, "the token is for another audience")
     role = next(iter(_texts(claims.get(rules.role_claim))), "")
-    if not role or len(role.encode("utf-8", "surrogatepass")) > MAX_ROLE_BYTES:
+    if not is_role(role):
         raise NotAuthenticatedError(Failure.ROLE, f"the token's claim {rules.role_claim!r} is no role")
     return Principal(role, expires_at_s=None if expires_s is None else expires_s + rules.skew_s)
 

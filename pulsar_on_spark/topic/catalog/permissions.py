@@ -21,8 +21,6 @@ from pulsar_on_spark.topic.catalog.tenants import require_namespace
 
 MAX_GRANTS: Final = 2_000
 """Limit of the roles in a namespace's permissions, counted on the namespace and each topic and subscription."""
-MAX_ROLE_BYTES: Final = 256
-"""Limit of a role in UTF-8."""
 Place = str | TopicName
 """A namespace (`tenant/namespace`), or a topic."""
 
@@ -226,11 +224,7 @@ def _namespace_of(place: Place) -> str:
 def _check_role(role: str) -> None:
     if not role:
         raise InvalidArgumentError("A role is empty: give the role of a client.")
-    size_bytes = len(check_new_name("Role", role).encode(errors="surrogatepass"))
-    if size_bytes > MAX_ROLE_BYTES:
-        raise InvalidArgumentError(
-            f"Role {role[:40]!r}... has {size_bytes} bytes and may have {MAX_ROLE_BYTES}: choose a shorter one."
-        )
+    check_new_name("Role", role)
 
 
 def _without(granted: RoleActions, role: str) -> RoleActions:

@@ -30,6 +30,7 @@ from pulsar_on_spark.protocol.commands import (
     ServerError,
 )
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.principal import MAX_ROLE_BYTES
 from pulsar_on_spark.topic.catalog import permissions
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
@@ -120,9 +121,21 @@ def test_permissions_of_a_namespace(root: Admin, namespace: str) -> None:
     root.do("DELETE", f"{path}/reports")
     assert root.do("GET", path) == {"orders": ["functions"]}
     assert root.ask("POST", f"{path}/orders", ["write"]).status_code == 400
-    assert root.ask("POST", f"{path}/{'r' * 300}", ["produce"]).status_code == 412
+    assert root.ask("POST", f"{path}/{'ä' * 513}", ["produce"]).status_code == 412
     assert root.ask("GET", "/namespaces/shop/absent/permissions").status_code == 404
     assert root.ask("POST", "/namespaces/shop/absent/permissions/a", ["produce"]).status_code == 404
+
+
+def test_the_longest_role_of_a_token_can_have_a_permission(broker: RunningBroker, root: Admin, namespace: str) -> None:
+    role = "ä" * (MAX_ROLE_BYTES // 2)
+    longest = Admin(broker, role)
+    assert longest.ask("GET", f"/namespaces/{namespace}/topics").status_code == 403
+    root.do("POST", f"/namespaces/{namespace}/permissions/{role}", ["consume"])
+    assert longest.do("GET", f"/namespaces/{namespace}/topics") == []
+    root.do("POST", "/tenants/shop", {"adminRoles": ["keeper", role]})
+    assert longest.do("GET", f"/namespaces/{namespace}/permissions") == {role: ["consume"]}
+    root.do("POST", "/tenants/shop", {"adminRoles": ["keeper"]})
+    assert Admin(broker, f"{role}x").ask("GET", "/brokers/version").status_code == 401
 
 
 def test_permissions_of_a_topic(root: Admin, namespace: str) -> None:

@@ -124,6 +124,7 @@ def test_a_plug_in_authenticates_clients_of_its_method() -> None:
         ("alice@there", Failure.SIGNATURE),
         ("broken", Failure.PLUGIN),
         ("empty", Failure.ROLE),
+        ("x" * 1_025 + "@here", Failure.ROLE),
     ):
         with pytest.raises(NotAuthenticatedError) as refused:
             by(found, badge)

@@ -16,6 +16,7 @@ from pulsar_on_spark.broker.web.requests import (
     BrokerServices,
     NamedNamespace,
     NamedTopic,
+    Roles,
     SubscriptionName,
     Text,
     refused,
@@ -29,7 +30,6 @@ router = APIRouter(tags=["permissions"])
 _MISSING: Final = refused(404, "There is no such namespace.")
 _BAD: Final = refused(412, "The role is not acceptable, or there are too many permissions.")
 _OFF: Final = refused(501, "Authorization is not enabled.")
-Roles = Annotated[list[Annotated[str, Field(max_length=permissions.MAX_ROLE_BYTES)]], Field(max_length=1000)]
 Actions = Annotated[list[Action], Field(max_length=len(ACTIONS))]
 
 

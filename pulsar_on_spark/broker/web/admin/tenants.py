@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Roles, Text, refused
 from pulsar_on_spark.topic.catalog import tenants as registry
 
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
 
 _MISSING = refused(404, "There is no such tenant.")
 _NO_CLUSTER = refused(412, "There is no such cluster, or the name is invalid.")
-Names = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=1000)]
+Clusters = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=1000)]
 
 
 class TenantInfo(BaseModel):
@@ -25,8 +25,8 @@ class TenantInfo(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
-    admin_roles: Names | None = None
-    allowed_clusters: Names | None = None
+    admin_roles: Roles | None = None
+    allowed_clusters: Clusters | None = None
 
 
 @router.get("")
