@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,25 +72,30 @@ def create_secured_folder(folder: Path, hosts: Sequence[str]) -> SecuredFolder:
 
 def _settings(made: SecuredFolder, host: str, certificate: Path, key: Path) -> str:
     # Other hosts reach the broker only if it listens to them.
-    address = "" if _is_loopback(host) else f'bind_address = "0.0.0.0"\nadvertised_address = "{host}"\n'
+    address = "" if _is_loopback(host) else f'bind_address = "0.0.0.0"\nadvertised_address = {_toml(host)}\n'
     return f"""# TLS only
 broker_service_port = ""
 web_service_port = ""
 broker_service_port_tls = 6651
 web_service_port_tls = 8443
-{address}tls_certificate_file_path = "{certificate}"
-tls_key_file_path = "{key}"
+{address}tls_certificate_file_path = {_toml(certificate)}
+tls_key_file_path = {_toml(key)}
 
 # each client proves its role by a token or a certificate
 authentication_enabled = true
 authentication_providers = "token,tls"
-token_secret_key = "{made.secret.as_uri()}"
-tls_trust_certs_file_path = "{made.trust}"
+token_secret_key = {_toml(made.secret.as_uri())}
+tls_trust_certs_file_path = {_toml(made.trust)}
 
 # each role needs permissions, except for super users
 authorization_enabled = true
-super_user_roles = "{ADMIN}"
+super_user_roles = {_toml(ADMIN)}
 """
+
+
+def _toml(text: str | Path) -> str:
+    """Return a text as a basic string of TOML, which is one of JSON, but with an escape for DEL."""
+    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _client(made: SecuredFolder, host: str) -> str:

@@ -15,6 +15,7 @@ from cryptography import x509
 
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.cli.credentials import read_client_conf
+from pulsar_on_spark.security.files import path_of
 from pulsar_on_spark.security.providers.basic import Users
 from tests.kit.running_broker import RunningBroker
 
@@ -135,6 +136,15 @@ def test_a_file_of_cas_that_cannot_be_used_is_named(run: Run, broker: RunningBro
     done = run("topics", "list", "--url", broker.web_url, "--tls-trust-cert-path", tmp_path / "missing.pem")
     assert done.code == 1
     assert "missing.pem" in done.err
+
+
+@pytest.mark.parametrize("name", ['a"b\\c', "a\tb\x7f", "\\u0041 \N{GRINNING FACE}'ü"])
+def test_init_names_files_in_a_folder_of_any_name(run: Run, tmp_path: Path, name: str) -> None:  # noqa: F811
+    files = json.loads(ok(run("security", "init", tmp_path / name, "--json")))
+    written = tomllib.loads(Path(files["settings"]).read_text())
+    for setting in ("tls_certificate_file_path", "tls_key_file_path", "token_secret_key", "tls_trust_certs_file_path"):
+        assert path_of(written[setting]).parent == tmp_path / name
+        assert path_of(written[setting]).is_file()
 
 
 def test_init_creates_files_that_fit_each_other_and_replaces_none(run: Run, tmp_path: Path) -> None:  # noqa: F811
