@@ -21,7 +21,9 @@ Role = Annotated[str, typer.Option("--role", help="The role of clients.")]
 Actions = Annotated[
     list[str],
     typer.Option(
-        "--actions", help="Actions, separated by commas: produce, consume, functions, sources, sinks, packages."
+        "--actions",
+        help="produce and consume, separated by a comma; Pulsar's functions, sources, sinks and packages have no "
+        "effect here.",
     ),
 ]
 

@@ -51,6 +51,11 @@ def test_permissions_are_granted_listed_and_revoked(run: Run, target: list[str],
     assert json.loads(ok(run("permissions", "list", of, "--json", *target))) == {}
 
 
+def test_the_help_says_which_actions_have_no_effect(run: Run) -> None:  # noqa: F811
+    shown = " ".join(ok(run("permissions", "grant", "--help")).replace("│", " ").split())
+    assert "functions, sources, sinks and packages have no effect" in shown
+
+
 def test_names_of_pulsar_admin_work(run: Run, target: list[str]) -> None:  # noqa: F811
     for of, group, plural in (("public/default", "namespaces", ""), ("orders", "topics", "s")):
         ok(run(group, f"grant-permission{plural}", of, "--role", "a", "--actions", "consume", *target))

@@ -193,6 +193,14 @@ def test_permissions_give_no_right_on_tenants_and_the_cluster(operation: Operati
     assert not decide(EVERY, Principal("role"), operation, Resource("public")).is_allowed
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_only_the_actions_produce_and_consume_have_an_effect(operation: Operation) -> None:
+    others = [action for action in ACTIONS if action not in ("produce", "consume")]
+    found = Grants(Authorities(), namespace={"role": others}, topics={TOPICS[0].full: {"role": others}})
+    for resource in (Resource.of_topic(TOPICS[0]), Resource.of_namespace("public/default")):
+        assert not decide(found, Principal("role"), operation, resource).is_allowed
+
+
 def test_a_star_is_a_letter_unless_wildcards_are_allowed() -> None:
     resource = Resource.of_topic(TopicName.parse("t"))
     for is_allowed in (False, True):
