@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -31,6 +32,8 @@ class Issuer:
         answers: Answers that replace the usual ones, by path.
         requests: The paths that were requested.
         published: The keys that it publishes, by name.
+        lives_s: Seconds that the tokens of a client live, by its id; 600 if it is not in here.
+        given: Tokens given to clients, by their ids.
     """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
@@ -52,7 +55,12 @@ class Issuer:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 given = json.loads(body) if body.startswith("{") else {k: v[0] for k, v in parse_qs(body).items()}
                 if given.get("client_secret") == "secret":
-                    say(self, {"access_token": outer.token(given["client_id"]), "expires_in": 600})
+                    role = given["client_id"]
+                    lives_s = outer.lives_s.get(role, 600)
+                    outer.given[role] += 1
+                    # Clients get a new one a second before the broker needs it.
+                    token = outer.token(role, exp=time.time() + lives_s)
+                    say(self, {"access_token": token, "expires_in": lives_s - 1})
                 else:
                     self.send_error(401)
 
@@ -61,6 +69,8 @@ class Issuer:
 
         self.answers: dict[str, Answer] = {}
         self.requests: list[str] = []
+        self.lives_s: dict[str, int] = {}
+        self.given = Counter[str]()
         self.published: dict[str, Any] = {"first": rsa.generate_private_key(65537, 2048)}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
