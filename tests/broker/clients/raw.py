@@ -13,14 +13,24 @@ def command(type_: str, **bodies: object) -> bytes:
     return frame_of(BaseCommand(type=BaseCommand.Type.Value(type_), **bodies).SerializeToString())
 
 
-async def connect(url: str, client_version: str = "raw") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connected, CONNECTED received."""
+async def connect(
+    url: str, client_version: str = "raw", token: str = ""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connected, CONNECTED received; with a token if one is given."""
     host, _, port = url.removeprefix("pulsar://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    connecting = CommandConnect(client_version=client_version, protocol_version=21, auth_method_name="none")
-    writer.write(command("CONNECT", connect=connecting))
+    writer.write(connecting(client_version, token))
     assert (await answer(reader)).type == BaseCommand.CONNECTED
     return reader, writer
+
+
+def connecting(client_version: str = "raw", token: str = "") -> bytes:
+    """The frame of a CONNECT."""
+    method = "token" if token else "none"
+    body = CommandConnect(
+        client_version=client_version, protocol_version=21, auth_method_name=method, auth_data=token.encode()
+    )
+    return command("CONNECT", connect=body)
 
 
 async def consuming(

@@ -17,7 +17,6 @@ import pytest
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
-    CommandConnect,
     CommandGetOrCreateSchema,
     CommandGetSchema,
     CommandGetTopicsOfNamespace,
@@ -35,7 +34,7 @@ from pulsar_on_spark.topic.catalog import permissions
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
-from .raw import answer, command
+from .raw import answer, command, connect
 
 LIMIT_S = 60
 SOON_S = 5.0
@@ -355,30 +354,6 @@ def test_a_former_administrator_is_disconnected(broker: RunningBroker, root: Adm
     former.close()
 
 
-def test_no_message_with_a_receipt_is_lost_by_a_revocation(broker: RunningBroker, root: Admin, namespace: str) -> None:
-    root.do("POST", f"/namespaces/{namespace}/permissions/both", ["produce"])
-    topic = f"{namespace}/t"
-    ours, theirs = client(broker, "both"), client(broker, "root")
-    consumer = theirs.subscribe(topic, "all")
-    producers = [ours.create_producer(topic, send_timeout_millis=3000, block_if_queue_full=True) for _ in range(20)]
-    stored: list[str] = []
-
-    def sent(content: str) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
-        return lambda result, id_: stored.append(content) if result == pulsar.Result.Ok else None
-
-    for number in range(200):
-        for index, producer in enumerate(producers):
-            producer.send_async(b"%d-%d" % (index, number), sent(f"{index}-{number}"))
-        if number == 100:
-            revoke_by_http(root, broker, namespace)
-    wait_until(lambda: clients_of(root, "persistent", namespace)[0] == 0)
-    ours.close()
-    received = set()
-    while len(received) < len(set(stored)) or not set(stored) <= received:
-        received.add(consumer.receive(LIMIT_S * 1000).data().decode())
-    theirs.close()
-
-
 # -- ids of another topic (CVE-2021-41571) -----------------------------------------------------------------------------
 
 
@@ -414,22 +389,11 @@ def test_message_ids_of_another_topic_show_nothing(broker: RunningBroker, root: 
 # -- raw sockets -------------------------------------------------------------------------------------------------------
 
 
-async def connected(broker: RunningBroker, role: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = broker.url.removeprefix("pulsar://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    body = CommandConnect(
-        client_version="raw", protocol_version=21, auth_method_name="token", auth_data=token(role).encode()
-    )
-    writer.write(command("CONNECT", connect=body))
-    assert (await answer(reader)).type == BaseCommand.CONNECTED
-    return reader, writer
-
-
 def conversation(broker: RunningBroker, role: str, *said: bytes) -> list[BaseCommand]:
     """The broker's answers to each."""
 
     async def scene() -> list[BaseCommand]:
-        reader, writer = await connected(broker, role)
+        reader, writer = await connect(broker.url, token=token(role))
         heard = []
         for each in said:
             writer.write(each)
@@ -499,7 +463,7 @@ def test_a_watcher_whose_right_is_revoked_sees_no_more_topics(
     root.do("POST", f"/namespaces/{namespace}/permissions/watcher", ["consume"])
 
     async def scene() -> list[str]:
-        reader, writer = await connected(broker, "watcher")
+        reader, writer = await connect(broker.url, token=token("watcher"))
         writer.write(watching(namespace))
         assert (await answer(reader)).type == BaseCommand.WATCH_TOPIC_LIST_SUCCESS
         await asyncio.to_thread(root.do, "PUT", f"/persistent/{namespace}/one")
@@ -507,7 +471,7 @@ def test_a_watcher_whose_right_is_revoked_sees_no_more_topics(
         before = broker.said.count("Permissions were revoked")
         await asyncio.to_thread(root.do, "DELETE", f"/namespaces/{namespace}/permissions/watcher")
         await asyncio.to_thread(wait_until, lambda: broker.said.count("Permissions were revoked") > before)
-        others, other = await connected(broker, "root")
+        others, other = await connect(broker.url, token=token("root"))
         other.write(watching(namespace))
         assert (await answer(others)).type == BaseCommand.WATCH_TOPIC_LIST_SUCCESS
         await asyncio.to_thread(root.do, "PUT", f"/persistent/{namespace}/two")
