@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,6 @@ import jwt
 import pytest
 from fastapi import FastAPI
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from pulsar_on_spark.broker.connection.connection import Connection
@@ -30,7 +28,6 @@ from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.route_rules import GUARDS
-from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import commands
@@ -40,14 +37,15 @@ from pulsar_on_spark.security.audit_log import Audit, NoAudit
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.catalog import permissions, tenants
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
 from .expected import COMMANDS, MAY, ROLES, ROUTES, UNKNOWN_TENANT
+from .routes import ROUTES_OF_APP, requests_of, route_of
 
 SECRET = b"s" * 32
 TOPICS = ("partitioned", "partitioned-partition-0", "single", "missing")
 """The same permissions are granted on each, and the answers must be the same."""
 PASSED = 299
-ROUTES_OF_APP = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
 
 
 class Guarded:
@@ -139,13 +137,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Guarded:
     return Guarded(tmp_path_factory.mktemp("guarded") / "root")
 
 
-def requests(rule: str) -> Iterator[tuple[str, str]]:
-    for line in ROUTES[rule].split("\n"):
-        *methods, path = line.split() or [""]
-        for method in methods:
-            yield method, path
-
-
 # -- routes ------------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +145,7 @@ def test_each_role_may_do_what_the_table_says(guarded: Guarded, rule: str) -> No
     allowed, refused = MAY[rule]
 
     async def scene() -> None:
-        for method, path in requests(rule):
+        for method, path in requests_of(rule):
             for name in TOPICS if "TOPIC" in path else ("",):
                 for role in ROLES:
                     place = path.replace("TOPIC", name)
@@ -182,11 +173,10 @@ def test_each_role_learns_what_the_table_says_about_an_unknown_tenant(guarded: G
 def test_no_route_was_forgotten() -> None:
     """By the application's own routes: each has a rule, and the table of this test asks for it."""
     asked = {
-        (method, route.path)
+        (method, found[0].path)
         for rule in ROUTES
-        for method, path in requests(rule)
-        for route in [route_of(method, path.replace("TOPIC", "t"))]
-        if route is not None
+        for method, path in requests_of(rule)
+        if (found := route_of(method, path.replace("TOPIC", "t"))) is not None
     }
     served = {(method, route.path) for route in ROUTES_OF_APP for method in (route.methods or ()) if method != "HEAD"}
     assert sorted(served - GUARDS.keys()) == [], "routes without a rule"
@@ -194,11 +184,6 @@ def test_no_route_was_forgotten() -> None:
     shadowed = {("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/bundles/split")}  # by that of any bundle
     assert sorted(served - asked - shadowed) == [], "routes that the table of expected answers lacks"
     assert len(served) > 390
-
-
-def route_of(method: str, path: str) -> Route | None:
-    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
-    return next((route for route in ROUTES_OF_APP if route.matches(scope)[0] is Match.FULL), None)
 
 
 def test_a_route_without_a_rule_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +195,7 @@ def test_a_route_without_a_rule_is_refused(guarded: Guarded, monkeypatch: pytest
 @pytest.mark.parametrize("rule", ["super user", "topic, produce or consume"])
 def test_head_counts_as_get(guarded: Guarded, rule: str) -> None:
     allowed, refused = MAY[rule]
-    (path, *_) = [path.replace("TOPIC", "single") for method, path in requests(rule) if method == "GET"]
+    (path, *_) = [path.replace("TOPIC", "single") for method, path in requests_of(rule) if method == "GET"]
     for role in set(ROLES) - {"unauthenticated"}:
         wanted = PASSED if role in allowed else refused
         assert asyncio.run(guarded.status("HEAD", path, role)) == wanted, f"HEAD {path} as {role}"
@@ -250,6 +235,65 @@ def test_every_role_looks_up_transaction_coordinators(guarded: Guarded) -> None:
 def test_an_invalid_name_is_reported_to_any_role(guarded: Guarded) -> None:
     for role in ("stranger", "root"):
         assert asyncio.run(guarded.status("GET", "/admin/v2/persistent/a$b/c/t/stats", role)) == 412
+
+
+PRODUCING, CONSUMING = ("producer", "topic-producer"), ("consumer", "topic-consumer")
+NO_ADMINS = (*PRODUCING, *CONSUMING, "subscriber", "stranger", "other-admin")
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_producers_and_consumers_do_not_manage_policies(guarded: Guarded, topic: str) -> None:
+    """They could set a topic's retention, time to live and offloading (CVE-2024-28098)."""
+    names = {policy.topic for policy in FIELDS.values() if policy.topic is not None} | {"offloadPolicies"}
+    assert {"retention", "messageTTL", "backlogQuota", "maxProducers", "compactionThreshold"} <= names
+
+    async def scene() -> None:
+        for name in names:
+            path = f"/admin/v2/persistent/public/default/{topic}/{name}"
+            for method in ("POST", "DELETE"):
+                for role in NO_ADMINS:
+                    assert await guarded.status(method, path, role) == 403, f"{method} {path} as {role}"
+                assert await guarded.status(method, path, "admin") == PASSED, f"{method} {path}"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize(
+    ("requests", "roles", "refused"),
+    [
+        ("PUT unload, PUT compaction, GET compaction, POST terminate, DELETE truncate", NO_ADMINS, 401),
+        ("PUT subscription/free, PUT subscription/free/properties, GET subscription/free/properties", PRODUCING, 401),
+        ("POST subscription/free/resetcursor, DELETE subscription/free, GET subscriptions", PRODUCING, 401),
+    ],
+)
+def test_partitioned_topics_are_managed_by_the_same_roles_as_others(
+    guarded: Guarded, topic: str, requests: str, roles: tuple[str, ...], refused: int
+) -> None:
+    """Producers and consumers could unload and compact partitioned ones, and producers subscribe (CVE-2024-29834)."""
+    for method, path in (each.split() for each in requests.split(", ")):
+        place = f"/admin/v2/persistent/public/default/{topic}/{path}"
+        for role in roles:
+            assert asyncio.run(guarded.status(method, place, role)) == refused, f"{method} {place} as {role}"
+        assert asyncio.run(guarded.status(method, place, "admin")) == PASSED
+
+
+def test_properties_of_namespaces_are_their_administrators(guarded: Guarded) -> None:
+    """Any client could read and change those of any namespace (CVE-2024-29834)."""
+    for namespace, roles, admin in (
+        ("public/default", NO_ADMINS, "admin"),
+        ("other/n", (*PRODUCING, *CONSUMING, "stranger", "admin"), "other-admin"),
+    ):
+        for method, path in (
+            *((method, "properties") for method in ("GET", "PUT", "DELETE")),
+            ("GET", "property/k"),
+            ("PUT", "property/k/v"),
+            ("DELETE", "property/k"),
+        ):
+            place = f"/admin/v2/namespaces/{namespace}/{path}"
+            for role in roles:
+                assert asyncio.run(guarded.status(method, place, role)) == 403, f"{method} {place} as {role}"
+            assert asyncio.run(guarded.status(method, place, admin)) == PASSED
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
