@@ -7,6 +7,7 @@ which starts them again in a fork, so a fork runs as a fresh `python -m pulsar_o
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -22,10 +23,13 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tests.kit.spare_children import fork_spare_children
 from tests.kit.waiting import LIMIT_S
 
 _IMPORTED_BEFORE = ("pandas", "pulsar_on_spark.cli.app", "pulsar_on_spark.cli.serving")
 """pyarrow asks for pandas at a broker's first commit."""
+_CHILDREN = {"broker": 3, "standalone": 3}
+"""Of commands: the broker's two, and the resource tracker of `multiprocessing`."""
 _REPOSITORY = Path(__file__).parents[2]
 _REQUEST_BYTES = 1 << 17
 """Environments are a few KiB."""
@@ -166,6 +170,7 @@ def _become(request: dict[str, object], output: int, errors: int) -> None:
     os.umask(request["umask"])
     assert isinstance(request["arguments"], list)
     sys.argv[1:] = request["arguments"]
+    fork_spare_children(_CHILDREN.get(request["arguments"][0], 0))
 
 
 def _main() -> None:
@@ -175,6 +180,7 @@ def _main() -> None:
         import_module(name)
     threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
     assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, f"a fork takes one thread of {threads}"
+    gc.freeze()  # a collection would copy memory that processes share
     _serve(client)
     runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
 

@@ -29,7 +29,7 @@ class RunningBroker:
         root: The root; made if it is not there.
         settings: Of `BrokerSettings`, given in the environment.
         command: Which of the two; `broker` makes no root.
-        prefix: A program that runs the broker, and its arguments; without one the broker is forked.
+        prefix: A program that runs the broker, and its arguments; without one the broker and its processes are forked.
         options: Further options of the command.
 
     Attributes:

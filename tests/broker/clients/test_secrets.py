@@ -88,7 +88,8 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
         tls_trust_certs_file_path=files.trust,
         audit_log_file=folder / "audit.log",
     )
-    with RunningBroker(folder / "root", settings) as broker:
+    # Not forked: what the system shows of a forked process is its parent's command line and environment.
+    with RunningBroker(folder / "root", settings, prefix=["env"]) as broker:
         made = Used(broker, folder, files, hashed)
         use(made)
         processes = [psutil.Process(broker.pid), *psutil.Process(broker.pid).children(recursive=True)]
