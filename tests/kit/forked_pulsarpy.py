@@ -1,4 +1,4 @@
-"""`pulsarpy` in processes that are forked off one that has imported everything already.
+"""`pulsarpy`, and programs of tests, in processes that are forked off one that has imported everything already.
 
 Python takes longer to import a broker than the broker to start. The server has one thread beside those of jemalloc,
 which starts them again in a fork, so a fork runs as a fresh `python -m pulsar_on_spark.cli` does.
@@ -43,15 +43,30 @@ class ForkedPulsarpy:
         environment: All of it.
         output: The descriptor of its standard output.
         errors: That of its standard error.
+        module: Another program, run as `python -m module` does.
 
     Attributes:
         pid: The process.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: int,
+        errors: int,
+        *,
+        module: str = "pulsar_on_spark.cli",
+    ) -> None:
         mask = os.umask(0)
         os.umask(mask)
-        request = {"arguments": arguments, "environment": dict(environment), "cwd": os.getcwd(), "umask": mask}
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "cwd": os.getcwd(),
+            "umask": mask,
+        }
         self._server = _server()
         self.pid = self._server.ask(request, [output, errors])
         self._ended = os.pidfd_open(self.pid)
@@ -65,6 +80,14 @@ class ForkedPulsarpy:
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+    def has_ended(self) -> bool:
+        """True once it has ended."""
+        try:
+            self.wait(0)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wait(self, timeout: float) -> int:
         """Wait for its end; returns its exit code.
@@ -136,8 +159,8 @@ def _server() -> _Server:
 # --- the server ---
 
 
-def _serve(client: socket.socket) -> None:
-    """Fork a process for each request, until the client is gone; returns in each of those processes, too."""
+def _serve(client: socket.socket) -> str:
+    """Fork a process for each request, until the client is gone; returns its module in each of those processes."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(client, _REQUEST_BYTES, 2)
         if not message:
@@ -151,7 +174,7 @@ def _serve(client: socket.socket) -> None:
         if pid == 0:
             client.close()
             _become(request, *descriptors)
-            return
+            return str(request["module"])
         for descriptor in descriptors:
             os.close(descriptor)
         client.send(str(pid).encode())
@@ -181,8 +204,7 @@ def _main() -> None:
     threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
     assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, f"a fork takes one thread of {threads}"
     gc.freeze()  # a collection would copy memory that processes share
-    _serve(client)
-    runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
+    runpy.run_module(_serve(client), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import pulsar
 import pytest
 
 from tests.broker.clients.conftest import WAIT_MS, new_client
+from tests.kit.forked_pulsarpy import ForkedPulsarpy
 from tests.kit.rude_clients import HOW
 from tests.kit.running_broker import RunningBroker
 from tests.kit.tls_files import TlsFiles
@@ -22,17 +22,17 @@ MIB = 1 << 20
 GROWTH_BYTES = 300 * MIB
 """A hundred connections may have 1 MiB each of a frame that never ends; beside it the publish buffer and the cache."""
 SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size_mb": 32}
-OVER_TLS = (
-    "never_read",
+OVER_TLS = ("never_read", "stall_in_a_frame", "garbage")
+"""The clients for which TLS matters most, as the event loop buffers data of TLS connections, too."""
+LONG_OVER_TLS = (
+    *OVER_TLS,
     "never_acknowledge",
-    "stall_in_a_frame",
-    "garbage",
     "many_connections",
     "flood_of_unknown_commands",
     "stall_before_connecting",
 )
-"""The clients for which TLS matters, as the event loop buffers data of TLS connections, too."""
-ROUNDS = 30
+ROUNDS = 12
+LONG_ROUNDS = 30
 NOTICED = 20
 """Times as long as without them: rude clients, the broker and the polite client share two CPUs."""
 FLOOR_MS = 50.0
@@ -47,18 +47,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 @contextmanager
-def rude_client(how: str, url: str, topic: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.kit.rude_clients", how, url, topic]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def rude_client(how: str, url: str, topic: str) -> Iterator[ForkedPulsarpy]:
+    reading, writing = os.pipe()
+    process = ForkedPulsarpy([how, url, topic], os.environ, writing, 2, module="tests.kit.rude_clients")
+    os.close(writing)
     try:
-        assert process.stdout is not None, "it is a pipe"
-        assert process.stdout.readline() == "at work\n"
-        yield process
+        with open(reading) as output:
+            assert output.readline() == "at work\n"
+            yield process
     finally:
         process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.wait(WAIT_MS / 1000)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -71,18 +70,30 @@ def test_others_do_not_notice_over_tls(broker: RunningBroker, how: str) -> None:
     others_do_not_notice(broker, broker.tls_url, how)
 
 
-def others_do_not_notice(broker: RunningBroker, url: str, how: str) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("how", HOW)
+def test_others_do_not_notice_for_longer(broker: RunningBroker, how: str) -> None:
+    others_do_not_notice(broker, broker.url, how, LONG_ROUNDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", LONG_OVER_TLS)
+def test_others_do_not_notice_over_tls_for_longer(broker: RunningBroker, how: str) -> None:
+    others_do_not_notice(broker, broker.tls_url, how, LONG_ROUNDS)
+
+
+def others_do_not_notice(broker: RunningBroker, url: str, how: str, rounds: int = ROUNDS) -> None:
     process = psutil.Process(broker.pid)
     client = new_client(broker.url)
     consumer = client.subscribe("polite", f"{how} {url}", pulsar.ConsumerType.Exclusive)
     producer = client.create_producer("polite")
-    without_ms = [there_and_back(producer, consumer) for _ in range(ROUNDS)]
+    without_ms = [there_and_back(producer, consumer) for _ in range(rounds)]
     before, peak, taken_ms = process.memory_info().rss, 0, []
     with rude_client(how, url, f"rude-{how}") as rude:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             taken_ms.append(there_and_back(producer, consumer))
             peak = max(peak, process.memory_info().rss)
-        assert rude.poll() is None, "it ended before anybody could notice it"
+        assert not rude.has_ended(), "it ended before anybody could notice it"
     client.close()
     for name, of in (("median", statistics.median), ("longest", max)):
         quiet_ms, rude_ms = of(without_ms), of(taken_ms)

@@ -222,6 +222,23 @@ async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
     return end.steps
 
 
+@pytest.mark.parametrize(("way", "first"), [(ends_at, 1), (taking_ends_at, 2)])
+def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_some_steps(
+    memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]], first: int
+) -> None:
+    """Each second step, in turn before and after it."""
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead say that they are
+        steps = await way(memory_path / "whole", 0, False)
+        assert steps >= 5
+        ends = [way(memory_path / str(at), at, at % 4 < 2) for at in range(first, steps + 1, 2)]
+        await asyncio.gather(*ends)
+
+    asyncio.run(run())
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("way", [ends_at, taking_ends_at])
 def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_any_step(
     memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]

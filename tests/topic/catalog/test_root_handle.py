@@ -129,10 +129,23 @@ def test_a_newer_format_version_is_refused(root: Root) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_interrupted_init_continues_from_some_steps(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """Cut at each third sync, others with paths elsewhere."""
+    check_interrupted_inits(memory_path, monkeypatch, elsewhere, range(1 + elsewhere, 200, 3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_interrupted_init_continues_from_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """Cut at every sync: what is on the disk then is finished by the next attempt."""
+    check_interrupted_inits(tmp_path, monkeypatch, elsewhere, range(200))
+
+
+def check_interrupted_inits(folder: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, cut_at: range) -> None:
+    """Cut at syncs: what is on the disk then is finished by the next attempt."""
     real_fsync, left = os.fsync, [0]
 
     def fsync(descriptor: int) -> None:
@@ -141,8 +154,8 @@ def test_an_interrupted_init_continues_from_any_step(
         left[0] -= 1
         real_fsync(descriptor)
 
-    for cuts in range(200):
-        base = tmp_path / str(cuts)
+    for cuts in cut_at:
+        base = folder / str(cuts)
         paths = [base / f"disk{number}" for number in range(3)] if elsewhere else []
         left[0] = cuts
         monkeypatch.setattr(os, "fsync", fsync)

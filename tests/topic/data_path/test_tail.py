@@ -418,13 +418,14 @@ def test_sealing_and_trimming_under_a_writer_and_its_readers(root: Root, start: 
     broker.kill()
 
 
-def test_all_at_once(root: Root, start: Callable[..., RunningIncarnation]):
+@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_all_at_once(root: Root, start: Callable[..., RunningIncarnation], count: int):
     """A writer, its sealer and trimmer, a reader that follows and others that come new: none waits for another."""
     broker, follower = start(SMALL_FILES), Follower(root)
     ended = threading.Event()
 
     def append() -> None:
-        for first in range(0, 20_000, 100):
+        for first in range(0, count, 100):
             broker.send("t", numbered(first, first + 100), batch=5)
         ended.set()
 
@@ -448,8 +449,8 @@ def test_all_at_once(root: Root, start: Callable[..., RunningIncarnation]):
             assert len(follower.follow()) >= before
         for each in work:
             each.result()
-    assert follower.follow_to(20_000) == numbered(0, 20_000)
-    assert Follower(root).follow_to(20_000) == numbered(0, 20_000)
+    assert follower.follow_to(count) == numbered(0, count)
+    assert Follower(root).follow_to(count) == numbered(0, count)
     assert len(journal_files(root)) < len(log_of(root, broker.incarnation.id).fragments) + 8
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.root import Root
@@ -17,10 +19,10 @@ MIB = 1 << 20
 VALUE = b"{" + b"v" * 16_000 + b"}"
 BURST = [VALUE] * 20
 TOPICS = ("a", "b", "c")
-ROUNDS = 3
 
 
-def test_held_back_by_the_lag_again_and_again(root: Root) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_held_back_by_the_lag_again_and_again(root: Root, rounds: int) -> None:
     """Only age makes this sealer work, so that producers reach the limit on any machine."""
     policy = SealingPolicy(
         backlog_bytes=1 << 40, max_age_s=0.5, interval_s=0.05, trim_interval_s=0.1, lag_limit_bytes=3 * MIB, grace_s=0
@@ -32,7 +34,7 @@ def test_held_back_by_the_lag_again_and_again(root: Root) -> None:
         sealing = SealingProcess(root.path, running.incarnation.id, policy)
         sealing.start()
         try:
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 deadline_s = time.monotonic() + 60
                 while not sealing.is_over_lag_limit():
                     assert time.monotonic() < deadline_s, "the limit is reached"
