@@ -111,6 +111,14 @@ class CopiesUnreachableError(StorageError):
     """Stored data has no good copy that can be reached now. It is not known to be lost: try again later."""
 
 
+class ObjectsUnreachableError(StorageError):
+    """An object store gave no certain answer: what was asked of it may have been done, or not, or may still be."""
+
+
+class UnsuitableStoreError(StorageError):
+    """An object store does not keep a rule that the engine relies on."""
+
+
 class CorruptSegmentError(StorageError):
     """A copy of a segment file fails its checksum or is truncated."""
 

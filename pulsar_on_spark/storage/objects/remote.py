@@ -1,0 +1,228 @@
+"""The object store over obstore, for S3, Google Cloud Storage and Azure.
+
+obstore retries nothing: a conditional write that it repeats by itself turns its own success into "precondition failed"
+(aws-sdk-java-v2, issue 6580), and it reports a conflict of two writers as "already exists" although neither's object is
+there (arrow-rs-object-store, issue 852). So after anything else than success a read decides: the caller's content means
+success, another's means that it came first, and none means that the write is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.objects.patience import pauses
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode
+    from obstore.store import ObjectStore as Obstore
+
+IDENTITY_KEY: Final = "pulsarpy.path"
+"""The object that shows that a store or a prefix is there, and which one it is."""
+PATIENCE_S: Final = 60.0
+REQUEST_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 5.0
+_PAGE: Final = 1_000
+_STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
+
+_ERRORS: Final = (BaseError, OSError)
+"""What obstore raises for the answers of a store and for missing ones; its other errors are the caller's."""
+
+_T = TypeVar("_T")
+
+
+class _GoneError(OSError):
+    """The store answers, but is not the one that it was."""
+
+
+class RemoteObjects:
+    """An object store behind a URL.
+
+    Args:
+        url: `s3://bucket/prefix`, `gs://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`.
+        options: Options by obstore's names, such as `aws_endpoint`; others come from the environment, as for the
+            store's own tools.
+        patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`.
+
+    Raises:
+        InvalidArgumentError: the URL or an option is not one of obstore's.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self.url = url.rstrip("/")
+        self._patience_s = patience_s
+        self._store = _open(self.url, options or {})
+
+    def __repr__(self) -> str:
+        return f"RemoteObjects({self.url!r})"
+
+    def create(self, key: str, content: bytes) -> Created | Exists:
+        """Put the object with `If-None-Match: *`."""
+
+        def attempt() -> tuple[Created | Exists] | None:
+            try:
+                return (Created(self._put(key, content, "create")),)
+            except _ERRORS:
+                return self._settle_create(key, content)
+
+        (answer,) = self._until_certain(f"write {key}", attempt)
+        return answer
+
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        """Put the object with `If-Match`."""
+
+        def attempt() -> tuple[Version | None] | None:
+            try:
+                return (self._put(key, content, _condition(version)),)
+            except _ERRORS:
+                return self._settle_replace(key, content, version)
+
+        (written,) = self._until_certain(f"replace {key}", attempt)
+        return written
+
+    def fetch(self, key: str) -> Fetched | None:
+        """Get the object."""
+        (fetched,) = self._until_certain(f"read {key}", lambda: (self._get(key),))
+        return fetched
+
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Get the range."""
+
+        def attempt() -> tuple[bytes | None]:
+            try:
+                return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
+            except FileNotFoundError:
+                return (None,)
+
+        (content,) = self._until_certain(f"read {key}", attempt)
+        return content
+
+    def confirm_absent(self, key: str) -> bool:
+        """Get the identity object, and then the object: the store is there, so "not found" is about the object."""
+
+        def attempt() -> tuple[bool]:
+            self._require_identity()
+            return (self._get(key) is None,)
+
+        (is_absent,) = self._until_certain(f"look for {key}", attempt)
+        return is_absent
+
+    def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        """List page by page; after an error, go on behind the last object."""
+        while True:
+            page = self._until_certain(f"list {prefix or 'everything'}", partial(self._page, prefix, after))
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].key
+
+    def delete(self, key: str) -> None:
+        """Delete the object."""
+
+        def attempt() -> tuple[()]:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._store, key)
+            return ()
+
+        self._until_certain(f"delete {key}", attempt)
+
+    def _put(self, key: str, content: bytes, mode: PutMode) -> Version:
+        written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
+        return Version(written["e_tag"], written["version"])
+
+    def _get(self, key: str) -> Fetched | None:
+        try:
+            answer = obstore.get(self._store, key)
+            return Fetched(bytes(answer.bytes()), _version(answer.meta))
+        except FileNotFoundError:
+            return None
+
+    def _settle_create(self, key: str, content: bytes) -> tuple[Created | Exists] | None:
+        """Decide an unclear write by what is there; None if nothing is."""
+        present = self._get(key)
+        if present is None:
+            return None
+        if present.content == content:
+            return (Created(present.version),)
+        return (Exists(present.content, present.version),)
+
+    def _settle_replace(self, key: str, content: bytes, before: Version) -> tuple[Version | None] | None:
+        """Decide an unclear overwrite by what is there; None if nothing has changed."""
+        present = self._get(key)
+        if present is not None and present.content == content:
+            return (present.version,)
+        if present is not None and present.version == before:
+            return None
+        if present is None:
+            self._require_identity()
+        return (None,)
+
+    def _require_identity(self) -> None:
+        if self._get(IDENTITY_KEY) is None:
+            raise _GoneError(f"it has no object {IDENTITY_KEY}")
+
+    def _page(self, prefix: str, after: str) -> list[Listed]:
+        listing = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=_PAGE)
+        return [Listed(each["path"], each["size"], _version(each)) for each in next(iter(listing), [])]
+
+    def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
+        """Attempt something until it has an answer, which None is not.
+
+        Raises:
+            ObjectsUnreachableError: it had none within the patience.
+        """
+        deadline_s = time.monotonic() + self._patience_s
+        reason = "the write was refused, and the object is not there"
+        for pause_s in pauses():
+            try:
+                if (answer := attempt()) is not None:
+                    return answer
+            except _ERRORS as error:
+                reason = _reason(error)
+            if time.monotonic() + pause_s > deadline_s:
+                break
+            time.sleep(pause_s)
+        raise ObjectsUnreachableError(
+            f"{self.url} could not {what} in {self._patience_s:g} s ({reason}): check the store, its endpoint and the "
+            "credentials of this process, and try again."
+        )
+
+
+def _open(url: str, options: Mapping[str, str]) -> Obstore:
+    limits: Any = {"timeout": f"{REQUEST_TIMEOUT_S:g}s", "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s"}
+    if options.get("aws_endpoint", "").startswith("http://"):
+        limits["allow_http"] = True
+    try:
+        return from_url(
+            url, config=cast(Any, dict(options)), client_options=limits, retry_config=cast(Any, {"max_retries": 0})
+        )
+    except Exception as error:
+        raise InvalidArgumentError(f"{url} cannot be used as an object store ({_reason(error)}).") from error
+
+
+def _condition(version: Version) -> PutMode:
+    """Return the condition of an overwrite; obstore takes no None for what a store does not have."""
+    given = {"e_tag": version.etag, "version": version.generation}
+    return cast("PutMode", {name: value for name, value in given.items() if value is not None})
+
+
+def _version(meta: ObjectMeta) -> Version:
+    return Version(meta["e_tag"], meta["version"])
+
+
+def _reason(error: Exception) -> str:
+    """Describe an error without its text, which may hold a signed URL: its kind, and the HTTP status if it has one."""
+    if isinstance(error, _GoneError):
+        return str(error)
+    status = _STATUS.search(str(error))
+    return type(error).__name__ if status is None else f"{type(error).__name__}, HTTP status {status[1]}"

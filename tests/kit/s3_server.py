@@ -1,0 +1,122 @@
+"""A real S3 server for tests: versitygw, built once from its Go module into the user's cache.
+
+The build takes some four minutes on two cores, so tests with it are `long`. Where Go is missing they are skipped, and
+fail where CI is set.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import pytest
+
+from tests.kit.waiting import LIMIT_S
+
+VERSION: Final = "v1.8.0"
+_MODULE: Final = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
+_BUILD_S: Final = 1_800
+
+
+def server_program() -> Path:
+    """Return the server's program; build it if it is not in the cache. The test is skipped without Go."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pulsarpy-tests"
+    program = cache / f"versitygw-{VERSION}"
+    if program.exists():
+        return program
+    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    if go is None:
+        reason = "Go is not installed, and the S3 server of these tests is built with it"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = cache / f"build-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    try:
+        environment = {**os.environ, "GOBIN": str(folder)}
+        subprocess.run([go, "install", _MODULE], check=True, env=environment, timeout=_BUILD_S, capture_output=True)
+        (folder / "versitygw").rename(program)
+    finally:
+        shutil.rmtree(folder)
+    return program
+
+
+class S3Server:
+    """A server on a free port of 127.0.0.1, with a user of its own; ends with its block.
+
+    Args:
+        folder: A folder for its buckets, on a file system with extended attributes.
+
+    Attributes:
+        url: The endpoint.
+        secret: The user's secret key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = f"key{secrets.token_hex(8)}"
+        self.secret = secrets.token_hex(20)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [
+            str(server_program()),
+            *("--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"),
+            *("posix", str(folder)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> S3Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, and wait until it accepts connections."""
+        environment = {**os.environ, "ROOT_ACCESS_KEY": self._key, "ROOT_SECRET_KEY": self.secret}
+        self._process = subprocess.Popen(
+            self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        host, port = self.url.removeprefix("http://").split(":")
+        deadline_s = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Kill it: what it answered for is durable."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def make_bucket(self) -> str:
+        """Make a bucket, which is a folder, and return its URL."""
+        name = f"bucket-{secrets.token_hex(6)}"
+        (self._folder / name).mkdir()
+        return f"s3://{name}"
+
+    def options(self, endpoint: str = "") -> Mapping[str, str]:
+        """Return the options of a client of the server, or of a proxy in front of it."""
+        return {
+            "aws_endpoint": endpoint or self.url,
+            "aws_region": "us-east-1",
+            "aws_access_key_id": self._key,
+            "aws_secret_access_key": self.secret,
+        }

@@ -1,0 +1,165 @@
+"""The object store over obstore, on a real S3 server, also behind a proxy that loses replies and refuses requests."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Created, Exists
+from pulsar_on_spark.storage.objects.probe import probe
+from pulsar_on_spark.storage.objects.remote import IDENTITY_KEY, RemoteObjects
+from pulsar_on_spark.testing.object_store_contract import ObjectStoreContract, created, key
+from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
+from tests.kit.s3_server import S3Server
+from tests.kit.waiting import LIMIT_S
+
+pytestmark = pytest.mark.long
+
+SHORT_S = 0.5
+FAULTY_PART = 1 / 3
+
+
+@pytest.fixture
+def faults(s3_server: S3Server) -> Iterator[S3Faults]:
+    with S3Faults(s3_server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.make_bucket()
+
+
+def objects(server: S3Server, url: str, endpoint: str = "", patience_s: float = 60.0) -> RemoteObjects:
+    return RemoteObjects(url, server.options(endpoint), patience_s=patience_s)
+
+
+class TestS3(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, s3_server: S3Server, bucket: str) -> RemoteObjects:
+        store = objects(s3_server, f"{bucket}/a/prefix")
+        created(store, IDENTITY_KEY, b"identity")
+        return store
+
+
+@pytest.mark.parametrize("fault", Fault)
+class TestS3WithFaults(ObjectStoreContract):
+    """About every third request goes wrong in one way, by chance: a period could hit the same step of every attempt."""
+
+    @pytest.fixture
+    def store(self, s3_server: S3Server, faults: S3Faults, fault: Fault, bucket: str) -> Iterator[RemoteObjects]:
+        created(objects(s3_server, bucket), IDENTITY_KEY, b"identity")
+        faults.decide = lambda request: fault if random.Random(request.number + 1).random() < FAULTY_PART else None
+        yield objects(s3_server, bucket, faults.url)
+        assert any(outcome.fault is fault for outcome in faults.outcomes)
+
+
+def test_a_real_store_passes_the_probe_and_keeps_nothing_of_it(s3_server: S3Server, bucket: str) -> None:
+    store = objects(s3_server, bucket)
+    probe(store, bucket)
+    assert list(store.list_after("")) == []
+
+
+def test_a_write_that_arrives_after_its_writer_gave_up_does_not_overwrite(
+    s3_server: S3Server, faults: S3Faults, bucket: str
+) -> None:
+    name, arrived, go_on = key(), threading.Event(), threading.Event()
+
+    def hold_first(request: Request) -> Fault | None:
+        if request.method == "PUT" and request.number == 0:
+            arrived.set()
+            assert go_on.wait(LIMIT_S)
+        return None
+
+    faults.decide = hold_first
+    late = threading.Thread(target=lambda: objects(s3_server, bucket, faults.url).create(name, b"late"))
+    late.start()
+    assert arrived.wait(LIMIT_S)
+    assert isinstance(objects(s3_server, bucket).create(name, b"in time"), Created)
+    go_on.set()
+    late.join(LIMIT_S)
+    answer = objects(s3_server, bucket).create(name, b"any")
+    assert isinstance(answer, Exists)
+    assert answer.content == b"in time"
+
+
+def test_an_absent_server_is_an_unknown_outcome_and_not_an_absent_object(tmp_path: Path) -> None:
+    with S3Server(tmp_path) as server:
+        url = server.make_bucket()
+        store = objects(server, url, patience_s=SHORT_S)
+        name = key()
+        created(store, name, b"1")
+        server.stop()
+        for ask in (
+            lambda: store.fetch(name),
+            lambda: store.fetch_range(name, 0, 1),
+            lambda: store.create(name, b"2"),
+            lambda: store.confirm_absent(name),
+            lambda: list(store.list_after("")),
+            lambda: store.delete(name),
+        ):
+            with pytest.raises(ObjectsUnreachableError, match=f"^{url} could not .* in 0.5 s"):
+                ask()
+        server.start()
+        fetched = store.fetch(name)
+        assert fetched is not None
+        assert fetched.content == b"1"
+
+
+def test_a_vanished_bucket_is_no_proof_that_an_object_is_absent(tmp_path: Path) -> None:
+    with S3Server(tmp_path) as server:
+        url = server.make_bucket()
+        store = objects(server, url, patience_s=SHORT_S)
+        created(store, IDENTITY_KEY, b"identity")
+        name = key()
+        version = created(store, name, b"1")
+        shutil.rmtree(tmp_path / url.removeprefix("s3://"))
+        for ask in (
+            lambda: store.confirm_absent(name),
+            lambda: store.create(name, b"2"),
+            lambda: store.replace(name, b"2", version),
+            lambda: list(store.list_after("")),
+        ):
+            with pytest.raises(ObjectsUnreachableError):
+                ask()
+
+
+def test_wrong_credentials_are_an_unknown_outcome_and_are_not_shown(
+    s3_server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = secrets.token_hex(20)
+    options = {**s3_server.options(), "aws_secret_access_key": wrong}
+    store = RemoteObjects(bucket, options, patience_s=SHORT_S)
+    with caplog.at_level(logging.DEBUG), pytest.raises(ObjectsUnreachableError, match="HTTP status 403") as raised:
+        store.fetch(key())
+    shown = f"{raised.value} {raised.value.__cause__} {store!r} {caplog.text}"
+    assert wrong not in shown
+    assert s3_server.options()["aws_access_key_id"] not in shown
+
+
+@pytest.mark.parametrize(("url", "options"), [("ftp://host/x", {}), ("s3://bucket", {"aws_colour": "red"})])
+def test_an_unusable_url_or_option_is_refused(url: str, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{url} cannot be used as an object store"):
+        RemoteObjects(url, options)
+
+
+def test_an_uncontended_write_is_one_request_and_a_lost_one_two(
+    s3_server: S3Server, faults: S3Faults, bucket: str
+) -> None:
+    store = objects(s3_server, bucket, faults.url)
+    name = key()
+    store.create(name, b"1")
+    store.create(name, b"2")
+    assert [(each.request.method, each.status) for each in faults.outcomes] == [
+        ("PUT", 200),
+        ("PUT", 412),
+        ("GET", 200),
+    ]
