@@ -63,6 +63,7 @@ unit: install ## pytest in three processes, without the long tests
 
 .PHONY: test-long
 test-long: install ## the tests that kill, cut power, fill disks, install or last long
+	@$(BIN)/python -m tests.kit.s3_server
 	@$(BIN)/pytest $(IN_PROCESSES) --durations=20 -m "long and not soak and not peer"
 
 .PHONY: coverage

@@ -1,7 +1,7 @@
 """A real S3 server for tests: versitygw, built once from its Go module into the user's cache.
 
-The build takes some four minutes on two cores, so tests with it are `long`. Where Go is missing they are skipped, and
-fail where CI is set.
+`python -m tests.kit.s3_server` builds it. That takes some four minutes on two cores, so tests with it are `long`. Where
+Go is missing they are skipped, and fail where CI is set.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final
 
@@ -27,26 +29,35 @@ _BUILD_S: Final = 1_800
 
 
 def server_program() -> Path:
-    """Return the server's program; build it if it is not in the cache. The test is skipped without Go."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pulsarpy-tests"
-    program = cache / f"versitygw-{VERSION}"
-    if program.exists():
-        return program
-    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
-    if go is None:
-        reason = "Go is not installed, and the S3 server of these tests is built with it"
+    """Return the server's program; the test is skipped if it was not built."""
+    program = _program()
+    if not program.exists():
+        reason = "the S3 server of these tests was not built: install Go and run `make test-long`"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    folder = cache / f"build-{secrets.token_hex(4)}"
-    folder.mkdir(parents=True)
-    try:
-        environment = {**os.environ, "GOBIN": str(folder)}
-        subprocess.run([go, "install", _MODULE], check=True, env=environment, timeout=_BUILD_S, capture_output=True)
-        (folder / "versitygw").rename(program)
-    finally:
-        shutil.rmtree(folder)
     return program
+
+
+def build_server() -> None:
+    """Build the server if it is not in the cache; without Go, say what is missing."""
+    program = _program()
+    if program.exists():
+        return
+    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    if go is None:
+        print("Go is not installed: the tests that need an S3 server are skipped.", file=sys.stderr)
+        return
+    print(f"building versitygw {VERSION}, the S3 server of the tests (some minutes, once)")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=program.parent) as folder:
+        subprocess.run([go, "install", _MODULE], check=True, env={**os.environ, "GOBIN": folder}, timeout=_BUILD_S)
+        (Path(folder) / "versitygw").rename(program)
+
+
+def _program() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "pulsarpy-tests" / f"versitygw-{VERSION}"
 
 
 class S3Server:
@@ -120,3 +131,7 @@ class S3Server:
             "aws_access_key_id": self._key,
             "aws_secret_access_key": self.secret,
         }
+
+
+if __name__ == "__main__":
+    build_server()
