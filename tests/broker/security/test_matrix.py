@@ -158,7 +158,7 @@ def test_each_role_may_do_what_the_table_says(guarded: Guarded, rule: str) -> No
 @pytest.mark.parametrize("rule", ROUTES)
 def test_each_role_learns_what_the_table_says_about_an_unknown_tenant(guarded: Guarded, rule: str) -> None:
     async def scene() -> None:
-        for method, path in requests(rule):
+        for method, path in requests_of(rule):
             if "public" not in path:
                 continue
             place = path.replace("public", "absent").replace("TOPIC", "t")
