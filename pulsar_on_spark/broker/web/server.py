@@ -49,6 +49,7 @@ class WebServer:
             log_config=None,
             log_level="error",  # "warning" logs a line per malformed request, without its client
             access_log=False,
+            proxy_headers=False,  # by default, uvicorn believes what any client of this host says of its address
             http=cast(Any, partial(LimitedHttp, limits, ports.numbers.use_web_tls)),
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,

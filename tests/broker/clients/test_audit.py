@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -65,7 +66,10 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedBroker]
         "super_user_roles": "alice,bob,carol",
         "audit_log_file": file,
     }
-    with RunningBroker(folder / "root", settings) as running:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORWARDED_ALLOW_IPS", "*")  # of uvicorn: it must have no effect
+        running = RunningBroker(folder / "root", settings)
+    with running:
         yield AuditedBroker(running, file)
 
 
@@ -135,13 +139,23 @@ def test_authentications_are_counted(audited: AuditedBroker) -> None:
     assert f'pulsar_authentication_failures_total{{{labels},reason="malformed"}} 3.0' in text
 
 
+def test_a_client_cannot_choose_its_address(audited: AuditedBroker) -> None:
+    """By the header of a proxy: neither for the audit, nor to fail as often as it likes."""
+    headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": "10.66.0.1", "X-Forwarded-Proto": "https"}
+    url = f"{audited.broker.web_url}/admin/v2/tenants/forwarded"
+    assert httpx.put(url, headers=headers, timeout=LIMIT_S).status_code == 401
+    (noted,) = [each for each in audited.lines("PUT") if each["resource"].endswith("forwarded")]
+    assert noted["address"].startswith("127.0.0.1:")
+
+
 def test_a_host_that_fails_often_waits_for_its_answers(audited: AuditedBroker) -> None:
     """Runs last: the host is the one of all other tests."""
+    others = itertools.count()
 
     async def scene() -> list[float]:
         async def one() -> float:
             begun = time.monotonic()
-            headers = {"Authorization": "Bearer wrong"}
+            headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": f"10.66.0.{next(others)}"}
             answer = await client.get(f"{audited.broker.web_url}/admin/v2/tenants", headers=headers)
             assert answer.status_code == 401
             return time.monotonic() - begun
