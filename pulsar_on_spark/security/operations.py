@@ -91,7 +91,8 @@ class Resource:
         tenant: The tenant that it is in.
         namespace: The namespace that it is in, `tenant/namespace`; "" for a tenant.
         topic: The topic; None for a namespace.
-        subscription: The subscription of the topic; "" if the operation is not on one.
+        subscription: The subscription of the topic, or the name of those of the namespace; "" if the operation is not
+            on one.
     """
 
     tenant: str = ""
@@ -100,9 +101,9 @@ class Resource:
     subscription: str = ""
 
     @classmethod
-    def of_namespace(cls, namespace: str) -> Resource:
-        """Return a namespace, given as `tenant/namespace`."""
-        return cls(namespace.partition("/")[0], namespace)
+    def of_namespace(cls, namespace: str, subscription: str = "") -> Resource:
+        """Return a namespace, given as `tenant/namespace`, or all subscriptions of a name in it."""
+        return cls(namespace.partition("/")[0], namespace, subscription=subscription)
 
     @classmethod
     def of_topic(cls, topic: TopicName, subscription: str = "") -> Resource:
@@ -116,7 +117,7 @@ class Resource:
 
     def __str__(self) -> str:
         if self.subscription:
-            return f"subscription {self.subscription!r} of {self.topic}"
+            return f"subscription {self.subscription!r} of {self.topic or self.namespace}"
         return str(self.topic or self.namespace or self.tenant or "the cluster")
 
 

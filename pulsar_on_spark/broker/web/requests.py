@@ -13,7 +13,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
-from pulsar_on_spark.security.principal import MAX_ROLE_BYTES
+from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, Principal
 from pulsar_on_spark.topic.catalog import catalog
 
 PRINCIPAL: Final = "pulsarpy.principal"
@@ -64,12 +64,18 @@ async def _broker_health(request: Request) -> BrokerHealth:
     return cast(BrokerHealth, request.app.state.broker_health)
 
 
+async def _principal(request: Request) -> Principal:
+    return cast(Principal, request.scope[PRINCIPAL])
+
+
 async def _web_url(request: Request) -> str:
     return _services_of(request).listeners.default.any_web_url
 
 
 BrokerServices = Annotated[Services, Depends(_services)]
 CurrentHealth = Annotated[BrokerHealth, Depends(_broker_health)]
+Client = Annotated[Principal, Depends(_principal)]
+"""The authenticated client of a request."""
 WebUrl = Annotated[str, Depends(_web_url)]
 
 Force = Annotated[bool, Query(description="Do it even if the object is in use.")]

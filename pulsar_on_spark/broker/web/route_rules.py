@@ -1,7 +1,8 @@
 """The rule of each route: the operation that a client must be allowed to do before anything of a request is read.
 
 `GUARDS` has one line for each method and path template; a route without a line is refused. HEAD counts as GET. Most
-operations are Pulsar's for the same path. Paths that this broker does not support (`not_there.py`) have lines, too, so
+operations are Pulsar's for the same path. A route that acts on subscriptions which its path does not name asks for each
+of them itself, before it changes any. Paths that this broker does not support (`not_there.py`) have lines, too, so
 that a client learns nothing from their answers that it may not know.
 """
 
@@ -58,8 +59,13 @@ def on_tenant(operation: TenantOperation) -> Rule:
 
 
 def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperation) -> Rule:
-    """Ask for an operation on the namespace of the path."""
-    return lambda path: (operation, Resource.of_namespace(check_namespace(f"{path['tenant']}/{path['namespace']}")))
+    """Ask for an operation on the namespace of the path, or on its subscriptions of a name if the path has one."""
+
+    def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
+        namespace = check_namespace(f"{path['tenant']}/{path['namespace']}")
+        return operation, Resource.of_namespace(namespace, path.get("subscription", ""))
+
+    return asks
 
 
 def on_namespace_policy(operation: PolicyOperation) -> Rule:

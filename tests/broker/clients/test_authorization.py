@@ -280,6 +280,52 @@ def test_a_namespaces_and_a_topics_prefix_mode(broker: RunningBroker, root: Admi
     reading.close()
 
 
+def test_what_acts_on_all_subscriptions_needs_a_right_to_each(
+    broker: RunningBroker, root: Admin, namespace: str
+) -> None:
+    """It is refused as a whole, before anything changes."""
+    root.do("POST", f"/namespaces/{namespace}/permissions/consumer", ["consume"])
+    root.do("POST", f"/namespaces/{namespace}/permissions/subscription/payroll", ["boss"])
+    root.do("PUT", f"/persistent/{namespace}/p/partitions", 2)
+    for name in ("free", "payroll"):
+        root.do("PUT", f"/persistent/{namespace}/p/subscription/{name}", {"ledgerId": -1, "entryId": -1})
+    sending = client(broker, "root")
+    producer = sending.create_producer(f"{namespace}/p")
+    for number in range(4):
+        producer.send(b"%d" % number)
+    sending.close()
+    consumer = Admin(broker, "consumer")
+
+    def backlogs() -> dict[str, int]:
+        found = root.do("GET", f"/persistent/{namespace}/p/partitioned-stats")["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in found.items()}
+
+    everything = (
+        (403, f"/namespaces/{namespace}/clearBacklog"),
+        (401, f"/persistent/{namespace}/p/all_subscription/expireMessages/0"),
+    )
+    both = {"free": 4, "payroll": 4}
+    for status, path in (
+        *everything,
+        (403, f"/namespaces/{namespace}/clearBacklog/payroll"),
+        (403, f"/namespaces/{namespace}/unsubscribe/payroll"),
+    ):
+        refused = consumer.ask("POST", path)
+        assert (refused.status_code, "'payroll'" in refused.json()["reason"]) == (status, True), path
+        assert backlogs() == both
+    root.do("DELETE", f"/namespaces/{namespace}/permissions/payroll/boss")
+    root.do("POST", f"/namespaces/{namespace}/subscriptionAuthMode", "Prefix")
+    for status, path in everything:
+        assert consumer.ask("POST", path).status_code == status
+    assert backlogs() == both
+    consumer.do("PUT", f"/persistent/{namespace}/p/subscription/consumer-1", {"ledgerId": -1, "entryId": -1})
+    consumer.do("POST", f"/namespaces/{namespace}/clearBacklog/consumer-1")
+    assert backlogs() == both | {"consumer-1": 0}
+    root.do("POST", f"/namespaces/{namespace}/subscriptionAuthMode", "None")
+    consumer.do("POST", everything[1][1])
+    assert backlogs() == {"free": 0, "payroll": 0, "consumer-1": 0}
+
+
 def revoke_by_http(root: Admin, broker: RunningBroker, namespace: str) -> None:
     root.do("DELETE", f"/namespaces/{namespace}/permissions/both")
 

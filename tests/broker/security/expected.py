@@ -24,9 +24,9 @@ ROLES: Final = (
     "weak-proxy for root",
 )
 """`producer` and `consumer` may produce to and consume all topics of the namespace, `topic-...` single topics only. The
-subscription `s` is granted to `consumer` and `subscriber` alone, and `subscriber` has no other permission. `admin`
-administers the tenant, `other-admin` another one. `root` is a super user, and so is `proxy`; `weak-proxy` has no
-right."""
+subscription `s` is granted to `consumer` and `subscriber` alone, and `kept` to `subscriber`, which has no other
+permission. `admin` administers the tenant, `other-admin` another one. `root` is a super user, and so is `proxy`;
+`weak-proxy` has no right."""
 
 _SUPER: Final = {"root", "proxy for root"}
 _ADMIN: Final = {*_SUPER, "admin"}
@@ -45,6 +45,8 @@ MAY: Final = {
     "topic, consume": ({*_ADMIN, "consumer", "topic-consumer"}, 401),
     "subscription s": ({*_ADMIN, "consumer"}, 401),
     "subscription free": ({*_ADMIN, "consumer", "topic-consumer"}, 401),
+    "subscription kept": (_ADMIN, 401),
+    "namespace, subscription kept": (_ADMIN, 403),
 }
 """The roles that may, and the HTTP status of those that may not."""
 UNKNOWN_TENANT: Final = {rule: 401 if rule in ("super user", "tenant") else 404 for rule in MAY}
@@ -197,6 +199,12 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} {_NAMESPACE}/0x0_0x1/clearBacklog/s
         {_ALL} {_NAMESPACE}/0x0_0x1/unsubscribe/s
     """,
+    "namespace, subscription kept": f"""
+        POST {_NAMESPACE}/clearBacklog/kept
+        POST {_NAMESPACE}/unsubscribe/kept
+        {_ALL} {_NAMESPACE}/0x0_0x1/clearBacklog/kept
+        {_ALL} {_NAMESPACE}/0x0_0x1/unsubscribe/kept
+    """,
     "topic": f"""
         POST {_TOPIC}/createMissedPartitions
         GET {_TOPIC}/permissions
@@ -255,7 +263,7 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} {_TOPIC}/subscription/{name}/replicatedSubscriptionStatus
         {_ALL} {_TOPIC}/subscription/{name}/analyzeBacklog
     """
-    for name in ("s", "free")
+    for name in ("s", "free", "kept")
 }
 
 COMMANDS: Final[dict[str, str]] = {

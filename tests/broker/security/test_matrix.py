@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,6 +63,7 @@ class Guarded:
         permissions.grant_permission(store, "public/default", "producer", ["produce"])
         permissions.grant_permission(store, "public/default", "consumer", ["consume"])
         permissions.grant_subscription_permission(store, "public/default", "s", ["consumer", "subscriber"])
+        permissions.grant_subscription_permission(store, "public/default", "kept", ["subscriber"])
         for topic in ("partitioned", "single", "missing"):
             permissions.grant_permission(store, TopicName.parse(topic), "topic-producer", ["produce"])
             permissions.grant_permission(store, TopicName.parse(topic), "topic-consumer", ["consume"])
@@ -184,6 +186,18 @@ def test_no_route_was_forgotten() -> None:
     shadowed = {("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/bundles/split")}  # by that of any bundle
     assert sorted(served - asked - shadowed) == [], "routes that the table of expected answers lacks"
     assert len(served) > 390
+
+
+def test_every_route_that_names_a_subscription_heeds_for_whom_it_is_reserved(guarded: Guarded) -> None:
+    """By the rules themselves: also for routes that the table lacks."""
+    named = {(method, path.replace("{subscription}", "kept")) for method, path in GUARDS if "{subscription}" in path}
+    place = {"{domain:domain}": "persistent", "{tenant}": "public", "{namespace}": "default", "{topic}": "single"}
+    assert len(named) > 30
+    for method, path in named:
+        for variable, value in place.items():
+            path = path.replace(variable, value)
+        path = re.sub(r"\{[^}]*\}", "1", path)
+        assert asyncio.run(guarded.status(method, path, "consumer")) in (401, 403), f"{method} {path}"
 
 
 def test_a_route_without_a_rule_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, HTTPException, Path
 
+from pulsar_on_spark.broker.runtime.access import authorize
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.subscription_moves import clear, expire, seek, skip
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
@@ -16,6 +18,7 @@ from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,
     BrokerServices,
+    Client,
     Force,
     NamedNamespace,
     StoredTopic,
@@ -30,6 +33,8 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.security.operations import NamespaceOperation, Operation, Resource, TopicOperation
+from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import tenants
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import set_subscription_properties
 
@@ -42,6 +47,8 @@ _AT_ONCE: Final = 64
 _NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
 _NOT_REPLICATED: Final = "A root is one cluster: its subscriptions are not replicated."
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
+_Found = tuple[TopicRecord, SubscriptionRecord]
+"""A subscription, with its topic or partition."""
 Seconds = Annotated[int, Path(ge=0, le=2**53)]
 TimeMs = Annotated[int, Path(ge=0, le=2**53)]
 Messages = Annotated[int, Path(ge=0, le=2**31 - 1)]
@@ -171,12 +178,12 @@ async def expire_to_id(
 
 
 @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", status_code=204, responses=MISSING | _BUSY)
-async def expire_all(services: BrokerServices, name: StoredTopic, seconds: Seconds) -> None:
+async def expire_all(services: BrokerServices, client: Client, name: StoredTopic, seconds: Seconds) -> None:
     """Acknowledge the messages published more than `seconds` ago, for all subscriptions of a topic."""
     view = await services.views.view()
-    for part in parts(view, name):
-        for record in view.all(SubscriptionRecord, part.topic_id):
-            await _expire(services, part, record, seconds)
+    found = [(part, each) for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)]
+    for part, record in _allowed(services, client, TopicOperation.EXPIRE_MESSAGES, found):
+        await _expire(services, part, record, seconds)
 
 
 @router.get(f"{_ONE}/properties", responses=MISSING)
@@ -200,9 +207,10 @@ async def set_properties(
 
 
 @router.post(f"{NAMESPACE}/clearBacklog", status_code=204, responses=_NO_NAMESPACE | _BUSY)
-async def clear_namespace(services: BrokerServices, namespace: NamedNamespace) -> None:
+async def clear_namespace(services: BrokerServices, client: Client, namespace: NamedNamespace) -> None:
     """Acknowledge the whole backlog of all subscriptions of a namespace."""
-    for part, record in await _of_namespace(services, namespace):
+    found = await _of_namespace(services, namespace)
+    for part, record in _allowed(services, client, NamespaceOperation.CLEAR_BACKLOG, found):
         await clear(await _loaded(services, part), record)
 
 
@@ -230,13 +238,23 @@ async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subsc
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-async def _of_namespace(services: Services, namespace: str) -> list[tuple[TopicRecord, SubscriptionRecord]]:
-    """List all subscriptions of a namespace, with the topic or partition of each."""
+def _allowed(services: Services, client: Principal, operation: Operation, found: Sequence[_Found]) -> Sequence[_Found]:
+    """Return subscriptions that the path does not name, if the client may do the operation on each of them.
+
+    Raises:
+        NotAuthorizedError: one is reserved for others.
+    """
+    for part, record in found:
+        authorize(services.access, client, operation, Resource.of_topic(TopicName.parse(part.name), record.name))
+    return found
+
+
+async def _of_namespace(services: Services, namespace: str) -> list[_Found]:
+    """List the subscriptions of a namespace, each with its topic or partition; not of system topics, as in Pulsar."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
-    topics = (
-        part for record in tenants.topics_of(view, namespace) for part in parts(view, TopicName.parse(record.name))
-    )
+    names = (TopicName.parse(record.name) for record in tenants.topics_of(view, namespace))
+    topics = (part for name in names if not name.is_system for part in parts(view, name))
     return [(part, each) for part in topics for each in view.all(SubscriptionRecord, part.topic_id)]
 
 
