@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_on_spark.broker.topics.topic_lists import TopicList, hash_of
+from pulsar_on_spark.broker.topics.topic_lists import TopicList, hash_of, topics_in
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import PARTITION_SUFFIX, TopicName
 
 _SCHEME: Final = re.compile(r"^(\^?)[a-z-]+://")
 
@@ -78,11 +78,15 @@ class TopicListWatcher:
         return ListChange(sorted(new), deleted, hash_of(self._matching))
 
     def _matched(self, names: Iterable[str]) -> list[str]:
-        parsed = [TopicName.parse_any(name) for name in names]
-        found = [name for name in parsed if name.namespace == self.namespace and not name.is_system]
-        bases = [name.partitioned_base.full.partition("://")[2] for name in found]
-        return [name.full for name, is_match in zip(found, self._matches(bases), strict=True) if is_match]
+        found = topics_in(names, self.namespace, "PERSISTENT")
+        bases = [_base(name).partition("://")[2] for name in found]
+        return [name for name, is_match in zip(found, self._matches(bases), strict=True) if is_match]
 
     def _matches(self, texts: list[str]) -> list[bool]:
         matched: list[bool] = pc.match_substring_regex(pa.array(texts, pa.string()), self._pattern).to_pylist()
         return matched
+
+
+def _base(name: str) -> str:
+    """Return the partitioned topic of a partition's normalised full name, and any other name unchanged."""
+    return TopicName.parse(name).partitioned_base.full if PARTITION_SUFFIX in name else name

@@ -44,16 +44,19 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
         mode: The domains that the client asks for.
         known_hash: The hash of the client's list; "" if it has none.
     """
-    # Normalised names are compared as strings: parsing ten thousand of them would block other clients.
-    prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
-    found = sorted(
-        name
-        for name in set(names)
-        if name.startswith(prefixes) and not name.startswith(SYSTEM_PREFIX, name.rindex("/") + 1)
-    )
+    found = sorted(set(topics_in(names, namespace, mode)))
     topics_hash = hash_of(found)
     changed = topics_hash != known_hash
     return TopicList(found if changed else [], topics_hash, changed)
+
+
+def topics_in(names: Iterable[str], namespace: str, mode: Mode) -> list[str]:
+    """Return the names of a namespace's topics that regular expressions are for; arguments as in `list_topics`."""
+    # Normalised names are compared as strings: parsing ten thousand of them would block other clients.
+    prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
+    return [
+        name for name in names if name.startswith(prefixes) and not name.startswith(SYSTEM_PREFIX, name.rindex("/") + 1)
+    ]
 
 
 def hash_of(topics: Iterable[str]) -> str:

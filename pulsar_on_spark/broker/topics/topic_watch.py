@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from pulsar_on_spark.broker.runtime.peer import Peer
@@ -19,7 +20,7 @@ from pulsar_on_spark.broker.runtime.unchanged import Unchanged
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
-from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
+from pulsar_on_spark.broker.topics.topic_list_watcher import ListChange, TopicListWatcher
 from pulsar_on_spark.broker.topics.topic_lists import TopicList
 from pulsar_on_spark.broker.topics.topics import AnyTopic, Topics
 from pulsar_on_spark.metadata.records import NamespaceRecord, Record, SettingsRecord, TopicRecord
@@ -34,7 +35,7 @@ FORGET_AFTER_S: Final = 60.0
 """Time after which an unused topic is unloaded, in seconds; its ledger was closed before (`CLOSE_IDLE_S`)."""
 _LOOKS_PER_TIME: Final = 6
 """Scans for unused topics per `FORGET_AFTER_S`."""
-MAX_WATCHERS: Final = 1_000
+MAX_WATCHERS: Final = 100
 """Maximum number of lists that one connection may watch."""
 
 _Seen = tuple[Record | None, ...]
@@ -59,6 +60,8 @@ class TopicWatch:
         self._names: frozenset[str] = frozenset()
         self._names_at = -1
         self._watchers: dict[Peer, dict[int, TopicListWatcher]] = {}
+        self._matching = asyncio.Lock()
+        """Held while a thread works on watchers: one at a time, so each begins with the names of the last update."""
         self._revision = -1
         self._looking: asyncio.Task[None] | None = None
 
@@ -90,13 +93,17 @@ class TopicWatch:
             MetadataError: the metadata cannot be read.
         """
         watcher = TopicListWatcher(namespace, pattern)
-        if len(self._watchers.get(peer, ())) >= MAX_WATCHERS:
-            raise InvalidArgumentError(f"The connection watches {MAX_WATCHERS} lists of topics already: close some.")
         view = await self._views.view()
-        self._tell(view, await asyncio.to_thread(_names, view))
-        if not peer.is_closed:
-            self._watchers.setdefault(peer, {})[watcher_id] = watcher
-        return watcher.begin(self._names, known_hash)
+        async with self._matching:
+            if len(self._watchers.get(peer, {}).keys() - {watcher_id}) >= MAX_WATCHERS:
+                raise InvalidArgumentError(
+                    f"The connection watches {MAX_WATCHERS} lists of topics already: close some."
+                )
+            await self._tell(view)
+            found = await asyncio.to_thread(watcher.begin, self._names, known_hash)
+            if not peer.is_closed:
+                self._watchers.setdefault(peer, {})[watcher_id] = watcher
+            return found
 
     @property
     def watchers(self) -> list[tuple[Peer, int, str]]:
@@ -115,19 +122,21 @@ class TopicWatch:
         """End all watches of a client that has disconnected."""
         self._watchers.pop(peer, None)
 
-    def _tell(self, view: View, names: frozenset[str]) -> None:
-        """Send updates to watching clients, unless a newer view was applied already."""
+    async def _tell(self, view: View) -> None:
+        """Send updates to watching clients, unless a newer view was applied already; `_matching` must be held."""
         if view.state.revision < self._names_at:
             return
-        self._names_at = view.state.revision
-        before, self._names = self._names, names
-        came, went = names - before, before - names
-        if not came and not went:
-            return
-        for peer, watchers in self._watchers.items():
-            for watcher_id, watcher in watchers.items():
-                if (change := watcher.change(came, went)) is not None:
-                    peer.write(replies.watch_topic_update(watcher_id, *change))
+        open_ = [
+            (peer, watcher_id, watcher)
+            for peer, watchers in self._watchers.items()
+            for watcher_id, watcher in watchers.items()
+        ]
+        names, changes = await asyncio.to_thread(_changes, view, self._names, [watcher for *_, watcher in open_])
+        self._names_at, self._names = view.state.revision, names
+        for (peer, watcher_id, watcher), change in zip(open_, changes, strict=True):
+            is_open = self._watchers.get(peer, {}).get(watcher_id) is watcher
+            if change is not None and is_open:
+                peer.write(replies.watch_topic_update(watcher_id, *change))
 
     # -- loaded topics -------------------------------------------------------------------------------------------------
 
@@ -139,7 +148,8 @@ class TopicWatch:
         """
         view = await self._views.view()
         if self._watchers and view.state.revision > self._names_at:
-            self._tell(view, await asyncio.to_thread(_names, view))
+            async with self._matching:
+                await self._tell(view)
         if view.state.revision != self._revision:
             await self._follow(view)
             self._revision = view.state.revision
@@ -179,9 +189,13 @@ class TopicWatch:
                 await self._topics.unload_if_loaded(topic)
 
 
-def _names(view: View) -> frozenset[str]:
-    """Return the names of topics without partitions, and of partitions."""
-    return frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
+def _changes(
+    view: View, before: frozenset[str], watchers: Sequence[TopicListWatcher]
+) -> tuple[frozenset[str], list[ListChange | None]]:
+    """Return the names of topics without partitions and of partitions, and the change of each watcher's list."""
+    names = frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
+    came, went = names - before, before - names
+    return names, [watcher.change(came, went) if came or went else None for watcher in watchers]
 
 
 def _records(view: View, topic: AnyTopic) -> _Seen:

@@ -28,6 +28,15 @@ def test_a_pattern_that_cannot_be_applied_is_refused(pattern: str) -> None:
         TopicListWatcher("a/b", pattern)
 
 
+def test_only_names_of_its_namespace_are_looked_at() -> None:
+    """Parsing those of a whole root for each watch would block other clients; here it would fail."""
+    foreign = ["persistent://a/bc/", "non-persistent://a/b/x1", "persistent://a/b2/-partition-0"]
+    watcher = TopicListWatcher("a/b", "a/b/x.*")
+    assert set(watcher.begin([*NAMES, *foreign], "").topics) == EXPECTED
+    assert watcher.change(foreign, ()) is None
+    assert TopicListWatcher("pulsar/system", ".*").begin(["persistent://pulsar/system/x"], "").topics == []
+
+
 def test_a_list_that_is_known_is_not_sent_again() -> None:
     watcher = TopicListWatcher("a/b", "a/b/x.*")
     found = watcher.begin(NAMES, hash_of(EXPECTED))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from pulsar_on_spark.broker.runtime.peer import Peer
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
+from pulsar_on_spark.broker.topics.topic_watch import MAX_WATCHERS, TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.root import Root
 from tests.broker.subscriptions.test_subscription import ClientSide
 
@@ -55,3 +60,76 @@ def test_a_topic_created_while_a_watch_begins_is_announced(tmp_path: Path) -> No
         assert b"persistent://public/default/t-two" in told
 
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+
+
+def test_lists_are_matched_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace may have ten thousand topics, and each of its clients a hundred patterns."""
+    root = Root.open_or_create(tmp_path / "root")
+    threads: list[int] = []
+
+    def noted(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            threads.append(threading.get_ident())
+            return method(*arguments)
+
+        return call
+
+    for name in ("begin", "change"):
+        monkeypatch.setattr(TopicListWatcher, name, noted(getattr(TopicListWatcher, name)))
+
+    async def scene() -> None:
+        client = ClientSide()
+        watch = TopicWatch(Views(root), cast(Topics, NoTopics()))
+        await asyncio.gather(*(watch.watch(cast(Peer, client), each, "public/default", ".*", "") for each in range(3)))
+        root.create_topic("t")
+        await watch.scan_metadata()
+        assert len(client.written) == 3
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    assert len(threads) == 6
+    assert threading.get_ident() not in threads
+
+
+def test_a_watch_that_ends_while_lists_are_matched_hears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    change, runs, goes_on = TopicListWatcher.change, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        runs.set()
+        assert goes_on.wait(LIMIT_S)
+        return change(*arguments)
+
+    monkeypatch.setattr(TopicListWatcher, "change", slow)
+
+    async def scene() -> None:
+        client = ClientSide()
+        watch = TopicWatch(Views(root), cast(Topics, NoTopics()))
+        await watch.watch(cast(Peer, client), 1, "public/default", ".*", "")
+        root.create_topic("t")
+        scan = asyncio.create_task(watch.scan_metadata())
+        await asyncio.to_thread(runs.wait, LIMIT_S)
+        watch.unwatch(cast(Peer, client), 1)
+        goes_on.set()
+        await scan
+        assert client.written == []
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+
+
+def test_a_client_watches_a_limited_number_of_lists(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+
+    async def scene() -> None:
+        client = cast(Peer, ClientSide())
+        watch = TopicWatch(Views(root), cast(Topics, NoTopics()))
+        asked = (watch.watch(client, each, "public/default", ".*", "") for each in range(MAX_WATCHERS + 5))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(each, InvalidArgumentError) for each in found) == 5
+        await watch.watch(client, 0, "public/default", ".*", "")
+        watch.unwatch(client, 0)
+        await watch.watch(client, MAX_WATCHERS + 9, "public/default", ".*", "")
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    assert MAX_WATCHERS == 100, "as docs/broker.md says"
