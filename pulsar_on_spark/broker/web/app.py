@@ -22,6 +22,7 @@ from pulsar_on_spark.broker.web.authenticated import Authenticated
 from pulsar_on_spark.broker.web.authorized import Authorized
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
+from pulsar_on_spark.broker.web.metrics_page import MetricsPage
 from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
@@ -57,6 +58,7 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     app.state.broker_health = broker_health
     app.state.peek_turns = peek_turns()
     app.state.storage_look = StorageLook()
+    app.state.metrics_page = MetricsPage()
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(_LimitedBody)
@@ -120,7 +122,7 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException | HTTPException), "registered for these"
     if error.status_code == 404 and error.detail == "Not Found":
         return reason_response(404, f"No such path: {request.url.path}; see Pulsar's admin REST v2 for paths.")
-    return reason_response(error.status_code, str(error.detail))
+    return reason_response(error.status_code, str(error.detail), error.headers)
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:

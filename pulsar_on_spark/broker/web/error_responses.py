@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.responses import JSONResponse
@@ -76,6 +77,6 @@ def refusal(error: PulsarpyError) -> JSONResponse:
     return reason_response(status_of(error), error.as_pulsar or str(error))
 
 
-def reason_response(status: int, reason: str) -> JSONResponse:
-    """Return a response with this status and reason."""
-    return JSONResponse({"reason": reason}, status)
+def reason_response(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a response with this status and reason, and with these headers of its own."""
+    return JSONResponse({"reason": reason}, status, headers)

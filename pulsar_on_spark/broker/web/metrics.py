@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Depends, HTTPException, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
 from pulsar_on_spark.broker.services.gather import gather
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.store_families import store_families
 from pulsar_on_spark.broker.services.topic_families import topic_families
-from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth
+from pulsar_on_spark.broker.web.metrics_page import MAX_RESPONSES, MetricsPage, TooManyResponsesError
+from pulsar_on_spark.broker.web.paced_response import PacedResponse
+from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth, refused
 
 router = APIRouter()
 
 
-@router.get("/metrics")
-async def metrics(services: BrokerServices, broker_health: CurrentHealth) -> StreamingResponse:
-    """Stream the broker's metrics in Prometheus' text format; a thread renders one family at a time."""
+async def _page(request: Request) -> AsyncIterator[MetricsPage]:
+    """Give the page, and count the request until its response is sent.
+
+    Raises:
+        HTTPException: 429, too many others wait for it or read it.
+    """
+    page: MetricsPage = request.app.state.metrics_page
+    try:
+        async with page.turn():
+            yield page
+    except TooManyResponsesError as error:
+        raise HTTPException(
+            429, f"{MAX_RESPONSES} requests for metrics are not answered yet: try again later.", {"Retry-After": "1"}
+        ) from error
+
+
+@router.get("/metrics", responses=refused(429, "Too many requests for metrics at once."))
+async def metrics(
+    services: BrokerServices, broker_health: CurrentHealth, page: Annotated[MetricsPage, Depends(_page)]
+) -> PacedResponse:
+    """Return the broker's metrics in Prometheus' text format."""
+    return PacedResponse(await page.read(partial(_render, services, broker_health)), media_type=CONTENT_TYPE)
+
+
+async def _render(services: Services, broker_health: BrokerHealth) -> bytes:
+    """Read the numbers on the event loop, and format them in a thread."""
     settings = services.settings
     topics = await gather(
         services.topics,
@@ -31,16 +60,13 @@ async def metrics(services: BrokerServices, broker_health: CurrentHealth) -> Str
     )
     store = list(store_families(services, broker_health))
     state = services.stored.state
+    by_topic = settings.expose_topic_level_metrics_in_prometheus
 
-    def families() -> Iterator[bytes]:
-        yield generate_latest(_registry(store))
-        for each in topic_families(
-            settings.cluster_name, topics, state, settings.expose_topic_level_metrics_in_prometheus
-        ):
-            if each:
-                yield each.encode()
+    def text() -> bytes:
+        families = topic_families(settings.cluster_name, topics, state, by_topic)
+        return b"".join((generate_latest(_registry(store)), *(each.encode() for each in families)))
 
-    return StreamingResponse(families(), media_type=CONTENT_TYPE)
+    return await asyncio.to_thread(text)
 
 
 def _registry(found: list[Metric]) -> CollectorRegistry:

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 from fastapi import Depends, FastAPI
 
+from pulsar_on_spark.broker.web import paced_response
 from pulsar_on_spark.broker.web.admin import peeks
-from pulsar_on_spark.broker.web.admin.peeks import PEEKS, PeekResponse, peek_turn, peek_turns
+from pulsar_on_spark.broker.web.admin.peeks import PEEKS, peek_turn, peek_turns
+from pulsar_on_spark.broker.web.paced_response import PacedResponse
 
 from .serving import Client, get, serving
 
@@ -21,8 +23,8 @@ def application() -> FastAPI:
     app.state.peek_turns = peek_turns()
 
     @app.get("/message", dependencies=[Depends(peek_turn)])
-    async def message() -> PeekResponse:
-        return PeekResponse(bytes(LARGE))
+    async def message() -> PacedResponse:
+        return PacedResponse(bytes(LARGE))
 
     return app
 
@@ -58,7 +60,7 @@ def test_others_wait_for_their_turn_and_not_for_ever(monkeypatch: pytest.MonkeyP
 
 
 def test_a_slow_client_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peeks, "SEND_S", 0.1)
+    monkeypatch.setattr(paced_response, "SEND_S", 0.1)
 
     async def run() -> None:
         async with serving(application()) as port:

@@ -18,8 +18,9 @@ from pulsar_on_spark.broker.observe.topic_stats import iso
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
-from pulsar_on_spark.broker.web.admin.peeks import PeekResponse, open_peeked, peek_turn
+from pulsar_on_spark.broker.web.admin.peeks import open_peeked, peek_turn
 from pulsar_on_spark.broker.web.admin.subscriptions import MISSING
+from pulsar_on_spark.broker.web.paced_response import PacedResponse
 from pulsar_on_spark.broker.web.requests import (
     TOPIC,
     BrokerServices,
@@ -152,7 +153,7 @@ async def _entry(services: Services, topic: BrokerTopic, at: Position) -> Respon
     only = EntryRange(at.ledger, at.entry, at.entry + 1)
     (stored,) = await services.reader.read(topic.part, [only], 1, 0)
     metadata, payload = await open_peeked(services, at, stored.data)
-    shown = PeekResponse(payload)
+    shown = PacedResponse(payload)
     shown.raw_headers.append((b"X-Pulsar-Message-ID", f"{at.ledger}:{at.entry}".encode()))
     for name, value in _headers(metadata, len(payload)):
         shown.raw_headers.append((name.encode(), _header_value(value)))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Final
 
 from fastapi import HTTPException, Request
-from fastapi.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from pulsar_on_spark.broker.web.requests import BrokerServices
 from pulsar_on_spark.model.ids import Position
@@ -20,12 +17,8 @@ PEEKS: Final = 2
 """Maximum number of messages that are read, decompressed and sent concurrently."""
 PATIENCE_S: Final = 10.0
 """Time that a request waits for its turn, in seconds."""
-SEND_S: Final = 60.0
-"""Time in which a client must read its response: other requests wait for their turn meanwhile."""
 LARGEST: Final = 3
 """Limit of a decompressed payload, as a multiple of `max_message_size`."""
-_PIECE_BYTES: Final = 1 << 16
-"""Bytes written to the connection before waiting for its client to read."""
 
 
 def peek_turns() -> asyncio.Semaphore:
@@ -63,20 +56,3 @@ async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tu
         raise HTTPException(
             413, f"Entry {at.ledger}:{at.entry}: {error} Read it with a consumer or a reader."
         ) from error
-
-
-class PeekResponse(Response):
-    """A payload, sent as fast as its client reads it."""
-
-    media_type = "application/octet-stream"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send headers and payload; close the connection if that takes longer than `SEND_S`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SEND_S):
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                payload = memoryview(self.body)
-                for begin in range(0, len(payload), _PIECE_BYTES):
-                    piece = bytes(payload[begin : begin + _PIECE_BYTES])
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
