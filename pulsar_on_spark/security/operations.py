@@ -14,9 +14,11 @@ ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 
 
 class SuperUserOperation(Enum):
-    """An operation on the cluster as a whole."""
+    """An operation on the cluster as a whole, or one that the limits of topics do not apply to."""
 
     ADMINISTER = auto()
+    REPLICATE = auto()
+    """Publish as another cluster's replicator."""
 
 
 class TenantOperation(Enum):

@@ -142,6 +142,11 @@ def _status(operation: Operation) -> int:
 
 
 def _reason(role: str, operation: Operation, resource: Resource) -> str:
+    if operation is SuperUserOperation.REPLICATE:
+        return (
+            f"Role {role!r} may not publish to {resource} as a replicator, which must be a super user: choose a "
+            "producer name that does not begin with 'pulsar.repl.'."
+        )
     if isinstance(operation, SuperUserOperation):
         return f"Role {role!r} is no super user of this broker: ask one of its super users (super_user_roles)."
     if resource.is_system:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
+from pulsar_on_spark.broker.producing.replicated import is_replicator
 from pulsar_on_spark.broker.runtime.access import authorize
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
@@ -18,7 +19,13 @@ from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandProducer, ServerError
-from pulsar_on_spark.security.operations import NamespaceOperation, Operation, Resource, TopicOperation
+from pulsar_on_spark.security.operations import (
+    NamespaceOperation,
+    Operation,
+    Resource,
+    SuperUserOperation,
+    TopicOperation,
+)
 from pulsar_on_spark.security.rules import NotAuthorizedError
 
 Asked = tuple[Operation, Resource]
@@ -65,6 +72,8 @@ def _on_topic(operation: TopicOperation) -> Callable[[Any], Iterator[Asked]]:
 def _produces(command: CommandProducer) -> Iterator[Asked]:
     name = topic_name(command.topic)
     yield TopicOperation.PRODUCE, Resource.of_topic(name)
+    if is_replicator(command.producer_name):
+        yield SuperUserOperation.REPLICATE, Resource.of_topic(name)
     if command.initial_subscription_name:
         yield TopicOperation.SUBSCRIBE, Resource.of_topic(name, command.initial_subscription_name)
 
@@ -188,4 +197,5 @@ def require(services: Services, connection: Connection, rule: CommandRule, comma
             services.audit.note_refusal(
                 connection.address, connection.principal, operation.name, str(resource), reason=str(error)
             )
-            raise NotAuthorizedError(rule.refusal, error.status) from error
+            is_for_name = operation is SuperUserOperation.REPLICATE  # the client may do it under another name
+            raise NotAuthorizedError(str(error) if is_for_name else rule.refusal, error.status) from error

@@ -503,6 +503,24 @@ def test_refusals_have_pulsars_words(broker: RunningBroker, namespace: str) -> N
         assert given.get("error_message", given.get("message")) == f"Client is not authorized to {sentence}"
 
 
+def test_only_super_users_publish_as_replicators(broker: RunningBroker, root: Admin, namespace: str) -> None:
+    """A replicator passes exclusive producers, limits, rates and schema rules by."""
+    root.do("PUT", f"/persistent/{namespace}/t")
+    root.do("POST", f"/namespaces/{namespace}/permissions/writer", ["produce"])
+
+    def answered(role: str, name: str) -> BaseCommand:
+        body = CommandProducer(topic=f"{namespace}/t", producer_id=1, request_id=1, producer_name=name)
+        return conversation(broker, role, command("PRODUCER", producer=body))[0]
+
+    for role in ("writer", "keeper"):
+        assert answered(role, "pulsar.replicas").type == BaseCommand.PRODUCER_SUCCESS
+        refused = answered(role, "pulsar.repl.a-->b")
+        assert (refused.type, refused.error.error) == (BaseCommand.ERROR, ServerError.AuthorizationError)
+        assert role in refused.error.message
+        assert "pulsar.repl." in refused.error.message
+    assert answered("root", "pulsar.repl.a-->b").type == BaseCommand.PRODUCER_SUCCESS
+
+
 def test_a_watcher_whose_right_is_revoked_sees_no_more_topics(
     broker: RunningBroker, root: Admin, namespace: str
 ) -> None:
