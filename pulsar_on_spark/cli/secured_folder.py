@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
 ADMIN: Final = "admin"
 """The role of the super user's token."""
 TOKEN_DAYS: Final = 365
@@ -39,18 +41,23 @@ def create_secured_folder(folder: Path, hosts: Sequence[str]) -> SecuredFolder:
     """Create a CA, the broker's certificate, a secret key, a super user's token, and the settings that use them.
 
     Args:
-        folder: The folder.
+        folder: The folder; it must be new, so that no other user can write into it.
         hosts: Names and addresses by which clients reach the broker; they connect to the first one.
 
     Raises:
-        InvalidArgumentError: the folder has such files already, or a host is invalid.
+        InvalidArgumentError: the folder exists, or a host is invalid.
         OSError: it cannot be written.
     """
     from pulsar_on_spark.security import issuing, keys
     from pulsar_on_spark.security.certificates import LocalCa
     from pulsar_on_spark.security.files import write_new
 
-    folder = folder.resolve()
+    folder = folder.parent.resolve() / folder.name  # not resolved itself: it may be another user's link
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError as error:
+        raise InvalidArgumentError(f"{folder} exists: give the name of a new folder.") from error
     ca = LocalCa.open(folder)
     made = SecuredFolder(
         settings=folder / "broker.toml",

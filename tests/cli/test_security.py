@@ -147,6 +147,26 @@ def test_init_names_files_in_a_folder_of_any_name(run: Run, tmp_path: Path, name
         assert path_of(written[setting]).is_file()
 
 
+@pytest.mark.parametrize("there", ["an open folder", "an empty folder", "a dangling link"])
+def test_init_writes_into_a_folder_of_its_own(run: Run, tmp_path: Path, there: str) -> None:  # noqa: F811
+    """A user that can write a folder can replace the keys in it."""
+    folder, target = tmp_path / "there", tmp_path / "target"
+    if there == "a dangling link":
+        folder.symlink_to(target)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if there == "an open folder" else 0o700)
+    refused = run("security", "init", folder)
+    assert refused.code == 1
+    assert refused.err.count("\n") == 1
+    assert f"{folder} exists: give the name of a new folder." in refused.err
+    assert not target.exists()
+    assert there == "a dangling link" or not list(folder.iterdir())
+    new = tmp_path / "parent" / "new"
+    ok(run("security", "init", new))
+    assert stat.S_IMODE(new.stat().st_mode) == 0o700
+
+
 def test_init_creates_files_that_fit_each_other_and_replaces_none(run: Run, tmp_path: Path) -> None:  # noqa: F811
     folder = tmp_path / "secure"
     files = json.loads(ok(run("security", "init", folder, "--host", "b.example", "--host", "10.0.0.1", "--json")))
@@ -164,7 +184,7 @@ def test_init_creates_files_that_fit_each_other_and_replaces_none(run: Run, tmp_
     )
     before = {each: each.read_bytes() for each in folder.iterdir()}
     again = run("security", "init", folder)
-    assert (again.code, "secret.key exists" in again.err) == (1, True)
+    assert (again.code, f"{folder} exists" in again.err) == (1, True)
     assert {each: each.read_bytes() for each in folder.iterdir()} == before
 
 
