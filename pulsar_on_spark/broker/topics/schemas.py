@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
@@ -30,8 +31,8 @@ from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSche
 
 NO_VERSION: Final = b""
 """The version sent to a client without a schema."""
-MAX_WAITING: Final = 64
-"""Maximum number of long schemas that wait to be parsed: each may have 1 MiB."""
+MAX_WAITING_LETTERS: Final = 64 << 20
+"""Limit of all schemas together that wait to be parsed or compared."""
 _T = TypeVar("_T")
 _VERSION: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
@@ -87,8 +88,9 @@ class ClientSchemas:
             return
         view = await self._views.view()
         if registry.find(view, name, None) is not None:
-            strategy = self._strategy(view, name)
-            await self._parsed(view, name, schema, lambda: registry.check_reader(view, name, schema, strategy))
+            if await self._same(view, name, schema) is None:
+                strategy = self._strategy(view, name)
+                await self._in_turn(len(schema.data), lambda: registry.check_reader(view, name, schema, strategy))
         elif is_idle:
             await self._registered(name, schema)
         else:
@@ -135,12 +137,11 @@ class ClientSchemas:
             schema.check()
             return registry.may_follow(view, name, schema, strategy)
 
-        return await self._parsed(view, name, schema, follows)
+        return await self._in_turn(len(schema.data), follows)
 
     async def add(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
         """Register a schema for an operator, even if clients may not register any (errors as `of_producer`)."""
-        strategy = await self.strategy(name)
-        return await asyncio.to_thread(registry.add_schema, self._store, name, schema, strategy)
+        return await self._add(name, schema, lambda view: registry.Rules(self._strategy(view, name)))
 
     async def delete(self, name: TopicName, *, force: bool) -> int:
         """Delete a topic's schema and return the version of the deletion (errors as `registry.delete_schema`)."""
@@ -157,12 +158,28 @@ class ClientSchemas:
         view = await self._views.view()
         found = await self._same(view, name, schema)
         if found is None:
-            policies = effective_policies(view, name, self._defaults)
-            strategy, may_update = policies.schema_compatibility_strategy, policies.is_allow_auto_update_schema
-            found = await asyncio.to_thread(
-                registry.add_schema, self._store, name, schema, strategy, may_update=may_update
-            )
+            found = await self._add(name, schema, lambda view: self._rules(view, name))
         return version_bytes(found.version)
+
+    def _rules(self, view: View, name: TopicName) -> registry.Rules:
+        policies = effective_policies(view, name, self._defaults)
+        return registry.Rules(policies.schema_compatibility_strategy, policies.is_allow_auto_update_schema)
+
+    async def _add(
+        self, name: TopicName, schema: TopicSchema, rules_of: Callable[[View], registry.Rules]
+    ) -> SchemaRecord:
+        """Register a schema by the rules of the metadata (errors as `registry.add_schema` and `_in_turn`)."""
+
+        def judge(view: View) -> registry.Judged:
+            schema.check()
+            return registry.judge(view, name, schema, rules_of(view))
+
+        for _ in range(registry.ATTEMPTS):
+            judged = await self._in_turn(len(schema.data), partial(judge, await self._views.view()))
+            added = await asyncio.to_thread(registry.register, self._store, name, judged, rules_of)
+            if added is not None:
+                return added
+        raise registry.changed_meanwhile(name)
 
     async def _same(self, view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
         """Return the version that equals a schema, or None (other errors as `same`)."""
@@ -174,23 +191,27 @@ class ClientSchemas:
         return await self._parsed(view, name, schema, find)
 
     async def _parsed(self, view: View, name: TopicName, schema: TopicSchema, work: Callable[[], _T]) -> _T:
-        """Run work that parses schemas; for long ones in a thread, because they take up to a third of a second.
-
-        Raises:
-            ServerRefusalError: too many long schemas wait to be parsed; the client retries.
-        """
+        """Run work that parses schemas and does not compare them; for long ones in turn (errors as `_in_turn`)."""
         known = [each.data for each in registry.versions(view, name)]
         if len(schema.data) + sum(map(len, known)) <= SHORT_LETTERS:
             return work()
-        if self._waiting >= MAX_WAITING:
+        return await self._in_turn(len(schema.data), work)
+
+    async def _in_turn(self, letters: int, work: Callable[[], _T]) -> _T:
+        """Run work on a schema of so many letters in a thread of its own, one at a time: it may take seconds.
+
+        Raises:
+            ServerRefusalError: too many schemas wait; the client retries.
+        """
+        if self._waiting + letters > MAX_WAITING_LETTERS:
             raise ServerRefusalError(
-                ServerError.TooManyRequests, f"{MAX_WAITING} long schemas are being checked: try again later."
+                ServerError.TooManyRequests, "Too many long schemas are being checked: try again later."
             )
-        self._waiting += 1
+        self._waiting += letters
         try:
             return await asyncio.get_running_loop().run_in_executor(self._parsing, work)
         finally:
-            self._waiting -= 1
+            self._waiting -= letters
 
 
 def of_wire(schema: Schema | None) -> TopicSchema | None:

@@ -10,13 +10,16 @@ deleted with its namespace.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import NamespaceRecord, SchemaRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
+    CommitConflictError,
     IncompatibleSchemaError,
     InvalidArgumentError,
     SchemaNotFoundError,
@@ -25,8 +28,10 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.names import NON_PERSISTENT, TopicName, check_new_properties
 from pulsar_on_spark.topic.catalog.catalog import require_topic
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy, check_consumer, check_producer
-from pulsar_on_spark.topic.entries.schemas.schema import SchemaOwner, TopicSchema
+from pulsar_on_spark.topic.entries.schemas.schema import AVRO_BASED, SchemaOwner, TopicSchema
 
+ATTEMPTS: Final = 30
+"""Limit of comparisons of one new schema, if others change the topic's schema meanwhile."""
 MAX_VERSIONS: Final = 1_000
 MAX_VERSIONS_LETTERS: Final = 16 << 20
 """Limit of all versions of a topic's schema together, the deleted ones included."""
@@ -66,20 +71,105 @@ def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | Non
 
 def find_same(view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
     """Return the version that equals a well-formed schema; None if there is none (errors as `versions`)."""
-    newest_first = reversed(versions(view, name))
-    return next((record for record in newest_first if schema.is_same_as(TopicSchema.of_record(record))), None)
+    return _same(versions(view, name), schema)
 
 
 def may_follow(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy) -> bool:
     """Return True if a well-formed schema is a version, or could become one (errors as `versions`)."""
-    existing_versions = _by_number(versions(view, name))
-    if any(schema.is_same_as(existing) for existing in existing_versions.values()):
+    existing = versions(view, name)
+    if _same(existing, schema) is not None:
         return True
     try:
-        check_producer(name.full, schema, existing_versions, strategy)
+        check_producer(name.full, schema, _by_number(existing), strategy)
     except IncompatibleSchemaError:
         return False
     return True
+
+
+class Rules(NamedTuple):
+    """The policies that a new schema must obey.
+
+    Attributes:
+        strategy: The required compatibility with earlier schemas.
+        may_update: False to refuse any new schema if the topic has one.
+    """
+
+    strategy: Strategy = Strategy.FULL
+    may_update: bool = True
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A schema that was compared with a topic's versions, outside of any commit.
+
+    Attributes:
+        owner: The owner of the versions.
+        newest: The newest version or deletion at that time, which tells if versions were added or deleted since.
+        rules: The rules that it was compared by.
+        record: The version that equals the schema, or else the new one.
+        is_new: True if it is a new one.
+    """
+
+    owner: SchemaOwner
+    newest: SchemaRecord | None
+    rules: Rules
+    record: SchemaRecord
+    is_new: bool
+
+
+def judge(view: View, name: TopicName, schema: TopicSchema, rules: Rules) -> Judged:
+    """Compare a well-formed schema with a topic's versions; it may take seconds (errors as `add_schema`)."""
+    owner, existing = _owner(view, name), versions(view, name)
+    newest = view.newest(SchemaRecord, owner.topic_id)
+    same = _same(existing, schema)
+    if same is not None:
+        return Judged(owner, newest, rules, same, is_new=False)
+    check_new_properties(f"The schema of {name}", schema.properties)
+    _check_room(view, name, schema)
+    if existing and not rules.may_update:
+        raise IncompatibleSchemaError(
+            f"Topic {owner.name} takes no new schema from its clients (is_allow_auto_update_schema is off): use "
+            "one of its versions, or register the schema first."
+        )
+    check_producer(owner.name, schema, _by_number(existing), rules.strategy)
+    return Judged(owner, newest, rules, schema.to_record(owner, _next_version(view, name)), is_new=True)
+
+
+def register(
+    store: MetadataStore, name: TopicName, judged: Judged, rules_of: Callable[[View], Rules]
+) -> SchemaRecord | None:
+    """Commit a judged schema; None if the topic's versions or rules have changed: judge it again.
+
+    Nothing is compared here: a commit holds up all other commits of the process.
+
+    Raises:
+        TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
+    """
+    is_unchanged = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal is_unchanged
+        owner = _owner(view, name)
+        newest = view.newest(SchemaRecord, owner.topic_id)
+        is_unchanged = (owner, newest, rules_of(view)) == (judged.owner, judged.newest, judged.rules)
+        if not (is_unchanged and judged.is_new):
+            return None
+        if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
+            raise TopicNotFoundError(
+                f"Topic {name} can have no schema, its namespace is not there: create that with "
+                "`pulsarpy namespaces create`."
+            )
+        return Change(puts=[judged.record], keys=_keys(name, owner))
+
+    store.commit(decide)
+    return judged.record if is_unchanged else None
+
+
+def changed_meanwhile(name: TopicName) -> CommitConflictError:
+    """Return the error for a topic whose schema changed during `ATTEMPTS` comparisons."""
+    return CommitConflictError(
+        f"The schema of {name} changed during each of {ATTEMPTS} comparisons with the new one: try again."
+    )
 
 
 def add_schema(
@@ -106,32 +196,15 @@ def add_schema(
         TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
         InvalidArgumentError: the schema is malformed, or the topic has too many versions.
         IncompatibleSchemaError: the schema may not follow the existing versions.
+        CommitConflictError: other writers changed the topic's schema again and again.
     """
     schema.check()
-
-    def decide(view: View) -> Change | None:
-        if find_same(view, name, schema) is not None:
-            return None
-        check_new_properties(f"The schema of {name}", schema.properties)
-        _check_room(view, name, schema)
-        topic, existing = _owner(view, name), versions(view, name)
-        if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
-            raise TopicNotFoundError(
-                f"Topic {name} can have no schema, its namespace is not there: create that with "
-                "`pulsarpy namespaces create`."
-            )
-        if existing and not may_update:
-            raise IncompatibleSchemaError(
-                f"Topic {topic.name} takes no new schema from its clients (is_allow_auto_update_schema is off): use "
-                "one of its versions, or register the schema first."
-            )
-        check_producer(topic.name, schema, _by_number(existing), strategy)
-        record = schema.to_record(topic, _next_version(view, name))
-        return Change(puts=[record], keys=_keys(name, topic))
-
-    added = find_same(store.commit(decide), name, schema)
-    assert added is not None, "just added"
-    return added
+    rules = Rules(strategy, may_update)
+    for _ in range(ATTEMPTS):
+        added = register(store, name, judge(store.view(), name, schema, rules), lambda _: rules)
+        if added is not None:
+            return added
+    raise changed_meanwhile(name)
 
 
 def _check_room(view: View, name: TopicName, schema: TopicSchema) -> None:
@@ -224,6 +297,16 @@ def _stored(view: View, name: TopicName) -> list[SchemaRecord]:
 def _next_version(view: View, name: TopicName) -> int:
     stored = _stored(view, name)
     return stored[-1].version + 1 if stored else 0
+
+
+def _same(existing: list[SchemaRecord], schema: TopicSchema) -> SchemaRecord | None:
+    """Return the newest version that equals a well-formed schema."""
+    alike = [record for record in reversed(existing) if record.type == schema.type]
+    identical = next((record for record in alike if schema.type in AVRO_BASED and record.data == schema.data), None)
+    if identical is not None or not alike:
+        return identical
+    identity = schema.identity()
+    return next((record for record in alike if TopicSchema.of_record(record).identity() == identity), None)
 
 
 def _by_number(records: list[SchemaRecord]) -> dict[int, TopicSchema]:

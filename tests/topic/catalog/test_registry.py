@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_on_spark.model.errors import (
+    CommitConflictError,
     IncompatibleSchemaError,
     InvalidArgumentError,
     SchemaNotFoundError,
@@ -17,7 +19,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
-from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy, check_producer
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
 T = TopicName.parse("t")
@@ -189,3 +191,79 @@ def test_versions_are_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> No
     properties = {"k": "v" * 20_000}
     with pytest.raises(InvalidArgumentError, match="cannot have 1 properties of 20001 bytes"):
         registry.add_schema(root.store, name, TopicSchema("STRING", "", properties))
+
+
+# -- the comparison, which takes its time, and the commit --------------------------------------------------------------
+
+
+def test_others_commit_while_a_schema_is_compared(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    done: list[bool] = []
+
+    def compare(*args: Any) -> None:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(root.create_topic, "other", 1).result(60)
+        done.append(True)
+        check_producer(*args)
+
+    monkeypatch.setattr(registry, "check_producer", compare)
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", click("a"))).version == 1
+    assert done == [True]
+
+
+def test_a_schema_is_compared_again_if_the_versions_changed_meanwhile(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    compared: list[list[int]] = []
+
+    def compare(name: str, new: TopicSchema, existing: dict[int, TopicSchema], strategy: Strategy) -> None:
+        check_producer(name, new, existing, strategy)
+        if new.data == click("a", "b"):
+            compared.append(list(existing))
+            if len(compared) == 1:
+                registry.add_schema(root.store, T, TopicSchema("JSON", click("a")))
+
+    monkeypatch.setattr(registry, "check_producer", compare)
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", click("a", "b"))).version == 2
+    assert compared == [[0], [0, 1]]
+
+
+def test_a_schema_that_another_registered_meanwhile_is_that_version(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    compared: list[int] = []
+
+    def compare(*args: Any) -> None:
+        compared.append(1)
+        if len(compared) == 1:
+            registry.add_schema(root.store, T, TopicSchema("JSON", click("a")))
+
+    monkeypatch.setattr(registry, "check_producer", compare)
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", click("a"))).version == 1
+    assert len(registry.versions(root.store.view(), T)) == 2
+
+
+def test_a_schema_is_not_compared_for_ever(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    compared: list[int] = []
+
+    def compare(name: str, new: TopicSchema, *_: object) -> None:
+        if new.data == click("a"):
+            compared.append(1)
+            registry.add_schema(root.store, T, TopicSchema("JSON", click(f"b{len(compared)}")))
+
+    monkeypatch.setattr(registry, "check_producer", compare)
+    with pytest.raises(CommitConflictError, match="changed during each of 30 comparisons"):
+        registry.add_schema(root.store, T, TopicSchema("JSON", click("a")))
+    assert len(compared) == registry.ATTEMPTS
+
+
+def test_a_schema_that_was_judged_by_other_rules_is_not_registered(root: Root) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    judged = registry.judge(root.store.view(), T, TopicSchema("JSON", click("a")), registry.Rules())
+    strict = registry.Rules(may_update=False)
+    assert registry.register(root.store, T, judged, lambda _: strict) is None
+    assert len(registry.versions(root.store.view(), T)) == 1
+    assert registry.register(root.store, T, judged, lambda _: registry.Rules()) == judged.record

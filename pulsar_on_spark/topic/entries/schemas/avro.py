@@ -9,13 +9,16 @@ checker, decimals must agree in precision and scale, because they would be read 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.topic.entries.values.avro_schemas import Json
 
 if TYPE_CHECKING:
@@ -37,6 +40,18 @@ SHORT_LETTERS: Final = 4_096
 """Length of a text up to which a schema is parsed in some milliseconds."""
 MAX_DEPTH: Final = 64
 """Types within types: a schema that is deeper is refused."""
+MAX_STEPS: Final = 1_000_000
+"""Limit of the types, fields and names that one check of a schema compares, some seconds: clients send both sides."""
+_MAX_REASONS: Final = 100
+"""Limit of the reasons that one comparison finds."""
+_SHOWN_NAMES: Final = 20
+"""Limit of the branches or symbols that a reason names."""
+_SHOWN_LETTERS: Final = 64
+"""Limit of the letters of each name in a reason."""
+_MAX_FINGERPRINTS: Final = 16_384
+
+Place: TypeAlias = "tuple[Place, str] | None"
+"""The way to a part of a schema: the way to the part around it, and a name; None for the value itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +61,12 @@ class AvroSchema:
     Attributes:
         canonical: The schema with full names and without documentation: equal for schemas with equal meaning.
         named: The records, enums and fixed types in the schema, by full name.
+        fingerprint: Digest of the canonical form.
     """
 
     canonical: Json
     named: Mapping[str, Json]
+    fingerprint: bytes
 
 
 def parse_avro(text: str) -> AvroSchema:
@@ -67,24 +84,115 @@ def _parse(text: str) -> AvroSchema:
     from fastavro.schema import SchemaParseException, UnknownType
 
     try:
-        named: dict[str, dict[str, Json]] = {}
-        parsed = fastavro.parse_schema(cast("Schema", json.loads(text)), named_schemas=named)
-        canonical = _canonical(cast(Json, parsed), 0)
-        return AvroSchema(canonical, {name: _canonical(definition, 0) for name, definition in named.items()})
-    except (ValueError, TypeError, KeyError, RecursionError, SchemaParseException, UnknownType) as error:
+        given: Json = json.loads(text)
+        _check_unparsed(given)
+        canonical = _canonical(cast(Json, fastavro.parse_schema(cast("Schema", given))), 0)
+        digest = hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).digest()
+        return AvroSchema(canonical, dict(_named_types(canonical)), digest)
+    except (
+        *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+        *(SchemaParseException, UnknownType),
+    ) as error:
         raise InvalidArgumentError(
-            f"The schema is not the JSON text of an Avro schema ({error}): correct it."
+            f"The schema is not the JSON text of an Avro schema ({str(error)[:200]}): correct it."
         ) from error
 
 
 _parse_short = lru_cache(maxsize=256)(_parse)
-_parse_long = lru_cache(maxsize=4)(_parse)
+_parse_long = lru_cache(maxsize=8)(_parse)
 """A schema in memory has up to thirty times the bytes of its text, which any client may send."""
 
 
-def unreadable(writer: AvroSchema, reader: AvroSchema) -> list[str]:
-    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can."""
-    return list(dict.fromkeys(_Resolution(writer, reader).problems(writer.canonical, reader.canonical, "")))
+class _Fingerprints:
+    """The latest fingerprints by the digests of their texts: a topic has up to 1,000 versions. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+        self._lock = threading.Lock()
+
+    def of(self, text: str) -> bytes:
+        key = hashlib.sha256(text.encode()).digest()
+        found = self._known.get(key)
+        if found is None:
+            found = parse_avro(text).fingerprint
+            with self._lock:
+                if len(self._known) >= _MAX_FINGERPRINTS:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = found
+        return found
+
+
+_FINGERPRINTS: Final = _Fingerprints()
+
+
+def fingerprint(text: str) -> bytes:
+    """Return a digest that is equal for schemas with equal meaning, without parsing a text again.
+
+    Raises:
+        InvalidArgumentError: the text is not an Avro schema.
+    """
+    return _FINGERPRINTS.of(text)
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps that a check of a schema may still take; it may compare several schemas.
+
+    Attributes:
+        left: Number of steps.
+    """
+
+    left: int = MAX_STEPS
+
+    def take(self, steps: int = 1) -> None:
+        """Count steps.
+
+        Raises:
+            IncompatibleSchemaError: no steps are left.
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise IncompatibleSchemaError(
+                f"The comparison with the topic's schema takes more than {MAX_STEPS} steps: register a smaller schema, "
+                "with fewer records in its unions."
+            )
+
+
+def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str]:
+    """Return why `reader` cannot read values of `writer`, a clause for each field, at most 100; empty if it can.
+
+    Raises:
+        IncompatibleSchemaError: the comparison takes more than `steps`, or the records refer to each other too deeply.
+    """
+    found = _Resolution(writer, reader, steps).problems(writer.canonical, reader.canonical, None)
+    try:
+        return list(dict.fromkeys(islice(found, _MAX_REASONS)))
+    except RecursionError as error:
+        raise IncompatibleSchemaError(
+            "The records of the schema refer to each other in too long a chain to be compared: register a flatter one."
+        ) from error
+
+
+def _check_unparsed(schema: Json) -> None:
+    """Refuse the parser's own marks, which would make it trust a client's schema unread."""
+    for part in schema if isinstance(schema, list) else [schema]:
+        if isinstance(part, list):
+            raise ValueError("a union is directly in a union")
+        if isinstance(part, dict) and "__fastavro_parsed" in part:
+            raise ValueError("__fastavro_parsed is not a property of a schema")
+
+
+def _named_types(schema: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the records, enums and fixed types in a canonical schema, each with its full name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _named_types(branch)
+    elif isinstance(schema, dict):
+        if isinstance(schema["type"], str) and _kind(schema) in _NAMED:
+            yield str(schema["name"]), schema
+        parts = [schema[part] for part in ("type", "items", "values") if part in schema]
+        for part in [*parts, *(each["type"] for each in _fields_of(schema))]:
+            yield from _named_types(part)
 
 
 def _canonical(schema: Json, depth: int) -> Json:
@@ -100,76 +208,151 @@ def _canonical(schema: Json, depth: int) -> Json:
         if name not in _REMARKS and (name, part) != ("order", "ascending")
     }
     if cleaned.get("type") in ("record", "error"):
-        fields = [field["name"] for field in _fields_of(cleaned)]
+        fields = [each["name"] for each in _fields_of(cleaned)]
         if len(fields) != len(set(fields)):
             raise ValueError(f"record {cleaned.get('name')} has a field twice")
     return cleaned["type"] if list(cleaned) == ["type"] else cleaned
 
 
-class _Resolution:
-    """A comparison of two schemas; a pair of records that is being compared counts as readable if it occurs again."""
+@dataclass(slots=True)
+class _Union:
+    """The branches of a reader's union, by what a writer's type must have to be read as one of them.
 
-    def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
+    Attributes:
+        names: Names of the branches, for a reason.
+        by_kind: Branches that are no enum and no fixed type, by kind.
+        by_name: Enums and fixed types by kind, and by name without namespace or by full alias.
+        namesakes: Records by full name.
+    """
+
+    names: list[str] = field(default_factory=list)
+    by_kind: dict[str, list[Json]] = field(default_factory=dict)
+    by_name: dict[tuple[str, str], list[Json]] = field(default_factory=dict)
+    namesakes: dict[str, Json] = field(default_factory=dict)
+
+    def add(self, branch: Json) -> None:
+        """Add a branch, not a name."""
+        kind = _kind(branch)
+        self.names.append(_name(branch))
+        if not isinstance(branch, dict) or kind not in _MATCHED_BY_NAME:
+            self.by_kind.setdefault(kind, []).append(branch)
+        else:
+            for name in {_short(branch), *_full_aliases(branch)}:
+                self.by_name.setdefault((kind, name), []).append(branch)
+        if isinstance(branch, dict) and kind == "record":
+            self.namesakes.setdefault(str(branch["name"]), branch)
+
+    def namesake(self, writer: Json) -> Json:
+        """Return the record of exactly the writer's name; None if the writer is no record, or without one."""
+        return (
+            self.namesakes.get(str(writer["name"])) if isinstance(writer, dict) and _kind(writer) == "record" else None
+        )
+
+    def candidates(self, writer: Json) -> Iterator[Json]:
+        """Yield the branches that might read a writer's type, those of its own kind last."""
+        kind = _kind(writer)
+        for other in _READ_AS.get(kind, ()):
+            yield from self.by_kind.get(other, ())
+        if isinstance(writer, dict) and kind in _MATCHED_BY_NAME:
+            for name in dict.fromkeys((_short(writer), str(writer["name"]))):
+                yield from self.by_name.get((kind, name), ())
+        yield from self.by_kind.get(kind, ())
+
+
+class _Resolution:
+    """A comparison of two schemas; a pair of records that is being compared counts as readable if it occurs again.
+
+    That assumption can only hide problems: a pair that has some, has them for good, and is not compared again.
+    """
+
+    def __init__(self, writer: AvroSchema, reader: AvroSchema, steps: Steps) -> None:
         self._writer = writer.named
         self._reader = reader.named
-        self._seen: set[tuple[str, str]] = set()
+        self._steps = steps
+        # Pairs of names, in the order of their discovery, so that those of a failed branch can be taken back.
+        self._seen: dict[tuple[str, str], None] = {}
+        self._failed: dict[tuple[str, str], list[str]] = {}
+        self._unions: dict[int, _Union] = {}
+        self._written: dict[str, dict[str, dict[str, Json]]] = {}
+        self._unknown: dict[tuple[str, str], list[str]] = {}
+        self._aliases: dict[str, frozenset[str]] = {}
 
-    def problems(self, writer: Json, reader: Json, place: str) -> Iterator[str]:
+    def problems(self, writer: Json, reader: Json, place: Place) -> Iterator[str]:
+        self._steps.take()
         writer, reader = _resolved(writer, self._writer), _resolved(reader, self._reader)
         if isinstance(writer, list):
             for branch in writer:
                 yield from self.problems(branch, reader, place)
         elif isinstance(reader, list):
-            yield from self._in_union(writer, reader, place)
+            yield from self._in_union(writer, self._union(reader), place)
         else:
             yield from self._one(writer, reader, place)
 
-    def _in_union(self, writer: Json, branches: list[Json], place: str) -> Iterator[str]:
-        namesake = next(
-            (branch_ for branch_ in branches if _is_namesake(writer, _resolved(branch_, self._reader))), None
-        )
+    def _union(self, branches: list[Json]) -> _Union:
+        found = self._unions.get(id(branches))
+        if found is None:
+            found = self._unions[id(branches)] = _Union()
+            self._add(found, branches)
+        return found
+
+    def _add(self, union: _Union, branches: list[Json]) -> None:
+        self._steps.take(len(branches))
+        for branch in branches:
+            resolved = _resolved(branch, self._reader)
+            if isinstance(resolved, list):
+                self._add(union, resolved)
+            else:
+                union.add(resolved)
+
+    def _in_union(self, writer: Json, union: _Union, place: Place) -> Iterator[str]:
+        namesake = union.namesake(writer)
         if namesake is not None:
             yield from self.problems(writer, namesake, place)
             return
         alike: list[str] = []
-        for branch in branches:
-            before = set(self._seen)
-            problems = list(self.problems(writer, branch, place))
-            if not problems:
+        for branch in union.candidates(writer):
+            before = len(self._seen)
+            alike = list(islice(self.problems(writer, branch, place), _MAX_REASONS))
+            if not alike:
                 return
-            self._seen = before
-            if _kind(_resolved(branch, self._reader)) == _kind(writer):
-                alike = problems
-        shown = ", ".join(_name(_resolved(branch, self._reader)) for branch in branches)
-        yield from alike or [f"{_at(place)} is {_name(writer)}, and the union [{shown}] has no such branch"]
+            while len(self._seen) > before:
+                self._seen.popitem()
+        yield from alike or [
+            f"{_at(place)} is {_name(writer)}, and the union [{_some(union.names)}] has no such branch"
+        ]
 
-    def _one(self, writer: Json, reader: Json, place: str) -> Iterator[str]:
+    def _one(self, writer: Json, reader: Json, place: Place) -> Iterator[str]:
         written, read = _kind(writer), _kind(reader)
         if written != read:
             if read not in _READ_AS.get(written, ()):
                 yield f"{_at(place)} is {_name(writer)} and cannot be read as {_name(reader)}"
             return
         if isinstance(writer, dict) and isinstance(reader, dict):
-            if written in _MATCHED_BY_NAME and not _is_same_name(writer, reader):
-                yield f"{_at(place)} is the {written} {writer['name']}, and {reader['name']} is expected"
+            if written in _MATCHED_BY_NAME and not self._is_same_name(writer, reader):
+                yield f"{_at(place)} is the {_name(writer)}, and {_cut(reader['name'])} is expected"
                 return
             yield from self._complex(written, writer, reader, place)
 
-    def _complex(self, kind: str, writer: dict[str, Json], reader: dict[str, Json], place: str) -> Iterator[str]:
+    def _is_same_name(self, writer: dict[str, Json], reader: dict[str, Json]) -> bool:
+        """Compare names without namespaces, or the writer's full name with the reader's aliases."""
+        name = str(reader["name"])
+        if name not in self._aliases:
+            self._aliases[name] = frozenset(_full_aliases(reader))
+            self._steps.take(len(self._aliases[name]))
+        return _short(writer) == _short(reader) or str(writer["name"]) in self._aliases[name]
+
+    def _complex(self, kind: str, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
         match kind:
             case "record":
-                pair = (str(writer["name"]), str(reader["name"]))
-                if pair not in self._seen:
-                    self._seen.add(pair)
-                    yield from self._fields(writer, reader, place)
+                yield from self._record(writer, reader, place)
             case "array":
-                yield from self.problems(writer["items"], reader["items"], f"{place}[]")
+                yield from self.problems(writer["items"], reader["items"], (place, "[]"))
             case "map":
-                yield from self.problems(writer["values"], reader["values"], f"{place}{{}}")
+                yield from self.problems(writer["values"], reader["values"], (place, "{}"))
             case "enum":
-                unknown = [symbol for symbol in _list(writer["symbols"]) if symbol not in _list(reader["symbols"])]
-                if unknown and "default" not in reader:
-                    symbols = ", ".join(map(str, unknown))
+                unknown = self._unknown_symbols(writer, reader)
+                if unknown:
+                    symbols = _some(unknown)
                     yield f"{_at(place)} may be {symbols}, which the enum it is read as lacks, as it does a default"
             case "fixed" if writer["size"] != reader["size"]:
                 yield f"{_at(place)} has {writer['size']} bytes, and {reader['size']} are expected"
@@ -177,15 +360,48 @@ class _Resolution:
         if all(part.get("logicalType") == "decimal" for part in (writer, reader)) and sizes[0] != sizes[1]:
             yield f"{_at(place)} is decimal{sizes[0]} and cannot be read as decimal{sizes[1]}"
 
-    def _fields(self, writer: dict[str, Json], reader: dict[str, Json], place: str) -> Iterator[str]:
-        written = {str(field["name"]): field for field in _fields_of(writer)}
-        for field in _fields_of(reader):
-            name = str(field["name"])
-            source = next((candidate for candidate in (name, *_aliases(field)) if candidate in written), None)
+    def _unknown_symbols(self, writer: dict[str, Json], reader: dict[str, Json]) -> list[str]:
+        """Return the writer's symbols that its reader lacks; none if that has a default."""
+        pair = (str(writer["name"]), str(reader["name"]))
+        if pair not in self._unknown:
+            written, read = _list(writer["symbols"]), _list(reader["symbols"])
+            self._steps.take(len(written) + len(read))
+            known = {*map(str, read)}
+            self._unknown[pair] = (
+                [] if "default" in reader else [each for each in map(str, written) if each not in known]
+            )
+        return self._unknown[pair]
+
+    def _record(self, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
+        pair = (str(writer["name"]), str(reader["name"]))
+        if pair in self._seen:
+            return
+        if pair not in self._failed:
+            self._seen[pair] = None
+            found = list(islice(self._fields(writer, reader, place), _MAX_REASONS))
+            if not found:
+                return
+            self._failed[pair] = found
+        self._seen[pair] = None
+        yield from self._failed[pair]
+
+    def _fields(self, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
+        written = self._fields_by_name(writer)
+        for each in _fields_of(reader):
+            name, aliases = str(each["name"]), _aliases(each)
+            self._steps.take(1 + len(aliases))
+            source = next((candidate for candidate in (name, *aliases) if candidate in written), None)
             if source is not None:
-                yield from self.problems(written[source]["type"], field["type"], f"{place}.{name}".lstrip("."))
-            elif "default" not in field:
-                yield f"{_at(f'{place}.{name}'.lstrip('.'))} is not there and has no default value to stand for it"
+                yield from self.problems(written[source]["type"], each["type"], (place, name))
+            elif "default" not in each:
+                yield f"{_at((place, name))} is not there and has no default value to stand for it"
+
+    def _fields_by_name(self, writer: dict[str, Json]) -> dict[str, dict[str, Json]]:
+        name = str(writer["name"])
+        if name not in self._written:
+            self._written[name] = {str(each["name"]): each for each in _fields_of(writer)}
+            self._steps.take(len(self._written[name]))
+        return self._written[name]
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
@@ -205,29 +421,38 @@ def _kind(schema: Json) -> str:
 
 def _name(schema: Json) -> str:
     kind = _kind(schema)
-    return f"{kind} {schema['name']}" if isinstance(schema, dict) and kind in _NAMED else kind
+    return f"{kind} {_cut(schema['name'])}" if isinstance(schema, dict) and kind in _NAMED else kind
 
 
-def _at(place: str) -> str:
-    return f"field {place!r}" if place else "the value"
+def _cut(name: Json) -> str:
+    text = str(name)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
-def _is_namesake(writer: Json, reader: Json) -> bool:
-    """Return True if both are records with the same full name."""
-    return (
-        isinstance(writer, dict)
-        and isinstance(reader, dict)
-        and _kind(writer) == _kind(reader) == "record"
-        and writer["name"] == reader["name"]
-    )
+def _some(names: list[str]) -> str:
+    """Return the first names with commas, and the number of the others."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(map(_cut, names[:_SHOWN_NAMES])) + more
 
 
-def _is_same_name(writer: dict[str, Json], reader: dict[str, Json]) -> bool:
-    """Compare names without namespaces, or the writer's full name with the reader's aliases."""
-    full, reader_name = str(writer["name"]), str(reader["name"])
-    space = reader_name.rpartition(".")[0]
-    aliases = [alias if "." in alias or not space else f"{space}.{alias}" for alias in _aliases(reader)]
-    return full.rpartition(".")[2] == reader_name.rpartition(".")[2] or full in aliases
+def _at(place: Place) -> str:
+    names: list[str] = []
+    while place is not None:
+        place, name = place
+        names.append(name if name in ("[]", "{}") else f".{_cut(name)}")
+    path = "".join(reversed(names)).removeprefix(".")
+    return f"field {path!r}" if path else "the value"
+
+
+def _short(schema: dict[str, Json]) -> str:
+    """Return a name without its namespace."""
+    return str(schema["name"]).rpartition(".")[2]
+
+
+def _full_aliases(schema: dict[str, Json]) -> list[str]:
+    """Return the aliases of a named type with its namespace."""
+    space = str(schema["name"]).rpartition(".")[0]
+    return [alias if "." in alias or not space else f"{space}.{alias}" for alias in _aliases(schema)]
 
 
 def _aliases(part: dict[str, Json]) -> list[str]:
@@ -235,7 +460,7 @@ def _aliases(part: dict[str, Json]) -> list[str]:
 
 
 def _fields_of(record: dict[str, Json]) -> list[dict[str, Json]]:
-    return [field for field in _list(record["fields"]) if isinstance(field, dict)]
+    return [each for each in _list(record.get("fields")) if isinstance(each, dict)]
 
 
 def _list(part: Json) -> list[Json]:

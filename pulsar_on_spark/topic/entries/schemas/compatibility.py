@@ -18,10 +18,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
-from pulsar_on_spark.topic.entries.schemas.avro import parse_avro, unreadable
+from pulsar_on_spark.topic.entries.schemas.avro import Steps, parse_avro, unreadable
 from pulsar_on_spark.topic.entries.schemas.schema import AVRO_BASED, TopicSchema
 
 _SHOWN: Final = 3
@@ -79,7 +80,8 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
         strategy: The required compatibility.
 
     Raises:
-        IncompatibleSchemaError: it may not follow; the error names the differing fields, version and direction.
+        IncompatibleSchemaError: it may not follow; the error names the differing fields, version and direction. Or
+            the comparison takes too many steps.
     """
     if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
         return
@@ -97,27 +99,31 @@ def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, Topic
     Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, else the latest one.
 
     Raises:
-        IncompatibleSchemaError: it cannot read them; the error names the differing fields.
+        IncompatibleSchemaError: it cannot read them; the error names the differing fields. Or the comparison takes too
+            many steps.
     """
-    if strategy is not Strategy.ALWAYS_COMPATIBLE and not any(
-        reader.is_same_as(schema) for schema in versions.values()
-    ):
+    identity = reader.identity()
+    if strategy is not Strategy.ALWAYS_COMPATIBLE and all(each.identity() != identity for each in versions.values()):
         transitive = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
         required = Strategy.BACKWARD_TRANSITIVE if transitive else Strategy.BACKWARD
         _check(topic, reader, versions, required, reads_old=True, is_read_by_old=False)
 
 
-def differences(writer: TopicSchema, reader: TopicSchema) -> list[str]:
-    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can."""
+def differences(writer: TopicSchema, reader: TopicSchema, steps: Steps) -> list[str]:
+    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can.
+
+    Raises:
+        IncompatibleSchemaError: the comparison takes more than `steps`.
+    """
     if writer.type != reader.type:
         return [f"its type is {writer.type}, not {reader.type}"]
     if writer.type in AVRO_BASED:
-        return unreadable(parse_avro(writer.data), parse_avro(reader.data))
+        return unreadable(parse_avro(writer.data), parse_avro(reader.data), steps)
     if writer.type == "KEY_VALUE":
         parts = zip(("key", "value"), writer.key_and_value(), reader.key_and_value(), strict=True)
-        return [f"in the {part}, {text}" for part, old, new in parts for text in differences(old, new)]
+        return [f"in the {part}, {text}" for part, old, new in parts for text in differences(old, new, steps)]
     if writer.type == "PROTOBUF_NATIVE":
-        names = [_root_message(schema) for schema in (writer, reader)]
+        names = [_root_message(schema.data) for schema in (writer, reader)]
         return [] if names[0] == names[1] else [f"its root message is {names[0]}, not {names[1]}"]
     return [] if writer.data == reader.data else [f"schemas of type {writer.type} cannot change"]
 
@@ -130,11 +136,12 @@ def _check(
     reads_old: bool,
     is_read_by_old: bool,
 ) -> None:
+    steps = Steps()
     numbers: Sequence[int] = list(versions) if strategy.is_transitive else list(versions)[-1:]
     for number in numbers:
         old = versions[number]
-        backward = differences(old, new) if reads_old else []
-        forward = differences(new, old) if is_read_by_old else []
+        backward = differences(old, new, steps) if reads_old else []
+        forward = differences(new, old, steps) if is_read_by_old else []
         for direction, problems in (
             (f"what version {number} wrote cannot be read with it", backward),
             (f"version {number} cannot read what it writes", forward),
@@ -147,10 +154,11 @@ def _check(
                 )
 
 
-def _root_message(schema: TopicSchema) -> str:
+@lru_cache(maxsize=8)
+def _root_message(text: str) -> str:
     try:
-        return str(json.loads(schema.data)["rootMessageTypeName"])
-    except (ValueError, TypeError, KeyError) as error:
+        return str(json.loads(text)["rootMessageTypeName"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidArgumentError(
             "The PROTOBUF_NATIVE schema does not say its rootMessageTypeName: take an official client's."
         ) from error

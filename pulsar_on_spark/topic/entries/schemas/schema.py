@@ -1,4 +1,4 @@
-"""A schema in Pulsar's form: a type, a text and properties; the check of its form, and the test of equality."""
+"""A schema in Pulsar's form: a type, a text and properties; the check of its form, and its identity."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.entries.schemas.avro import parse_avro
+from pulsar_on_spark.topic.entries.schemas.avro import fingerprint, parse_avro
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.spark_schemas import SparkSchema, avro_text
 
@@ -111,35 +112,36 @@ class TopicSchema:
             InvalidArgumentError: the text or the properties are not valid for KEY_VALUE.
         """
         try:
-            texts = json.loads(self.data)
-            key, value = (
-                TopicSchema(self.properties[f"{part}.schema.type"], _text(texts[part])) for part in ("key", "value")
-            )
-        except (ValueError, TypeError, KeyError) as error:
+            types = [self.properties[f"{part}.schema.type"] for part in ("key", "value")]
+            key, value = map(TopicSchema, types, _texts_of(self.data))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidArgumentError(
                 f"The KEY_VALUE schema has no key and value, or no properties with their types ({error!r}): correct it."
             ) from error
         return key, value
 
-    def is_same_as(self, other: TopicSchema) -> bool:
-        """Return True if two well-formed schemas are equal, apart from white space, order and documentation in Avro."""
-        if self.type != other.type:
-            return False
-        if self.type in AVRO_BASED and self.data == other.data:
-            return True
+    def identity(self) -> tuple[object, ...]:
+        """Return a value that is equal for well-formed schemas that are equal.
+
+        White space, order and documentation in Avro make no difference.
+        """
         if self.type in AVRO_BASED:
-            return parse_avro(self.data).canonical == parse_avro(other.data).canonical
+            return self.type, fingerprint(self.data)
         if self.type == "KEY_VALUE":
-            pairs = zip(self.key_and_value(), other.key_and_value(), strict=True)
-            return _encoding(self) == _encoding(other) and all(
-                own_part.is_same_as(theirs) for own_part, theirs in pairs
-            )
-        return self.data == other.data
+            return self.type, _encoding(self), *(part.identity() for part in self.key_and_value())
+        return self.type, self.data
 
 
 def _encoding(schema: TopicSchema) -> str:
     """Return the encoding of a KEY_VALUE schema: the key is in the message's key (SEPARATED) or its value (INLINE)."""
     return schema.properties.get("kv.encoding.type", "INLINE")
+
+
+@lru_cache(maxsize=8)
+def _texts_of(key_value: str) -> tuple[str, str]:
+    """Return the texts of key and value in a KEY_VALUE schema's text."""
+    texts = json.loads(key_value)
+    return _text(texts["key"]), _text(texts["value"])
 
 
 def _text(part: object) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 
 import fastavro
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.entries.schemas.avro import parse_avro, unreadable
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.schemas.avro import MAX_STEPS, Steps, parse_avro, unreadable
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 PROMOTED = {
@@ -49,7 +50,7 @@ def array(items: object) -> dict[str, object]:
 
 
 def problems(writer: object, reader: object) -> list[str]:
-    return unreadable(parse_avro(json.dumps(writer)), parse_avro(json.dumps(reader)))
+    return unreadable(parse_avro(json.dumps(writer)), parse_avro(json.dumps(reader)), Steps())
 
 
 @pytest.mark.parametrize("reader", PRIMITIVES)
@@ -188,6 +189,112 @@ def test_deep_schemas_are_refused() -> None:
         deep = array(deep)
     with pytest.raises(InvalidArgumentError, match="nested deeper"):
         parse_avro(json.dumps(deep))
+
+
+@pytest.mark.parametrize("marks", [{"__fastavro_parsed": True}, {"__fastavro_parsed": True, "__named_schemas": {}}])
+def test_the_marks_of_the_parser_are_not_taken_from_a_client(marks: dict[str, object]) -> None:
+    for schema in ({"type": "record"} | marks, [{"type": "record"} | marks]):
+        with pytest.raises(InvalidArgumentError, match="not the JSON text of an Avro schema"):
+            parse_avro(json.dumps(schema))
+
+
+def test_a_size_that_no_number_can_hold_is_refused() -> None:
+    text = json.dumps(fixed(10**400) | {"logicalType": "decimal", "precision": 3})
+    with pytest.raises(InvalidArgumentError, match="not the JSON text of an Avro schema"):
+        parse_avro(text)
+
+
+# -- the cost ----------------------------------------------------------------------------------------------------------
+
+
+def union_of_records(count: int) -> object:
+    return record({"name": "u", "type": [record("x", name=f"R{number}") for number in range(count)]})
+
+
+def strange_records(count: int) -> object:
+    """A union that reads each record of `union_of_records` as its last branch, after all others failed."""
+    others = [record(f"y{number}", name=f"Q{number}") for number in range(count)]
+    return record({"name": "u", "type": [*others, record("x", name="Last")]})
+
+
+def symbols(count: int) -> object:
+    return record({"name": "e", "type": enum(*(f"S{number}" for number in range(count)), default="S0")})
+
+
+def symbols_everywhere(count: int) -> object:
+    first = {"name": "e", "type": enum(*(f"S{number}" for number in range(count)))}
+    return record(first, *({"name": f"f{number}", "type": "E"} for number in range(count)))
+
+
+def enums(count: int) -> object:
+    return record({"name": "u", "type": [enum("A") | {"name": f"E{number}"} for number in range(count)]})
+
+
+def aliases(count: int) -> object:
+    names = [f"a{number}" for number in range(count)]
+    first = {"name": "e", "type": fixed(4, "G") | {"aliases": names}}
+    return record(first, *({"name": f"f{number}", "type": "G", "aliases": names[:1]} for number in range(count)))
+
+
+def fields(count: int) -> object:
+    return record(*(f"f{number}" for number in range(count)))
+
+
+def chain(count: int) -> object:
+    """Records that lead from one to the next, each in a union with one that fails at the end of the way."""
+    links: list[object] = [record("x", name="R0"), record("x", name="Q0")]
+    for number in range(1, count):
+        union = {"name": "next", "type": [f"R{number - 1}", f"Q{number - 1}"]}
+        links += [record(union, name=f"{letter}{number}") for letter in "RQ"]
+    return record({"name": "all", "type": links, "default": None}, {"name": "one", "type": f"R{count - 1}"})
+
+
+def taken(writer: object, reader: object) -> int:
+    steps = Steps()
+    unreadable(parse_avro(json.dumps(writer)), parse_avro(json.dumps(reader)), steps)
+    return Steps().left - steps.left
+
+
+@pytest.mark.parametrize("shape", [union_of_records, symbols, symbols_everywhere, enums, aliases, fields, chain])
+def test_a_schema_of_twice_the_size_takes_twice_the_steps(shape: Callable[[int], object]) -> None:
+    once, twice = (taken(shape(count), shape(count + 1)) for count in (40, 80))
+    assert 0 < once < twice < 2.2 * once
+
+
+def test_a_chain_of_records_that_fails_at_its_end_is_compared_once() -> None:
+    writer = json.dumps(chain(24))
+    reader = writer.replace("R", "S").replace("Q", "T").replace('"x"', '"z"')
+    steps = Steps()
+    assert unreadable(parse_avro(writer), parse_avro(reader), steps)
+    assert Steps().left - steps.left < 10_000, "not 2 ** 24"
+
+
+def test_a_comparison_of_too_many_steps_is_refused() -> None:
+    with pytest.raises(IncompatibleSchemaError, match=f"takes more than {MAX_STEPS} steps: register a smaller schema"):
+        taken(union_of_records(1_000), strange_records(1_000))
+
+
+def test_a_chain_of_records_that_is_too_long_is_refused() -> None:
+    links: list[object] = [record("x", name="R0")]
+    links += [record({"name": "next", "type": f"R{number - 1}"}, name=f"R{number}") for number in range(1, 2_000)]
+    text = record({"name": "all", "type": links, "default": None}, {"name": "one", "type": "R1999"})
+    writer = record({"name": "here", "type": links}, {"name": "one", "type": "R1999"})
+    with pytest.raises(IncompatibleSchemaError, match="refer to each other in too long a chain"):
+        taken(writer, text)
+
+
+def test_reasons_are_short_whatever_the_names() -> None:
+    long = "n" * 100_000
+    many = [record("x", name=f"{long}{number}") for number in range(3)]
+    symbols_ = [f"{long}{number}" for number in range(30)]
+    inner = [record({"name": long, "type": record(f"{long}{letter}", name="In")}) for letter in "ab"]
+    a, b, c, d = ({"name": "u", "type": each} for each in (many, ["int", "string"], enum(*symbols_), enum("A")))
+    for writer, reader in (inner, (record(a), record(b)), (record(b), record(a)), (record(c), record(d))):
+        assert all(len(each) < 3_000 for each in problems(writer, reader))
+
+
+def test_at_most_100_reasons_are_found() -> None:
+    assert len(problems(record(), record(*(f"f{number}" for number in range(1_000))))) == 100
 
 
 # -- whatever passes can be read ---------------------------------------------------------------------------------------

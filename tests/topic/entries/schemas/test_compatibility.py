@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.schemas.avro import Steps
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy, check_consumer, check_producer, differences
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
@@ -94,20 +95,21 @@ def test_the_error_names_version_direction_and_fields() -> None:
 def test_another_type_is_incompatible_but_for_always_compatible() -> None:
     assert not allowed(STRING, [avro("a")], Strategy.FULL)
     assert allowed(STRING, [avro("a")], Strategy.ALWAYS_COMPATIBLE)
-    assert differences(avro("a"), avro("a", kind="JSON")) == ["its type is AVRO, not JSON"]
-    assert differences(TopicSchema("EXTERNAL", "x"), TopicSchema("EXTERNAL", "y")) == [
+    assert differences(avro("a"), avro("a", kind="JSON"), Steps()) == ["its type is AVRO, not JSON"]
+    assert differences(TopicSchema("EXTERNAL", "x"), TopicSchema("EXTERNAL", "y"), Steps()) == [
         "schemas of type EXTERNAL cannot change"
     ]
 
 
 def test_keys_and_values_are_compared_apart() -> None:
     old = key_value(STRING, avro("a"))
-    assert differences(old, key_value(STRING, avro("a", "b?"))) == []
-    assert differences(old, key_value(INT64, avro("a"))) == ["in the key, its type is STRING, not INT64"]
-    (found,) = differences(old, key_value(STRING, avro("b")))
+    assert differences(old, key_value(STRING, avro("a", "b?")), Steps()) == []
+    assert differences(old, key_value(INT64, avro("a")), Steps()) == ["in the key, its type is STRING, not INT64"]
+    (found,) = differences(old, key_value(STRING, avro("b")), Steps())
     assert found.startswith("in the value, field 'b'")
-    assert old.is_same_as(key_value(STRING, TopicSchema("AVRO", json.dumps(json.loads(avro("a").data), indent=4))))
-    assert not old.is_same_as(key_value(STRING, avro("a"), "SEPARATED"))
+    indented = TopicSchema("AVRO", json.dumps(json.loads(avro("a").data), indent=4))
+    assert old.identity() == key_value(STRING, indented).identity()
+    assert old.identity() != key_value(STRING, avro("a"), "SEPARATED").identity()
 
 
 def test_protobuf_native_goes_by_its_root_message() -> None:
@@ -115,8 +117,8 @@ def test_protobuf_native_goes_by_its_root_message() -> None:
         TopicSchema("PROTOBUF_NATIVE", json.dumps({"fileDescriptorSet": descriptor, "rootMessageTypeName": name}))
         for descriptor, name in (("AA==", "x.M"), ("BB==", "x.M"), ("AA==", "x.N"))
     )
-    assert differences(one, two) == []
-    assert differences(one, other) == ["its root message is x.M, not x.N"]
+    assert differences(one, two, Steps()) == []
+    assert differences(one, other, Steps()) == ["its root message is x.M, not x.N"]
 
 
 @pytest.mark.parametrize(
