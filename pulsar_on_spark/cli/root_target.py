@@ -187,15 +187,16 @@ def _as_json(stats: Stats) -> dict[str, Any]:
 def _peeked(entry: StoredEntry) -> dict[str, Any]:
     """Return an entry with the headers that a broker would send."""
     from pulsar_on_spark.broker.observe.topic_stats import iso
+    from pulsar_on_spark.protocol.messages import as_text
     from pulsar_on_spark.protocol.opened_entry import open_entry
 
     said, payload = open_entry(entry.data)
     return {
         "id": f"{entry.ledger_id}:{entry.entry_id}",
         "published": iso(said.publish_time / 1000) if said.publish_time else None,
-        "producer": said.producer_name or None,
-        "key": str(said.partition_key) if said.HasField("partition_key") else None,
-        "properties": {each.key: each.value for each in said.properties},
+        "producer": as_text(said.producer_name) or None,
+        "key": as_text(said.partition_key) if said.HasField("partition_key") else None,
+        "properties": {as_text(each.key): as_text(each.value) for each in said.properties},
         "messages": said.num_messages_in_batch,
         "payload": payload,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import DecodeError
+
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec, decompress
 from pulsar_on_spark.protocol.entry_frame import split_entry
@@ -28,7 +30,10 @@ def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[
     parts = split_entry(data)
     if parts is None:
         return MessageMetadata(), data
-    metadata = MessageMetadata.FromString(data[parts[0] : parts[1]])
+    try:
+        metadata = MessageMetadata.FromString(data[parts[0] : parts[1]])
+    except DecodeError:
+        return MessageMetadata(), data
     payload = memoryview(data)[parts[1] :]
     if metadata.encryption_keys:
         return metadata, bytes(payload)

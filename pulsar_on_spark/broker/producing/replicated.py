@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from pulsar_on_spark.broker.producing.dedup import Sender, Source, place_number
 from pulsar_on_spark.broker.producing.sequence_ids import last_sequence_id
 from pulsar_on_spark.protocol.entry_frame import split_entry
-from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.messages import MessageMetadata, as_text
 from pulsar_on_spark.protocol.server import Sent
 
 REPLICATOR_PREFIX: Final = "pulsar.repl."
@@ -84,19 +84,19 @@ def identity_of(entry: bytes) -> Identity | None:
     at = source_position(said)
     if at is not None:
         number = place_number(*at)
-        return Identity(Source(said.replicated_from), number, number, is_part=False)
+        return Identity(Source(as_text(said.replicated_from)), number, number, is_part=False)
     if not said.producer_name:
         return None
     last = last_sequence_id(said, memoryview(entry)[places[1] :])
     is_part = said.num_chunks_from_msg > 1 and said.chunk_id + 1 < said.num_chunks_from_msg
-    return Identity(said.producer_name, said.sequence_id, last, is_part)
+    return Identity(as_text(said.producer_name), said.sequence_id, last, is_part)
 
 
 def source_position(said: MessageMetadata) -> tuple[int, int] | None:
     """Return the ledger and entry of a replicated entry in its source; None if any of its source is missing."""
     if not said.replicated_from:
         return None
-    text = next((each.value for each in said.properties if each.key == POSITION_PROPERTY), "")
+    text = next((as_text(each.value) for each in said.properties if each.key == POSITION_PROPERTY), "")
     ledger, _, entry = text.partition(":")
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (ledger, entry)):
         return None

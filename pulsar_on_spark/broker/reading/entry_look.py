@@ -9,7 +9,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC, MAX_MESSAGES_IN_ENTRY, split_entry
-from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.messages import MessageMetadata, as_bytes, as_text
 
 _CHECKSUM_BYTES = 6
 _SIZE_BYTES = 4
@@ -46,7 +46,10 @@ UNREADABLE = EntryLook(1, False, None, None, 0, False, None)
 
 
 def look_at(entry: bytes) -> EntryLook:
-    """Parse the metadata of an entry without its checksum, which was verified on arrival."""
+    """Parse the metadata of an entry without its checksum, which was verified on arrival; UNREADABLE if that fails.
+
+    It raises nothing, whatever a client sent: an entry that cannot be looked at would stop all its readers for good.
+    """
     start = _CHECKSUM_BYTES if entry[:2] == CHECKSUM_MAGIC else 0
     metadata_at = start + _SIZE_BYTES
     payload_at = metadata_at + int.from_bytes(entry[start:metadata_at], "big")
@@ -65,14 +68,17 @@ def look_at(entry: bytes) -> EntryLook:
         said.deliver_at_time or None,
         said.publish_time,
         said.HasField("marker_type"),
-        (said.uuid, said.chunk_id, said.num_chunks_from_msg) if said.num_chunks_from_msg else None,
+        (as_text(said.uuid), said.chunk_id, said.num_chunks_from_msg) if said.num_chunks_from_msg else None,
     )
 
 
 def is_encrypted(entry: bytes) -> bool:
     """True if the producer of an entry has encrypted it: its metadata have the encrypted key of the payload."""
     parts = split_entry(entry)
-    return parts is not None and bool(MessageMetadata.FromString(entry[parts[0] : parts[1]]).encryption_keys)
+    try:
+        return parts is not None and bool(MessageMetadata.FromString(entry[parts[0] : parts[1]]).encryption_keys)
+    except DecodeError:
+        return False
 
 
 def _believed(said: MessageMetadata, payload_bytes: int) -> int:
@@ -86,11 +92,11 @@ def _sticky_key(said: MessageMetadata) -> bytes:
     if said.HasField("ordering_key"):
         return said.ordering_key
     if said.HasField("partition_key"):
-        key = said.partition_key.encode()
+        key = as_bytes(said.partition_key)
         if said.partition_key_b64_encoded:
             try:
                 return base64.b64decode(key, validate=True)
             except binascii.Error:
                 return key
         return key
-    return f"{said.producer_name}-{said.sequence_id}".encode()
+    return as_bytes(said.producer_name) + b"-%d" % said.sequence_id

@@ -159,7 +159,7 @@ class Deliveries:
             self._name,
             self._part.name,
             error,
-            exc_info=not expected,
+            exc_info=None if expected else error,
             extra={"subscription": self._name, "topic": self._part.name},
         )
         self.problem = str(error)

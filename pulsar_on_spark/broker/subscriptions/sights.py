@@ -113,7 +113,7 @@ class Sights:
                         subscription.name,
                         self._topic.part.name,
                         error,
-                        exc_info=not isinstance(error, PulsarpyError | OSError),
+                        exc_info=None if isinstance(error, PulsarpyError | OSError) else error,
                         extra={"subscription": subscription.name, "topic": self._topic.part.name},
                     )
                     await asyncio.sleep(RENEW_AGAIN_S)

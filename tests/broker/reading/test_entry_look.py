@@ -1,11 +1,17 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from pulsar_on_spark.broker.reading.entry_look import UNREADABLE, look_at
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsar_on_spark.broker.producing.replicated import identity_of
+from pulsar_on_spark.broker.reading.entry_look import UNREADABLE, is_encrypted, look_at
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
+from pulsar_on_spark.protocol.opened_entry import open_entry
+from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, join_entry, single_entry
 
 
 def test_a_message_alone_and_messages_in_a_batch() -> None:
@@ -73,3 +79,49 @@ def test_an_entry_without_a_checksum() -> None:
 )
 def test_a_claimed_number_of_messages_is_limited_by_the_entrys_bytes(entry: bytes, messages: int) -> None:
     assert look_at(entry).messages == messages
+
+
+HEAD = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        (b"\x32\x01\xff", b"\xff"),  # partition_key
+        (b"\x32\x01\xff\x88\x01\x01", b"\xff"),  # and partition_key_b64_encoded, which it is not
+        (b"\x0a\x02\xff\xfe", b"\xff\xfe-1"),  # producer_name
+        (b"\xd2\x01\x01\xff\xd8\x01\x02\xe8\x01\x00", b"p-1"),  # uuid of the first of two chunks
+    ],
+)
+def test_text_that_is_not_utf_8_is_taken_by_its_bytes(fields: bytes, key: bytes) -> None:
+    look = look_at(join_entry(HEAD + fields, b"v"))
+    assert look.key == key
+    assert look.chunk in (None, (r"\xff", 0, 2))
+
+
+@given(st.binary(max_size=200), st.booleans(), st.binary(max_size=20))
+@settings(max_examples=2_000, deadline=None)
+def test_a_look_at_any_metadata_raises_nothing(metadata: bytes, has_head: bool, payload: bytes) -> None:
+    entry = join_entry((HEAD if has_head else b"") + metadata, payload)
+    assert look_at(entry).messages >= 1
+    assert is_encrypted(entry) in (True, False)
+    open_entry(entry)
+    identity_of(entry)
+
+
+FIELDS = [each for each in MessageMetadata.DESCRIPTOR.fields if each.cpp_type == each.CPPTYPE_STRING]
+
+
+@given(st.lists(st.tuples(st.sampled_from(FIELDS), st.binary(min_size=1, max_size=8)), max_size=6))
+@settings(max_examples=500, deadline=None)
+def test_a_look_at_any_text_raises_nothing(fields: list[tuple[Any, bytes]]) -> None:
+    texts = b"".join(_field(each.number, content) for each, content in fields)
+    entry = join_entry(HEAD + texts, b"v")
+    assert look_at(entry) != UNREADABLE
+    assert identity_of(entry) is not None
+
+
+def _field(number: int, content: bytes) -> bytes:
+    tag = number << 3 | 2
+    head = bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
+    return head + bytes([len(content)]) + content

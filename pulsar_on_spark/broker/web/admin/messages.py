@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
-from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.messages import MessageMetadata, as_text
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import status
@@ -191,7 +191,7 @@ _AS_BASE64: Final = {
 
 
 def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[str, str]]:
-    properties = {each.key: each.value for each in metadata.properties}
+    properties = {as_text(each.key): as_text(each.value) for each in metadata.properties}
     if properties:
         yield "X-Pulsar-PROPERTY", json.dumps(properties)
         # Older clients look for one header per property.
@@ -201,7 +201,7 @@ def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[st
     for field, name in _AS_TEXT.items():
         if metadata.HasField(field):
             value = getattr(metadata, field)
-            yield name, str(value).lower() if isinstance(value, bool) else str(value)
+            yield name, as_text(value) if isinstance(value, str | bytes) else str(value).lower()
     for field, name in _AS_TIME.items():
         if metadata.HasField(field) and (at_ms := getattr(metadata, field)) < _LAST_MS:
             yield name, iso(at_ms / 1000)
