@@ -50,7 +50,6 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
-from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
@@ -90,11 +89,12 @@ async def subscribe(services: Services, connection: Connection, command: Command
         return
     try:
         require_still(services, connection, BaseCommand.SUBSCRIBE, command)
-    except NotAuthorizedError:
+        connection.consumers[number] = subscribed
+        connection.write(replies.success(command.request_id))
+    except BaseException:
+        connection.consumers.pop(number, None)
         _leave(subscribed)
         raise
-    connection.consumers[number] = subscribed
-    connection.write(replies.success(command.request_id))
 
 
 async def _subscribe(services: Services, connection: Connection, command: CommandSubscribe) -> Subscribed:

@@ -26,10 +26,11 @@ from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandCloseProducer, CommandProducer, ServerError
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.security.rules import NotAuthorizedError
 
 log = logging.getLogger(__name__)
 
+_MAX_SEQUENCE_ID: Final = 2**63 - 1
+"""The largest number in the answer to PRODUCER; SEND may have twice as large ones."""
 MAX_PRODUCERS: Final = 10_000
 """Maximum number of producers on one connection."""
 
@@ -43,11 +44,11 @@ async def producer(services: Services, connection: Connection, command: CommandP
         )
     connection.wanted[place] = command.request_id
     try:
-        topic, info, answer, made = await _producer(services, connection, command)
+        topic, made, epoch, version = await _producer(services, connection, command)
     finally:
         is_wanted = connection.no_longer_asked(place, command.request_id)
     if not is_wanted:
-        topic.producers.remove(info)
+        topic.producers.remove(made.info)
         return
     if made.is_closed:
         raise ServerRefusalError(
@@ -55,19 +56,21 @@ async def producer(services: Services, connection: Connection, command: CommandP
         )
     try:
         require_still(services, connection, BaseCommand.PRODUCER, command)
-    except NotAuthorizedError:
-        topic.producers.remove(info)
+        made.metadata = {each.key: each.value for each in command.metadata}
+        answer = _answer(command, topic, made.info, epoch, version)
+        connection.producers[command.producer_id] = made
+        connection.update_hold()
+        connection.write(answer)
+    except BaseException:
+        # Its client does not know of it, so nothing but this would ever remove it.
+        _remove(connection, made)
         raise
-    made.metadata = {each.key: each.value for each in command.metadata}
-    connection.producers[command.producer_id] = made
-    connection.update_hold()
-    connection.write(answer)
 
 
 async def _producer(
     services: Services, connection: Connection, command: CommandProducer
-) -> tuple[AnyTopic, ProducerInfo, bytes, Producer]:
-    """Admit a producer; return it with the answer for its client."""
+) -> tuple[AnyTopic, Producer, int | None, bytes]:
+    """Admit a producer; return its topic, itself, the topic epoch if it is exclusive, and its schema's version."""
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
     check_new_name("Producer name", command.producer_name)
@@ -116,11 +119,19 @@ async def _producer(
         await asyncio.sleep(0)  # `is_alive` aborted the holder's connection, which removes its producer
         topic = await services.topics.again(topic)
         made, epoch = await _admit(connection, topic, info, queued)
+    return topic, made, epoch, version
+
+
+def _answer(command: CommandProducer, topic: AnyTopic, info: ProducerInfo, epoch: int | None, version: bytes) -> bytes:
+    is_remote = info.replication is not None
     last = -1 if topic.dedup is None or is_remote else topic.dedup.core.last_sequence_id(info.name)
-    answer = replies.producer_success(
-        command.request_id, info.name, last_sequence_id=last, schema_version=version, topic_epoch=epoch
+    return replies.producer_success(
+        command.request_id,
+        info.name,
+        last_sequence_id=min(last, _MAX_SEQUENCE_ID),
+        schema_version=version,
+        topic_epoch=epoch,
     )
-    return topic, info, answer, made
 
 
 def _replication(connection: Connection, topic: AnyTopic) -> Replication:

@@ -16,7 +16,6 @@ from pulsar_on_spark.protocol.commands import (
     CommandWatchTopicListClose,
     ServerError,
 )
-from pulsar_on_spark.security.rules import NotAuthorizedError
 
 
 async def watch(services: Services, connection: Connection, command: CommandWatchTopicList) -> None:
@@ -34,12 +33,14 @@ async def watch(services: Services, connection: Connection, command: CommandWatc
         )
         try:
             require_still(services, connection, BaseCommand.WATCH_TOPIC_LIST, command)
-        except NotAuthorizedError:
+            connection.write(
+                replies.watch_topic_list_success(
+                    command.request_id, command.watcher_id, found.topics, found.topics_hash
+                )
+            )
+        except BaseException:
             services.watch.unwatch(connection, command.watcher_id)
             raise
-        connection.write(
-            replies.watch_topic_list_success(command.request_id, command.watcher_id, found.topics, found.topics_hash)
-        )
 
 
 def unwatch(services: Services, connection: Connection, command: CommandWatchTopicListClose) -> None:

@@ -14,7 +14,10 @@ not fenced, and does not count (Pulsar counts it as a Shared producer). Only its
 
 The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: the effect
 `CommitEpoch` is answered by `epoch_committed` or `epoch_not_committed`. A producer that reconnects with the current
-epoch keeps it; one with an older epoch is fenced, because another producer was exclusive in between.
+epoch keeps it; one with an older epoch is fenced, because another producer was exclusive in between. So is one with a
+newer epoch, which no producer ever got (Pulsar stores it as the topic's): the next epoch is always the topic's own
+number. A topic without an epoch takes a producer with one as a new producer, because a non-persistent topic forgets its
+epoch when it is unloaded.
 
 Three rules are stricter than Pulsar's: a waiting producer is admitted only when no other is left, an outdated producer
 with ExclusiveWithFencing closes no other, and an exclusive producer that reconnects replaces itself.
@@ -29,6 +32,8 @@ from typing import Final, Literal, TypeAlias
 
 from pulsar_on_spark.broker.producing.replicated import Replication
 
+_EPOCHS: Final = 2**63
+"""Number of epochs: the next one after the last is 0."""
 _NAME_HEX_DIGITS: Final = 16
 """Digits of the incarnation in a generated name: each entry contains the name, so it is short."""
 
@@ -244,8 +249,8 @@ class Producers:
         if producer.replication is not None:
             self._replicators[producer.name] = producer
             return [Ready(producer, None)]
-        if self._is_outdated(producer):
-            return [self._outdated(producer)]
+        if self._has_other_epoch(producer):
+            return [self._fenced(producer)]
         count = len(self._connected) + len(self._waiting) + (self._candidate is not None)
         is_fencing = producer.access_mode is AccessMode.EXCLUSIVE_WITH_FENCING
         if 0 < self._max_producers <= count and not is_fencing:
@@ -299,15 +304,15 @@ class Producers:
     def _owner(self) -> ProducerInfo | None:
         return self._exclusive or self._candidate
 
-    def _is_outdated(self, producer: ProducerInfo) -> bool:
-        known = -1 if self._topic_epoch is None else self._topic_epoch
-        is_exclusive = producer.access_mode is not AccessMode.SHARED
-        return is_exclusive and producer.topic_epoch is not None and producer.topic_epoch < known
+    def _has_other_epoch(self, producer: ProducerInfo) -> bool:
+        if producer.access_mode is AccessMode.SHARED or producer.topic_epoch is None or self._topic_epoch is None:
+            return False
+        return producer.topic_epoch != self._topic_epoch
 
-    def _outdated(self, producer: ProducerInfo) -> Refused:
+    def _fenced(self, producer: ProducerInfo) -> Refused:
         reason = (
             f"The producer {producer.name!r} has topic epoch {producer.topic_epoch} and {self._topic} is at "
-            f"{self._topic_epoch}: another producer was exclusive in between."
+            f"{self._topic_epoch}: another producer was exclusive in between, or none ever had that epoch."
         )
         return Refused(producer, "ProducerFenced", reason)
 
@@ -318,8 +323,8 @@ class Producers:
         effects: list[Effect] = []
         while self._owner() is None and not self._connected and self._waiting:
             following = self._waiting.pop(next(iter(self._waiting)))
-            if self._is_outdated(following):
-                effects.append(self._outdated(following))
+            if self._has_other_epoch(following):
+                effects.append(self._fenced(following))
             else:
                 self._candidate = following
         candidate = self._candidate
@@ -327,12 +332,10 @@ class Producers:
             return effects
         if candidate.topic_epoch is not None and candidate.topic_epoch == self._topic_epoch:
             return effects + self._become_exclusive()
-        if self._is_outdated(candidate):  # another producer's epoch was committed meanwhile
+        if self._has_other_epoch(candidate):  # another producer's epoch was committed meanwhile
             self._candidate = None
-            return [*effects, self._outdated(candidate), *self._advance()]
-        epoch = candidate.topic_epoch
-        if epoch is None:
-            epoch = 0 if self._topic_epoch is None else self._topic_epoch + 1
+            return [*effects, self._fenced(candidate), *self._advance()]
+        epoch = 0 if self._topic_epoch is None else (self._topic_epoch + 1) % _EPOCHS
         self._committing = (epoch, candidate)
         return [*effects, CommitEpoch(epoch)]
 

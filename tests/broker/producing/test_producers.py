@@ -62,6 +62,25 @@ def test_exclusive_beside_shared_is_fenced() -> None:
     assert errors(core.add(producer("x", EXCLUSIVE))) == [("x", "ProducerFenced")]
 
 
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
+@pytest.mark.parametrize("epoch", [5, 2**63, 2**64 - 1])
+def test_an_epoch_above_the_topics_is_fenced_and_never_stored(mode: AccessMode, epoch: int) -> None:
+    core = Producers(TOPIC, topic_epoch=4)
+    assert errors(core.add(producer("thief", mode, topic_epoch=epoch))) == [("thief", "ProducerFenced")]
+    assert core.is_empty
+    assert core.add(producer("next", EXCLUSIVE)) == [CommitEpoch(5)]
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
+def test_a_topic_without_an_epoch_takes_a_producer_with_one_as_new(mode: AccessMode) -> None:
+    assert Producers(TOPIC).add(producer("old", mode, topic_epoch=2**64 - 1)) == [CommitEpoch(0)]
+
+
+@pytest.mark.parametrize("stored", [2**63 - 1, 2**64 - 1])
+def test_the_epoch_after_the_last_one_is_the_first(stored: int) -> None:
+    assert Producers(TOPIC, topic_epoch=stored).add(producer("next", EXCLUSIVE)) == [CommitEpoch(0)]
+
+
 def test_a_producer_gets_its_epoch_only_when_it_is_durable() -> None:
     core = Producers(TOPIC, topic_epoch=6)
     first = producer("first", EXCLUSIVE)
