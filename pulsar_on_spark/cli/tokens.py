@@ -90,7 +90,7 @@ def create(
     from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, is_role
 
     if not is_role(subject):
-        raise InvalidArgumentError(f"A subject has 1 to {MAX_ROLE_BYTES} bytes: give another.")
+        raise InvalidArgumentError(f"A subject has 1 to {MAX_ROLE_BYTES} bytes and can be shown: give another.")
     claims: dict[str, object] = {"sub": subject}
     if expiry is not None:
         claims["exp"] = int(time.time() + duration_s(expiry, "Option --expiry-time"))

@@ -128,6 +128,15 @@ class TopicName:
         return self.full
 
 
+def is_showable(text: str) -> bool:
+    """True if lists and logs can show a text, so that it cannot be taken for another one.
+
+    >>> is_showable("a b"), is_showable("a" + chr(0)), is_showable("admin" + chr(0x202E))
+    (True, False, False)
+    """
+    return all(unicodedata.category(letter) not in _UNREADABLE and letter not in _BIDIRECTIONAL for letter in text)
+
+
 def check_new_name(kind: str, name: str) -> str:
     """Return the name of a new object if it is acceptable.
 
@@ -143,7 +152,7 @@ def check_new_name(kind: str, name: str) -> str:
         raise InvalidArgumentError(
             f"{kind} {name[:40]!r}... has {size_bytes} bytes and may have {MAX_NAME_BYTES}: choose a shorter one."
         )
-    if any(unicodedata.category(letter) in _UNREADABLE or letter in _BIDIRECTIONAL for letter in name):
+    if not is_showable(name):
         raise InvalidArgumentError(
             f"{kind} {name!r} holds control characters, line separators or bidirectional marks: choose another."
         )

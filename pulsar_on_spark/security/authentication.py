@@ -18,7 +18,7 @@ from typing import Final
 
 from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, Provider, mark_of
 from pulsar_on_spark.security.meter import AuthenticationMeter
-from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
+from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal, is_role
 
 REFRESH: Final = b"PulsarAuthRefresh"
 """The data of the AUTH_CHALLENGE that asks a client for new credentials; clients compare it."""
@@ -63,12 +63,17 @@ class Proxies:
             original_role: The role that it speaks for; "" for none.
 
         Raises:
-            NotAuthenticatedError: a proxy must speak for a client that is no proxy, and no other client may.
+            NotAuthenticatedError: a proxy must speak for a client that is no proxy, and no other client may;
+                or its role is not acceptable.
         """
         if connected.role in self.roles:
             if not original_role or original_role in self.roles:
                 raise NotAuthenticatedError(
                     Failure.PROXY, f"the proxy {connected.role!r} speaks for no client, or for another proxy"
+                )
+            if not is_role(original_role):
+                raise NotAuthenticatedError(
+                    Failure.PROXY, f"the proxy {connected.role!r} speaks for a client whose role is none"
                 )
             return replace(connected, original_role=original_role)
         if original_role and original_role != connected.role:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from pulsar_on_spark.model.names import MAX_NAME_BYTES
+from pulsar_on_spark.model.names import MAX_NAME_BYTES, is_showable
 
 MAX_ROLE_BYTES: Final = MAX_NAME_BYTES
 """Limit of a role in UTF-8, of a client and in a permission: the one of any other name."""
@@ -52,5 +52,5 @@ ANONYMOUS: Final = Principal("anonymous")
 
 
 def is_role(text: str) -> bool:
-    """True if credentials may be of this role: it is not empty, and not longer than a permission's."""
-    return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES
+    """True if credentials may be of this role: the same that permissions may be granted to."""
+    return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES and is_showable(text)

@@ -108,8 +108,9 @@ def test_only_proxies_speak_for_others() -> None:
     proxied = Authentication([TOKEN, BASIC], proxies=Proxies(frozenset({"proxy", "proxy-2"})))
     assert by(proxied, "token", "proxy", Claimed("carol")) == Principal("proxy", "carol")
     assert by(proxied, "token", "alice", Claimed("alice")) == Principal("alice")
-    for data, claimed in (("proxy", ""), ("proxy", "proxy"), ("proxy", "proxy-2"), ("alice", "carol")):
-        assert failure(by, proxied, "token", data, Claimed(claimed)) is Failure.PROXY
+    for claimed in ("", "proxy", "proxy-2", "x" * 1_025, "a\nb"):
+        assert failure(by, proxied, "token", "proxy", Claimed(claimed)) is Failure.PROXY
+    assert failure(by, proxied, "token", "alice", Claimed("carol")) is Failure.PROXY
     assert failure(by, Authentication([TOKEN]), "token", "alice", Claimed("carol")) is Failure.PROXY
 
 
@@ -144,6 +145,8 @@ def test_other_certificates_have_no_role() -> None:
         certified(("organizationName", "admin")),
         certified(("commonName", "")),
         certified(("commonName", "x" * 1_025)),
+        certified(("commonName", "admin\0")),
+        certified(("commonName", "nimda\u202e")),
     ):
         assert failure(certificate.principal_of, two) is Failure.ROLE
     for none in (None, {}):

@@ -177,6 +177,11 @@ def test_a_token_without_a_role_is_refused(claim: object) -> None:
     assert refusal(forged({"alg": "HS256"}, {})) is Failure.ROLE
 
 
+@pytest.mark.parametrize("role", ["a\nb", "a\0", "\ud800", "admin\u202e", "admin\u200f", "a\u2028b", "\x1b[31mroot"])
+def test_a_role_that_lists_and_logs_cannot_show_is_refused(role: str) -> None:
+    assert refusal(forged({"alg": "HS256"}, {"sub": role})) is Failure.ROLE
+
+
 def test_the_first_role_of_a_list_counts_and_another_claim_may_hold_it() -> None:
     rules = TokenRules(role_claim="roles")
     token = forged({"alg": "HS256"}, {"sub": "no", "roles": ["first", "second"]})

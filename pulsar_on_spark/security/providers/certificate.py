@@ -21,7 +21,10 @@ def principal_of(certificate: Certificate | None) -> Principal:
         raise NotAuthenticatedError(Failure.MISSING, "there is no client certificate that a trusted CA has signed")
     names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == _COMMON_NAME]
     if len(names) != 1 or not is_role(names[0]):
-        reason = f"the client certificate has {len(names)} common names, and needs 1 of at most {MAX_ROLE_BYTES} bytes"
+        reason = (
+            f"the client certificate has {len(names)} common names, and needs 1 of at most {MAX_ROLE_BYTES} bytes that "
+            "can be shown"
+        )
         raise NotAuthenticatedError(Failure.ROLE, reason)
     expires = certificate.get("notAfter")
     return Principal(names[0], expires_at_s=None if expires is None else float(ssl.cert_time_to_seconds(expires)))

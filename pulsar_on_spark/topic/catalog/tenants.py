@@ -84,7 +84,7 @@ def create_tenant(
     *,
     most: int = 0,
 ) -> None:
-    """Create a tenant; roles and clusters are stored as given.
+    """Create a tenant; clusters are stored as given.
 
     Args:
         store: The root's metadata.
@@ -94,10 +94,11 @@ def create_tenant(
         most: The limit of tenants; 0 for no limit.
 
     Raises:
-        InvalidArgumentError: the name is not acceptable, or there are too many tenants.
+        InvalidArgumentError: the name or a role is not acceptable, or there are too many tenants.
         NamespaceExistsError: the tenant exists.
     """
     check_new_name("Tenant name", check_tenant(tenant))
+    _check_roles(admin_roles)
     new = TenantRecord(tenant=tenant, admin_roles=tuple(admin_roles), allowed_clusters=tuple(allowed_clusters))
 
     def decide(view: View) -> Change:
@@ -118,8 +119,10 @@ def update_tenant(
     """Change a tenant's roles and clusters.
 
     Raises:
+        InvalidArgumentError: a role is not acceptable.
         NamespaceNotFoundError: there is no such tenant.
     """
+    _check_roles(admin_roles)
 
     def decide(view: View) -> Change:
         changed = {"admin_roles": tuple(admin_roles), "allowed_clusters": tuple(allowed_clusters)}
@@ -308,3 +311,8 @@ def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | 
 
 def _tenant_of(namespace: str) -> str:
     return namespace.partition("/")[0]
+
+
+def _check_roles(roles: Sequence[str]) -> None:
+    for role in roles:
+        check_new_name("Role", role)

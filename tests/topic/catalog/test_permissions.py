@@ -61,7 +61,7 @@ def test_subscriptions_are_for_roles(root: Root) -> None:
         permissions.set_subscription_auth_mode(root.store, NAMESPACE, "prefix")
 
 
-@pytest.mark.parametrize("role", ["", "r" * 1_025, "ä" * 513, "a\nb"])
+@pytest.mark.parametrize("role", ["", "r" * 1_025, "ä" * 513, "a\nb", "a\0", "\ud800", "a\u202e"])
 def test_roles_that_are_not_accepted(root: Root, role: str) -> None:
     with pytest.raises(InvalidArgumentError):
         permissions.grant_permission(root.store, NAMESPACE, role, ["produce"])

@@ -39,6 +39,17 @@ def test_names_of_tenants(root: Root, name: str) -> None:
         tenants.create_tenant(root.store, name)
 
 
+def test_administrators_have_roles_that_can_be_shown(root: Root) -> None:
+    tenants.create_tenant(root.store, "shop")
+    for change in (
+        lambda role: tenants.create_tenant(root.store, "other", [role]),
+        lambda role: tenants.update_tenant(root.store, "shop", [role], []),
+    ):
+        for role in ("a\nb", "admin\u202e", "r" * 1_025):
+            with pytest.raises(InvalidArgumentError, match="Role"):
+                change(role)
+
+
 @pytest.mark.parametrize("name", ["", "public", "public/", "public/a/b", "public/a b"])
 def test_names_of_namespaces(root: Root, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Namespace name"):
