@@ -10,8 +10,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pulsar_on_spark.broker.runtime.access import METHOD_HEADER, ORIGINAL_PRINCIPAL_HEADER
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.audited import client_of
+from pulsar_on_spark.broker.web.error_responses import reason_response
 from pulsar_on_spark.broker.web.health import PROBES
 from pulsar_on_spark.broker.web.requests import CERTIFICATE, PRINCIPAL
 from pulsar_on_spark.security.evidence import NotAuthenticatedError
@@ -22,6 +24,11 @@ log = logging.getLogger(__name__)
 _METRICS: Final = "/metrics"
 _SCHEMES: Final[Mapping[str, str]] = {"token": "Bearer", "basic": 'Basic realm="pulsar"'}
 """What clients may send, by provider."""
+
+
+_ONCE: Final = ("authorization", METHOD_HEADER, ORIGINAL_PRINCIPAL_HEADER)
+"""Headers of which a proxy and the broker could take different ones for the client's."""
+_READ_ONLY: Final = reason_response(405, "The path is for GET and HEAD: use one of them.", {"Allow": "GET, HEAD"})
 
 
 class Authenticated:
@@ -43,11 +50,17 @@ class Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or answer 401."""
+        headers = Headers(scope=scope)
         if scope["path"] in self._open:
-            await self._app({**scope, PRINCIPAL: ANONYMOUS}, receive, send)
+            is_read = scope["method"] in ("GET", "HEAD")
+            answer = self._app if is_read else _READ_ONLY
+            await answer({**scope, PRINCIPAL: ANONYMOUS}, receive, send)
+            return
+        if (twice := next((name for name in _ONCE if len(headers.getlist(name)) > 1), None)) is not None:
+            await reason_response(400, f"The request has the header {twice} twice: send it once.")(scope, receive, send)
             return
         try:
-            found = await self._services.access.authenticate_http(Headers(scope=scope), scope.get(CERTIFICATE))
+            found = await self._services.access.authenticate_http(headers, scope.get(CERTIFICATE))
         except NotAuthenticatedError as error:
             await self._refuse(scope, receive, send, error)
         else:

@@ -106,7 +106,7 @@ class Guarded:
         forwarded = [(b"x-original-principal", original.encode())] if original else []
         return [(b"authorization", f"Bearer {token}".encode()), *forwarded]
 
-    async def status(self, method: str, path: str, role: str) -> int:
+    async def status(self, method: str, path: str, role: str, *more: tuple[bytes, bytes]) -> int:
         scope: Scope = {
             "type": "http",
             "method": method,
@@ -114,7 +114,7 @@ class Guarded:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"host", b"localhost"), *self.headers[role]],
+            "headers": [(b"host", b"localhost"), *self.headers[role], *more],
             "client": (f"host-{next(self.hosts)}", 1),  # a host that fails often waits for its answers
         }
         answered: list[int] = []
@@ -198,6 +198,21 @@ def test_every_route_that_names_a_subscription_heeds_for_whom_it_is_reserved(gua
             path = path.replace(variable, value)
         path = re.sub(r"\{[^}]*\}", "1", path)
         assert asyncio.run(guarded.status(method, path, "consumer")) in (401, 403), f"{method} {path}"
+
+
+def test_other_methods_at_an_open_path_are_no_matter_of_roles(guarded: Guarded) -> None:
+    for path in ("/status.html", "/admin/v2/brokers/ready", "/metrics"):
+        for method in ("OPTIONS", "POST", "DELETE"):
+            assert asyncio.run(guarded.status(method, path, "unauthenticated")) == 405
+        assert asyncio.run(guarded.status("HEAD", path, "unauthenticated")) == PASSED
+
+
+def test_a_request_whose_client_is_ambiguous_is_refused(guarded: Guarded) -> None:
+    """A proxy before the broker might judge by the other header."""
+    for role in ("root", "stranger"):
+        again = guarded.headers[role][0]
+        for more in ([again], [(b"x-original-principal", b"a")] * 2, [(b"x-pulsar-auth-method-name", b"token")] * 2):
+            assert asyncio.run(guarded.status("GET", "/admin/v2/tenants", role, *more)) == 400
 
 
 def test_a_route_without_a_rule_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
