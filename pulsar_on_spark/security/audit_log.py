@@ -139,8 +139,11 @@ class Audit:
         status: int | None = None,
         method: str = "",
         credential: str = "",
-    ) -> None:
+    ) -> bool:
         """Note that a client may not do something; the same again is counted, and written once a minute.
+
+        Returns:
+            True if it was the first one of its kind since the last summary, so that it is worth a line in the log.
 
         Args:
             address: Its address.
@@ -162,8 +165,10 @@ class Audit:
             status=status,
             credential=credential,
         ).by(client)
-        if self._refusals.is_first(record):
+        is_first = self._refusals.is_first(record)
+        if is_first:
             self._write(record)
+        return is_first
 
     def note_change(self, address: str, client: Principal, operation: str, resource: str, status: int) -> None:
         """Note a request that changes something, once it was answered."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from pulsar_on_spark.broker.connection.refusal_log import RefusalLog
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, code_of
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.protocol.commands import ServerError
@@ -27,6 +28,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._log = RefusalLog()
 
     def start(self, address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
         """Run a request in the background; refuse it if it fails, or if too many are running.
@@ -40,7 +42,7 @@ class Requests:
             message = f"{MAX_REQUESTS} requests of this connection are not answered yet: try again later."
             refuse(ServerError.TooManyRequests, message)
         else:
-            self.spawn(_serve(address, work, refuse))
+            self.spawn(self._serve(address, work, refuse))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background; its errors are its own."""
@@ -48,15 +50,21 @@ class Requests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _serve(self, address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
+        try:
+            await work()
+        except PulsarpyError as error:
+            message = str(error)[:MAX_ERROR_LETTERS]
+            self._log_refusal(address, message)
+            refuse(code_of(error), message)
+        except Exception:
+            # A bug in one request must not break others; clients retry this error.
+            log.exception("A request of %s failed.", address, extra={"connection": address})
+            refuse(ServerError.UnknownError, BUG_REASON)
 
-async def _serve(address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
-    try:
-        await work()
-    except PulsarpyError as error:
-        message = str(error)[:MAX_ERROR_LETTERS]
-        log.info("%s is refused: %s", address, message, extra={"connection": address})
-        refuse(code_of(error), message)
-    except Exception:
-        # A bug in one request must not break others; clients retry this error.
-        log.exception("A request of %s failed.", address, extra={"connection": address})
-        refuse(ServerError.UnknownError, BUG_REASON)
+    def _log_refusal(self, address: str, message: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if unlogged := self._log.take_unlogged(now_s):
+            log.info("%d more requests of %s were refused.", unlogged, address, extra={"connection": address})
+        if self._log.note(now_s):
+            log.info("%s is refused: %s", address, message, extra={"connection": address})

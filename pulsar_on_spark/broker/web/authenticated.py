@@ -68,8 +68,7 @@ class Authenticated:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: NotAuthenticatedError) -> None:
         address, path = client_of(scope), scope["path"]
-        log.warning("The request %r of %s is not authenticated: %s.", path[:256], address, error)
-        self._services.audit.note_refusal(
+        is_first = self._services.audit.note_refusal(
             address,
             None,
             scope["method"],
@@ -79,6 +78,8 @@ class Authenticated:
             method=error.method,
             credential=error.credential,
         )
+        if is_first:  # the audit counts the others
+            log.warning("The request %r of %s is not authenticated: %s.", path[:256], address, error)
         if await self._services.slow_refusals.turn(address):
             answer = JSONResponse({"reason": "Authentication required"}, 401, self._schemes)
         else:

@@ -107,6 +107,7 @@ def test_refusals_are_noted_with_their_reason(audited: AuditedBroker) -> None:
     (refused,) = audited.lines("POST")
     assert (refused["decision"], refused["status"], refused["reason"]) == ("refused", 401, "it is no token")
     assert (refused["method"], refused["credential"]) == ("token", mark("wrong.token.x"))
+    assert audited.broker.said.count("The request '/admin/v2/tenants/x'") == 1
     foreign = httpx.post(
         f"{audited.broker.web_url}/admin/v2/tenants/y", headers={"Origin": "https://evil.example.com"}, timeout=LIMIT_S
     )

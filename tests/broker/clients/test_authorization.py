@@ -14,6 +14,7 @@ import jwt
 import pulsar
 import pytest
 
+from pulsar_on_spark.broker.connection.refusal_log import LINES
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
@@ -501,6 +502,13 @@ def test_refusals_have_pulsars_words(broker: RunningBroker, namespace: str) -> N
         given = {field.name: value for field, value in found.ListFields()}
         assert given.get("error_code", given.get("error")) == ServerError.AuthorizationError
         assert given.get("error_message", given.get("message")) == f"Client is not authorized to {sentence}"
+
+
+def test_refused_requests_do_not_fill_the_log(broker: RunningBroker, namespace: str) -> None:
+    asked = command("LOOKUP", lookupTopic=CommandLookupTopic(topic=f"{namespace}/t", request_id=1))
+    before = broker.said.count(" is refused: ")
+    assert len(conversation(broker, "stranger", *[asked] * 100)) == 100
+    assert broker.said.count(" is refused: ") - before == LINES
 
 
 def test_only_super_users_publish_as_replicators(broker: RunningBroker, root: Admin, namespace: str) -> None:
