@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -10,6 +11,8 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.names import TopicName, check_namespace
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
     from pulsar_on_spark.cli.connection import ClientOptions
@@ -48,7 +51,7 @@ class HttpAdmin:
             )
         self.url = url.rstrip("/")
         self._headers = tls.credentials.headers()
-        self._verify = tls.context() if url.startswith("https://") else True
+        self._tls = tls.context() if url.startswith("https://") else None
 
     def get(self, *path: str, **params: object) -> Any:
         """Return the content of a path; None for no content (errors as `request`)."""
@@ -82,7 +85,7 @@ class HttpAdmin:
                 json=body,
                 headers=self._headers,
                 timeout=TIMEOUT_S,
-                verify=self._verify,
+                verify=self._trusted,
                 follow_redirects=True,  # with several brokers of Pulsar, the addressed one redirects to the owner
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -95,6 +98,13 @@ class HttpAdmin:
         if not answer.is_success:
             raise RequestRefusedError(_reason(answer), answer.status_code)
         return answer
+
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        """The CAs, read once: that takes longer than a request. Those of everyone serve a redirect to HTTPS."""
+        import httpx
+
+        return self._tls or httpx.create_ssl_context()
 
     def _content(self, answer: httpx.Response) -> Any:
         if not answer.content:
