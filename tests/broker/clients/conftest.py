@@ -8,6 +8,7 @@ import httpx
 import pulsar
 import pytest
 
+from tests.kit.few_cas import one_trusted_ca  # noqa: F401
 from tests.kit.running_broker import RunningBroker
 
 WAIT_MS = 60_000

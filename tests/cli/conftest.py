@@ -1,0 +1,3 @@
+"""Commands ask brokers over HTTP."""
+
+from tests.kit.few_cas import one_trusted_ca  # noqa: F401
