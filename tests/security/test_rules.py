@@ -108,7 +108,7 @@ def one_may(found: Grants, role: str, operation: Operation, resource: Resource) 
 principals = st.builds(Principal, roles, st.none() | roles)
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(grants, principals, st.sampled_from(OPERATIONS), resources)
 def test_decisions_are_those_of_the_model(
     found: Grants, principal: Principal, operation: Operation, resource: Resource
@@ -124,7 +124,7 @@ def test_decisions_are_those_of_the_model(
         assert decision.reason.endswith(".")
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(grants, roles, roles, st.sampled_from(OPERATIONS), resources)
 def test_a_revocation_allows_nothing(
     found: Grants, role: str, revoked: str, operation: Operation, resource: Resource

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
 from pulsar_on_spark.broker.dispatch.key_shared import KeySharedDispatcher
@@ -614,9 +614,7 @@ def test_wanted_is_none_while_a_read_is_under_way() -> None:
     assert dispatcher.wanted() is None
 
 
-for machine in (SharedMachine, KeySharedMachine, FailoverMachine, ExclusiveMachine):
-    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
-TestShared = SharedMachine.TestCase
-TestKeyShared = KeySharedMachine.TestCase
-TestFailover = FailoverMachine.TestCase
-TestExclusive = ExclusiveMachine.TestCase
+@pytest.mark.parametrize("examples", [75, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("machine", [SharedMachine, KeySharedMachine, FailoverMachine, ExclusiveMachine])
+def test_dispatch_keeps_its_promises(machine: type[RuleBasedStateMachine], examples: int) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -77,7 +77,7 @@ def _spark_rows(count: int, **columns: list[object]) -> pa.RecordBatch:
     return cut_entries(pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), 0, "t").batch
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(sends, min_size=1, max_size=8))
 def test_rebuilt_entries_have_the_ids_messages_and_metadata_of_the_received(entries: list[bytes]) -> None:
     rebuilt = list(rebuild_entries(_decoded(*entries), LEDGER))

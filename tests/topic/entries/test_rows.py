@@ -133,7 +133,7 @@ def test_rows_equal_what_the_java_client_reads(number: int) -> None:
         assert (row["message_metadata"] is not None) == vector["batch"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(sends, min_size=1, max_size=20))
 def test_rows_equal_what_the_protobuf_parser_reads(entries: list[bytes]) -> None:
     rows = iter(_numbered(entries))
@@ -338,13 +338,13 @@ def test_no_entries_give_no_rows() -> None:
     assert _decode([]) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_garbage_stays_whole(entries: list[bytes]) -> None:
     assert [row["raw"] for row in _rows(entries)] == entries
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(sends, min_size=1, max_size=3), st.data())
 def test_changed_bytes_never_raise_and_nothing_is_lost(entries: list[bytes], data: st.DataObject) -> None:
     """The checksum is made to fit again, so that the bytes behind it are believed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
@@ -156,6 +156,7 @@ def expected(
     return left
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.lists(ENTRIES, max_size=8)), max_size=5), st.booleans(), st.integers(1, 3))
 def test_newest_messages_are_left_as_they_were(
     rounds: list[tuple[bool, list[Made]]], retain_null_key: bool, shares: int
