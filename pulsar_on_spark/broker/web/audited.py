@@ -50,18 +50,22 @@ class Audited:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, and note what came of it."""
+        """Pass on a request, and note what came of it before the client gets to know."""
         outcome = Outcome()
+        is_noted = False
 
         async def send_noted(message: Message) -> None:
+            nonlocal is_noted
             if message["type"] == "http.response.start":
-                outcome.status = message["status"]
+                outcome.status, is_noted = message["status"], True
+                self._note(scope, outcome)
             await send(message)
 
         try:
             await self._app({**scope, OUTCOME: outcome}, receive, send_noted)
         finally:
-            self._note(scope, outcome)
+            if not is_noted:
+                self._note(scope, outcome)
 
     def _note(self, scope: Scope, outcome: Outcome) -> None:
         address, client, operation, path = client_of(scope), scope[PRINCIPAL], scope["method"], scope["path"]
