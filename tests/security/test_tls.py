@@ -91,6 +91,34 @@ def test_clients_verify(
             shake_hands(server, client, host)
 
 
+def test_clients_refuse_an_expired_certificate(ca: LocalCa) -> None:
+    files = ca.issue_host(["localhost"], days=-1)
+    client = client_context(ca.files.certificate, allow_insecure=False, verify_hostname=True)
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        shake_hands(load_server(ServerTls(files.certificate, files.key)).context, client)
+
+
+def old(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same, for TLS 1.1 and what was secure then."""
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    return context
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_neither_end_can_be_talked_down_to_an_old_version(ca: LocalCa, tls: ServerTls) -> None:
+    def trusting() -> ssl.SSLContext:
+        return client_context(ca.files.certificate, allow_insecure=False, verify_hostname=True)
+
+    def serving() -> ssl.SSLContext:
+        return load_server(tls).context
+
+    assert shake_hands(old(serving()), old(trusting())).version() == "TLSv1.1", "this OpenSSL can"
+    for server, client in ((serving(), old(trusting())), (old(serving()), trusting())):
+        with pytest.raises(ssl.SSLError, match="PROTOCOL"):
+            shake_hands(server, client)
+
+
 def test_client_certificates_are_asked_for_only_with_their_cas(ca: LocalCa, tls: ServerTls) -> None:
     assert load_server(tls).context.verify_mode is ssl.CERT_NONE
     trusting = replace(tls, trust_certs=ca.files.certificate)
