@@ -1,6 +1,6 @@
 """Secrets stay where they are: nothing that a broker at DEBUG writes or answers holds a key, a password or a token.
 
-The same is true of commands that connect to it (CVE-2023-37579, CVE-2025-30677).
+The same is true of commands that connect to it, and of Spark on its root (CVE-2023-37579, CVE-2025-30677).
 """
 
 from __future__ import annotations
@@ -265,3 +265,25 @@ def test_ps_shows_no_secrets_of_commands(used: Used, tmp_path: Path, given: str)
         running.wait()
     assert "consume" in shown[0]
     assert [found for text in shown if (found := found_in(text, used.secrets))] == []
+
+
+# -- Spark -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_spark_shows_no_secrets(used: Used, tmp_path: Path) -> None:
+    """Plans, progress, errors, logs, event logs and checkpoints, with the broker's settings in the environment."""
+    environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in used.settings.items()}
+    command = [sys.executable, "-m", "tests.broker.clients.spark_app", used.broker.root, tmp_path, token_of("orders")]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2 * TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout[-5_000:]
+    for part in ("Analyzed Logical Plan", "Physical Plan", "refused: ", "numInputRows", "have no effect here"):
+        assert part in done.stdout
+    assert found_in(done.stdout, used.secrets) == []
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert any("SparkListenerSQLExecutionStart" in each.read_text() for each in files if "events" in each.name)
+    assert any("checkpoint" in each.parts for each in files)
+    held = {each.name: found_in(each.read_bytes().decode("latin-1"), used.secrets) for each in files}
+    assert {name: found for name, found in held.items() if found} == {}
