@@ -55,6 +55,6 @@ def test_compact_reports_the_wait_for_a_dead_broker(root: Root) -> None:
     assert done.returncode == 0
     told = done.stderr.splitlines()
     assert [line.startswith("pulsarpy: ") for line in told] == [True] * len(told)
-    assert "waited" in told[0]
+    assert "Waiting" in told[0]
     assert broker.incarnation.id in told[0]
     assert any("is recovered" in line for line in told)

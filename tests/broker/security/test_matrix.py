@@ -28,6 +28,7 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.app import create_app
+from pulsar_on_spark.broker.web.health import PROBES
 from pulsar_on_spark.broker.web.route_rules import GUARDS
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
@@ -47,6 +48,7 @@ SECRET = b"s" * 32
 TOPICS = ("partitioned", "partitioned-partition-0", "single", "missing")
 """The same permissions are granted on each, and the answers must be the same."""
 PASSED = 299
+HOST = b"localhost"
 
 
 class Guarded:
@@ -106,7 +108,7 @@ class Guarded:
         forwarded = [(b"x-original-principal", original.encode())] if original else []
         return [(b"authorization", f"Bearer {token}".encode()), *forwarded]
 
-    async def status(self, method: str, path: str, role: str, *more: tuple[bytes, bytes]) -> int:
+    async def status(self, method: str, path: str, role: str, *more: tuple[bytes, bytes], host: bytes = HOST) -> int:
         scope: Scope = {
             "type": "http",
             "method": method,
@@ -114,7 +116,7 @@ class Guarded:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"host", b"localhost"), *self.headers[role], *more],
+            "headers": [(b"host", host), *self.headers[role], *more],
             "client": (f"host-{next(self.hosts)}", 1),  # a host that fails often waits for its answers
         }
         answered: list[int] = []
@@ -205,6 +207,25 @@ def test_other_methods_at_an_open_path_are_no_matter_of_roles(guarded: Guarded) 
         for method in ("OPTIONS", "POST", "DELETE"):
             assert asyncio.run(guarded.status(method, path, "unauthenticated")) == 405
         assert asyncio.run(guarded.status("HEAD", path, "unauthenticated")) == PASSED
+
+
+def test_no_route_is_for_web_pages_of_others(guarded: Guarded) -> None:
+    """Whatever a browser sends for them with the user's credentials, and under a name that was bound to this host."""
+
+    async def scene() -> None:
+        for method, path in {request for rule in ROUTES for request in requests_of(rule)}:
+            place = path.replace("TOPIC", "single")
+            if place in PROBES:
+                continue
+            for name, value in (
+                (b"origin", b"http://evil.example"),
+                (b"origin", b"null"),
+                (b"sec-fetch-site", b"cross-site"),
+            ):
+                assert await guarded.status(method, place, "root", (name, value)) == 403, f"{method} {place}: {value!r}"
+            assert await guarded.status(method, place, "root", host=b"evil.example") == 403, f"{method} {place}"
+
+    asyncio.run(scene())
 
 
 def test_a_request_whose_client_is_ambiguous_is_refused(guarded: Guarded) -> None:
