@@ -63,7 +63,7 @@ import io, json, sys
 import fastavro, pyarrow as pa
 from pulsar_on_spark.cli.message_values import ValueSchema
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.topic.entries.schemas.avro import parse_avro, unreadable
+from pulsar_on_spark.topic.entries.schemas.avro import Steps, parse_avro, unreadable
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.avro_values import decode_avro, encode_avro
 
@@ -71,7 +71,7 @@ def go_through(schema, row):
     text = json.dumps(schema)
     try:
         parsed = parse_avro(text)
-        unreadable(parsed, parse_avro(json.dumps(schema | {"doc": "another"})))
+        unreadable(parsed, parse_avro(json.dumps(schema | {"doc": "another"})), Steps())
         type_ = arrow_of_avro(text)
         stored = encode_avro(pa.array([row], type_), text)
         rows = decode_avro(stored, type_, text, lambda *_: None)

@@ -53,16 +53,17 @@ def test_a_client_behind_a_proxy_renews_its_own_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("renewed", "failure"),
+    ("role", "lives_s", "failure"),
     [
-        (token("bob"), Failure.PROXY),
-        (token("proxy"), Failure.PROXY),
-        (token("alice", -1), Failure.EXPIRED),
-        (b"", Failure.MISSING),
+        ("bob", 60, Failure.PROXY),
+        ("proxy", 60, Failure.PROXY),
+        ("alice", -1, Failure.EXPIRED),
+        (None, 0, Failure.MISSING),
     ],
 )
-def test_no_other_token_renews_it(renewed: bytes, failure: Failure) -> None:
+def test_no_other_token_renews_it(role: str | None, lives_s: float, failure: Failure) -> None:
     """Neither another client's nor the proxy's, which a client may have seen."""
+    renewed = b"" if role is None else token(role, lives_s)
     proxied = login(Claimed("alice", "token", token("alice")))
     step(proxied, token("proxy"))
     with pytest.raises(NotAuthenticatedError) as refused:
