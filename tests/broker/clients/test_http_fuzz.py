@@ -195,9 +195,11 @@ class Fuzzer:
 
 
 def is_refusal(case: Case, status: int, role: str) -> bool:
-    """Any role is told that a name is invalid, if it is authenticated."""
+    """Any role is told that a name is invalid, or that the tenant does not exist, if it is authenticated."""
     if role in ("nobody", "forger"):
         return status == 401
+    if case.path_parameters.get("tenant", OWN) not in (OWN, FOREIGN, "public") and status == 404:
+        return True
     names = {**case.path_parameters, "tenant": OWN}
     has_valid_names = all(names.get(name, valid) == valid for name, valid in KNOWN.items())
     return status in ((401, 403) if has_valid_names else (401, 403, 412))
@@ -302,7 +304,7 @@ def test_no_input_makes_the_broker_fail(broker: RunningBroker, root: httpx.Clien
     run_all(broker, root, described, SHORT_EXAMPLES)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_no_input_makes_the_broker_fail_with_wrong_ones(
     broker: RunningBroker, root: httpx.Client, described: BaseSchema
 ) -> None:
