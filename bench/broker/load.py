@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from pathlib import Path
 from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from tests.kit.go import find_go
 
 _PAYLOADS = 20_000
 _SOURCE = Path(__file__).parent / "load"
@@ -143,7 +142,7 @@ class Load:
 
 
 def _build(program: Path) -> None:
-    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    go = find_go()
     if go is None:
         raise InvalidArgumentError("Go is not installed, and the load is written in it: install Go 1.24 or newer.")
     subprocess.run([go, "build", "-buildvcs=false", "-o", str(program), "."], cwd=_SOURCE, check=True)

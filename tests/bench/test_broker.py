@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,9 @@ from bench.broker.load import Load, Shape
 from bench.broker.measures import MEASURES, Bench
 from bench.broker.targets import Protection, our_broker
 from pulsar_on_spark.model.quorum import Quorum
+from tests.kit.go import find_go
 
-needs_go = pytest.mark.skipif(
-    shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin") is None, reason="Go is not installed"
-)
+needs_go = pytest.mark.skipif(find_go() is None, reason="Go is not installed")
 
 
 @pytest.mark.soak

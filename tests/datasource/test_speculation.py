@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pyspark
 import pytest
 
 from pulsar_on_spark import Root
+from tests.kit.free_ports import free_port
 from tests.kit.messages import values
 
 pytestmark = pytest.mark.soak
@@ -42,12 +42,6 @@ frame.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
 time.sleep(25)  # the attempt that lost ends, too
 spark.stop()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

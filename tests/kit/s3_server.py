@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +19,9 @@ from typing import Final
 
 import pytest
 
-from tests.kit.waiting import LIMIT_S
+from tests.kit.free_ports import free_port
+from tests.kit.go import find_go
+from tests.kit.waiting import wait_until
 
 VERSION: Final = "v1.8.0"
 _MODULE: Final = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
@@ -44,7 +44,7 @@ def build_server() -> None:
     program = _program()
     if program.exists():
         return
-    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    go = find_go()
     if go is None:
         print("Go is not installed: the tests that need an S3 server are skipped.", file=sys.stderr)
         return
@@ -75,12 +75,12 @@ class S3Server:
         self._folder = folder
         self._key = f"key{secrets.token_hex(8)}"
         self.secret = secrets.token_hex(20)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self._address = ("127.0.0.1", free_port())
+        host_and_port = f"{self._address[0]}:{self._address[1]}"
+        self.url = f"http://{host_and_port}"
         self._command = [
             str(server_program()),
-            *("--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"),
+            *("--port", host_and_port, "--quiet", "--keep-alive"),
             *("posix", str(folder)),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,16 +100,16 @@ class S3Server:
         self._process = subprocess.Popen(
             self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        host, port = self.url.removeprefix("http://").split(":")
-        deadline_s = time.monotonic() + LIMIT_S
-        while True:
-            try:
-                socket.create_connection((host, int(port)), timeout=1).close()
-                return
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.02)
+        wait_until(self._is_serving, "the S3 server accepts connections")
+
+    def _is_serving(self) -> bool:
+        assert self._process is not None, "it was started"
+        assert self._process.poll() is None, f"the S3 server ended with {self._process.returncode}"
+        try:
+            socket.create_connection(self._address, timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Kill it: what it answered for is durable."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from pathlib import Path
@@ -12,15 +11,9 @@ import pytest
 
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
 from tests.kit.tls_files import TlsFiles
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("kind", ["plain", "TLS"])

@@ -17,6 +17,7 @@ import pytest
 
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandConnect, CommandLookupTopic
 from pulsar_on_spark.security.certificates import LocalCa
+from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
 from tests.kit.tls_files import TlsFiles
 from tests.kit.waiting import wait_until
@@ -52,12 +53,6 @@ def only_tls(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )
     with RunningBroker(tmp_path_factory.mktemp("only") / "root", settings) as running:
         yield running
-
-
-def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 def new_client(url: str, trust: str, **options: object) -> pulsar.Client:
