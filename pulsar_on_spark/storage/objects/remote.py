@@ -8,6 +8,7 @@ success, another's means that it came first, and none means that the write is tr
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,6 @@ from obstore.store import from_url
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
-from pulsar_on_spark.storage.objects.patience import pauses
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 IDENTITY_KEY: Final = "pulsarpy.path"
 """The object that shows that a store or a prefix is there, and which one it is."""
 PATIENCE_S: Final = 60.0
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 _PAGE: Final = 1_000
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 
 _ERRORS: Final = (BaseError, OSError)
-"""What obstore raises for the answers of a store and for missing ones; its other errors are the caller's."""
+"""Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""
 
 _T = TypeVar("_T")
 
@@ -159,13 +161,12 @@ class RemoteObjects:
     def _settle_replace(self, key: str, content: bytes, before: Version) -> tuple[Version | None] | None:
         """Decide an unclear overwrite by what is there; None if nothing has changed."""
         present = self._get(key)
-        if present is not None and present.content == content:
-            return (present.version,)
-        if present is not None and present.version == before:
-            return None
         if present is None:
             self._require_identity()
-        return (None,)
+            return (None,)
+        if present.content == content:
+            return (present.version,)
+        return None if present.version == before else (None,)
 
     def _require_identity(self) -> None:
         if self._get(IDENTITY_KEY) is None:
@@ -183,7 +184,7 @@ class RemoteObjects:
         """
         deadline_s = time.monotonic() + self._patience_s
         reason = "the write was refused, and the object is not there"
-        for pause_s in pauses():
+        for pause_s in _pauses():
             try:
                 if (answer := attempt()) is not None:
                     return answer
@@ -208,6 +209,14 @@ def _open(url: str, options: Mapping[str, str]) -> Obstore:
         )
     except Exception as error:
         raise InvalidArgumentError(f"{url} cannot be used as an object store ({_reason(error)}).") from error
+
+
+def _pauses() -> Iterator[float]:
+    """Yield growing pauses in seconds, drawn at random, so that clients do not retry in step."""
+    longest_s = FIRST_PAUSE_S
+    while True:
+        yield random.uniform(longest_s / 2, longest_s)
+        longest_s = min(LONGEST_PAUSE_S, 2 * longest_s)
 
 
 def _condition(version: Version) -> PutMode:
