@@ -123,8 +123,11 @@ class TopicWatch:
         self._watchers.pop(peer, None)
 
     async def _tell(self, view: View) -> None:
-        """Send updates to watching clients, unless a newer view was applied already; `_matching` must be held."""
-        if view.state.revision < self._names_at:
+        """Send updates to watching clients, unless this view or a newer one was applied already.
+
+        `_matching` must be held.
+        """
+        if view.state.revision <= self._names_at:
             return
         open_ = [
             (peer, watcher_id, watcher)
