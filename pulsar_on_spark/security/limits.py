@@ -1,4 +1,4 @@
-"""Limits of failed authentications, so that credentials cannot be guessed fast, and which addresses count as one.
+"""Limits of failed authentications, against fast guessing of credentials, and the sources that limits count by.
 
 Decisions only.
 """

@@ -1,4 +1,4 @@
-"""What addresses count as one source, and the failed authentications of each. Pure."""
+"""The source of an address, and the failed authentications of each source. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's health, for metrics and probes: its clients, its health, and the delay of its event loop."""
+"""Measures of the running broker, for metrics and probes: its clients, a health check, delays of its event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clients(Protocol):
 
 
 class BrokerHealth:
-    """The broker's health.
+    """Measures of the running broker, and its health check.
 
     Args:
         services: The broker's parts.

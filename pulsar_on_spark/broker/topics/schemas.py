@@ -198,7 +198,11 @@ class ClientSchemas:
         return await self._in_turn(len(schema.data), work)
 
     async def _in_turn(self, letters: int, work: Callable[[], _T]) -> _T:
-        """Run work on a schema of so many letters in a thread of its own, one at a time: it may take seconds.
+        """Run work on a schema in the thread for long schemas, one piece at a time, because it may take seconds.
+
+        Args:
+            letters: Length of the schema, which counts towards `MAX_WAITING_LETTERS`.
+            work: The work.
 
         Raises:
             ServerRefusalError: too many schemas wait; the client retries.

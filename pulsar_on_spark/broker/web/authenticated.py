@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 _METRICS: Final = "/metrics"
 _SCHEMES: Final[Mapping[str, str]] = {"token": "Bearer", "basic": 'Basic realm="pulsar"'}
 """What clients may send, by provider."""
-
-
 _ONCE: Final = ("authorization", METHOD_HEADER, ORIGINAL_PRINCIPAL_HEADER)
 """Headers of which a proxy and the broker could take different ones for the client's."""
 _READ_ONLY: Final = reason_response(405, "The path is for GET and HEAD: use one of them.", {"Allow": "GET, HEAD"})
@@ -49,7 +47,7 @@ class Authenticated:
         self._schemes = {"WWW-Authenticate": ", ".join(found)} if found else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or answer 401."""
+        """Pass on a request, or answer 401, 429, 400 to ambiguous headers, or 405 to writes at an open path."""
         headers = Headers(scope=scope)
         if scope["path"] in self._open:
             is_read = scope["method"] in ("GET", "HEAD")

@@ -36,10 +36,10 @@ _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_T
 
 
 def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
-    """True if a refused client is told that the tenant does not exist, as Pulsar tells every authenticated client.
+    """True if the refusal of an operation may say that the tenant does not exist, as Pulsar's does.
 
-    It is so for what is in a tenant, but not for the tenant itself nor where only super users may. The tenant of the
-    system namespace always exists in Pulsar.
+    Pulsar says it of objects in a tenant. It does not say it of the tenant itself, of operations of super users, and of
+    the system namespace, whose tenant always exists there.
     """
     return bool(resource.tenant) and operation not in _ON_TENANT_ITSELF and resource.namespace != SYSTEM_NAMESPACE
 

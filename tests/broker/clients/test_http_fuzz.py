@@ -195,8 +195,8 @@ class Fuzzer:
 
 
 def is_refusal(case: Case, status: int, role: str) -> bool:
-    """Any role is told that a name is invalid, or that the tenant does not exist, if it is authenticated."""
-    if role in ("nobody", "forger"):
+    """True for the answers to a role without the permission: an authenticated one may learn of invalid names, too."""
+    if role in ("unknown", "forger"):
         return status == 401
     if case.path_parameters.get("tenant", OWN) not in (OWN, FOREIGN, "public") and status == 404:
         return True
@@ -233,7 +233,7 @@ def roles_that_may(method: str, path: str) -> set[str]:
     applying = [rule for rule, of in rules if of == policy] or [rule for rule, _ in rules]
     keeper = "admin" if at[1].get("tenant") == OWN else "other-admin"
     names = {
-        "nobody": "unauthenticated",
+        "unknown": "unauthenticated",
         "forger": "unauthenticated",
         "stranger": "stranger",
         "keeper": keeper,
@@ -270,7 +270,7 @@ def run_all(broker: RunningBroker, root: httpx.Client, described: BaseSchema, ex
     hosts = addresses()
     before = records_of(broker)
     for fuzzer in (
-        Fuzzer(broker, "nobody", {}, hosts),
+        Fuzzer(broker, "unknown", {}, hosts),
         Fuzzer(broker, "forger", bearer("root", b"x" * 32), hosts),
         Fuzzer(broker, "stranger", bearer("stranger"), hosts),
     ):

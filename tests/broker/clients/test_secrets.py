@@ -213,14 +213,14 @@ def said_by(*arguments: str) -> str:
 
 
 def test_commands_say_no_secrets(used: Used) -> None:
-    url, nobody = ("--url", used.broker.web_url), ("--url", "http://localhost:1")
+    url, closed = ("--url", used.broker.web_url), ("--url", "http://localhost:1")
     token = ("--auth-plugin", "token", "--auth-params")
     basic = ("--auth-plugin", "basic", "--auth-params")
     listing = ("tenants", "list")
     said = [
         said_by(*listing, *url, *token, f"token:{token_of('admin')}"),
         said_by(*listing, *url, *token, f"token:{token_of('admin', b'x' * 32)}"),
-        said_by(*listing, *nobody, *token, f"token:{token_of('admin')}"),
+        said_by(*listing, *closed, *token, f"token:{token_of('admin')}"),
         said_by(*listing, *url, *token, json.dumps({"tokens": token_of("admin")})),
         said_by(*listing, *url, "--auth-plugin", "kerberos", "--auth-params", token_of("admin")),
         said_by(*listing, *url, *basic, f"userId:alice,password:{WRONG}"),

@@ -50,8 +50,8 @@ _SHOWN_LETTERS: Final = 64
 """Limit of the letters of each name in a reason."""
 _MAX_FINGERPRINTS: Final = 16_384
 
-Place: TypeAlias = "tuple[Place, str] | None"
-"""The way to a part of a schema: the way to the part around it, and a name; None for the value itself."""
+PartPath: TypeAlias = "tuple[PartPath, str] | None"
+"""The path to a part of a schema: that of the part around it, and a name; None for the value itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,9 +244,9 @@ class _Union:
 
     def namesake(self, writer: Json) -> Json:
         """Return the record of exactly the writer's name; None if the writer is no record, or without one."""
-        return (
-            self.namesakes.get(str(writer["name"])) if isinstance(writer, dict) and _kind(writer) == "record" else None
-        )
+        if not isinstance(writer, dict) or _kind(writer) != "record":
+            return None
+        return self.namesakes.get(str(writer["name"]))
 
     def candidates(self, writer: Json) -> Iterator[Json]:
         """Yield the branches that might read a writer's type, those of its own kind last."""
@@ -277,16 +277,16 @@ class _Resolution:
         self._unknown: dict[tuple[str, str], list[str]] = {}
         self._aliases: dict[str, frozenset[str]] = {}
 
-    def problems(self, writer: Json, reader: Json, place: Place) -> Iterator[str]:
+    def problems(self, writer: Json, reader: Json, path: PartPath) -> Iterator[str]:
         self._steps.take()
         writer, reader = _resolved(writer, self._writer), _resolved(reader, self._reader)
         if isinstance(writer, list):
             for branch in writer:
-                yield from self.problems(branch, reader, place)
+                yield from self.problems(branch, reader, path)
         elif isinstance(reader, list):
-            yield from self._in_union(writer, self._union(reader), place)
+            yield from self._in_union(writer, self._union(reader), path)
         else:
-            yield from self._one(writer, reader, place)
+            yield from self._one(writer, reader, path)
 
     def _union(self, branches: list[Json]) -> _Union:
         found = self._unions.get(id(branches))
@@ -304,34 +304,32 @@ class _Resolution:
             else:
                 union.add(resolved)
 
-    def _in_union(self, writer: Json, union: _Union, place: Place) -> Iterator[str]:
+    def _in_union(self, writer: Json, union: _Union, path: PartPath) -> Iterator[str]:
         namesake = union.namesake(writer)
         if namesake is not None:
-            yield from self.problems(writer, namesake, place)
+            yield from self.problems(writer, namesake, path)
             return
         alike: list[str] = []
         for branch in union.candidates(writer):
             before = len(self._seen)
-            alike = list(islice(self.problems(writer, branch, place), _MAX_REASONS))
+            alike = list(islice(self.problems(writer, branch, path), _MAX_REASONS))
             if not alike:
                 return
             while len(self._seen) > before:
                 self._seen.popitem()
-        yield from alike or [
-            f"{_at(place)} is {_name(writer)}, and the union [{_some(union.names)}] has no such branch"
-        ]
+        yield from alike or [f"{_at(path)} is {_name(writer)}, and the union [{_some(union.names)}] has no such branch"]
 
-    def _one(self, writer: Json, reader: Json, place: Place) -> Iterator[str]:
+    def _one(self, writer: Json, reader: Json, path: PartPath) -> Iterator[str]:
         written, read = _kind(writer), _kind(reader)
         if written != read:
             if read not in _READ_AS.get(written, ()):
-                yield f"{_at(place)} is {_name(writer)} and cannot be read as {_name(reader)}"
+                yield f"{_at(path)} is {_name(writer)} and cannot be read as {_name(reader)}"
             return
         if isinstance(writer, dict) and isinstance(reader, dict):
             if written in _MATCHED_BY_NAME and not self._is_same_name(writer, reader):
-                yield f"{_at(place)} is the {_name(writer)}, and {_cut(reader['name'])} is expected"
+                yield f"{_at(path)} is the {_name(writer)}, and {_cut(reader['name'])} is expected"
                 return
-            yield from self._complex(written, writer, reader, place)
+            yield from self._complex(written, writer, reader, path)
 
     def _is_same_name(self, writer: dict[str, Json], reader: dict[str, Json]) -> bool:
         """Compare names without namespaces, or the writer's full name with the reader's aliases."""
@@ -341,24 +339,24 @@ class _Resolution:
             self._steps.take(len(self._aliases[name]))
         return _short(writer) == _short(reader) or str(writer["name"]) in self._aliases[name]
 
-    def _complex(self, kind: str, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
+    def _complex(self, kind: str, writer: dict[str, Json], reader: dict[str, Json], path: PartPath) -> Iterator[str]:
         match kind:
             case "record":
-                yield from self._record(writer, reader, place)
+                yield from self._record(writer, reader, path)
             case "array":
-                yield from self.problems(writer["items"], reader["items"], (place, "[]"))
+                yield from self.problems(writer["items"], reader["items"], (path, "[]"))
             case "map":
-                yield from self.problems(writer["values"], reader["values"], (place, "{}"))
+                yield from self.problems(writer["values"], reader["values"], (path, "{}"))
             case "enum":
                 unknown = self._unknown_symbols(writer, reader)
                 if unknown:
                     symbols = _some(unknown)
-                    yield f"{_at(place)} may be {symbols}, which the enum it is read as lacks, as it does a default"
+                    yield f"{_at(path)} may be {symbols}, which the enum it is read as lacks, as it does a default"
             case "fixed" if writer["size"] != reader["size"]:
-                yield f"{_at(place)} has {writer['size']} bytes, and {reader['size']} are expected"
+                yield f"{_at(path)} has {writer['size']} bytes, and {reader['size']} are expected"
         sizes = [(part.get("precision"), part.get("scale", 0)) for part in (writer, reader)]
         if all(part.get("logicalType") == "decimal" for part in (writer, reader)) and sizes[0] != sizes[1]:
-            yield f"{_at(place)} is decimal{sizes[0]} and cannot be read as decimal{sizes[1]}"
+            yield f"{_at(path)} is decimal{sizes[0]} and cannot be read as decimal{sizes[1]}"
 
     def _unknown_symbols(self, writer: dict[str, Json], reader: dict[str, Json]) -> list[str]:
         """Return the writer's symbols that its reader lacks; none if that has a default."""
@@ -372,29 +370,29 @@ class _Resolution:
             )
         return self._unknown[pair]
 
-    def _record(self, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
+    def _record(self, writer: dict[str, Json], reader: dict[str, Json], path: PartPath) -> Iterator[str]:
         pair = (str(writer["name"]), str(reader["name"]))
         if pair in self._seen:
             return
         if pair not in self._failed:
             self._seen[pair] = None
-            found = list(islice(self._fields(writer, reader, place), _MAX_REASONS))
+            found = list(islice(self._fields(writer, reader, path), _MAX_REASONS))
             if not found:
                 return
             self._failed[pair] = found
         self._seen[pair] = None
         yield from self._failed[pair]
 
-    def _fields(self, writer: dict[str, Json], reader: dict[str, Json], place: Place) -> Iterator[str]:
+    def _fields(self, writer: dict[str, Json], reader: dict[str, Json], path: PartPath) -> Iterator[str]:
         written = self._fields_by_name(writer)
         for each in _fields_of(reader):
             name, aliases = str(each["name"]), _aliases(each)
             self._steps.take(1 + len(aliases))
             source = next((candidate for candidate in (name, *aliases) if candidate in written), None)
             if source is not None:
-                yield from self.problems(written[source]["type"], each["type"], (place, name))
+                yield from self.problems(written[source]["type"], each["type"], (path, name))
             elif "default" not in each:
-                yield f"{_at((place, name))} is not there and has no default value to stand for it"
+                yield f"{_at((path, name))} is not there and has no default value to stand for it"
 
     def _fields_by_name(self, writer: dict[str, Json]) -> dict[str, dict[str, Json]]:
         name = str(writer["name"])
@@ -435,13 +433,13 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(_cut, names[:_SHOWN_NAMES])) + more
 
 
-def _at(place: Place) -> str:
+def _at(path: PartPath) -> str:
     names: list[str] = []
-    while place is not None:
-        place, name = place
+    while path is not None:
+        path, name = path
         names.append(name if name in ("[]", "{}") else f".{_cut(name)}")
-    path = "".join(reversed(names)).removeprefix(".")
-    return f"field {path!r}" if path else "the value"
+    shown = "".join(reversed(names)).removeprefix(".")
+    return f"field {shown!r}" if shown else "the value"
 
 
 def _short(schema: dict[str, Json]) -> str:

@@ -2,7 +2,7 @@
 
 The front of the chain may be deleted, segment by segment, up to the first segment that must be kept:
 
-    its ledger is open, or not sealed to its end    the ledger's last segment is kept: it shows where the ledger goes on
+    its ledger is open, or not sealed to its end    its last segment is kept, because new segments follow it
     a reader may need it (`holders.py`)             kept
     retention 0/0, or it was truncated              trimmed
     retention by time and size                      trimmed if its age or the size kept after it is above either limit
