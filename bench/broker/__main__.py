@@ -9,22 +9,18 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
-import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from bench.broker.load import Load
 from bench.broker.measures import MEASURES, Bench, Figures
+from bench.broker.rest import rest
 from bench.broker.targets import Peer, Protection, Target, our_broker
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
-
-_REST_PERCENT: Final = 15.0
-_REST_S: Final = 2.0
-_MAX_WAITS: Final = 60
 
 
 def main(
@@ -50,7 +46,7 @@ def main(
     def measure(target: Target, bench: Bench) -> None:
         figures = found[target.name] = {}
         for name in wanted:
-            _rest()
+            rest()
             Console(stderr=True).print(f"{target.name}: {name}")
             figures |= MEASURES[name](target, bench)
             figures[f"load average behind {name}"] = os.getloadavg()[0]
@@ -67,13 +63,6 @@ def main(
                 with our_broker(work, Quorum.parse(each), protected) as broker:
                     measure(broker, bench)
     _show(found)
-
-
-def _rest() -> None:
-    """Wait for the CPUs, two minutes at most: other work may keep them busy, which the load average shows."""
-    for _ in range(_MAX_WAITS):
-        if psutil.cpu_percent(_REST_S) < _REST_PERCENT:
-            return
 
 
 def _show(found: dict[str, Figures]) -> None:

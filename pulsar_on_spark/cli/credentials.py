@@ -52,8 +52,8 @@ class Credentials:
         if not plugin:
             return cls()
         method = _PLUGINS.get(plugin.rpartition(".")[2].lower())
-        if method is None:
-            raise InvalidArgumentError(f"Plugin {plugin!r} is not supported: give token, basic or tls.")
+        if method is None:  # not shown: it may be the token itself, given to the wrong option
+            raise InvalidArgumentError("Option --auth-plugin names no supported method: give token, basic or tls.")
         found = _token_params(params) if method == "token" else _params(params)
         for name in _NEEDED[method]:
             if not found.get(name):

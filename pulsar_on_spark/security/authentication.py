@@ -3,7 +3,7 @@
 | the method of the client's credentials | outcome |
 |---|---|
 | has providers | the first one that accepts them decides; if none does, the client is refused |
-| has none | the anonymous role, if there is one; else the client is refused |
+| has none | over HTTP the client is refused, as in Pulsar; else the anonymous role, if there is one |
 | is missing, over HTTP | each provider is tried; the anonymous role only for a client without any credentials |
 
 Of several refusals the last one counts, but a provider that leaves a token's issuer to others has no say.
@@ -92,7 +92,7 @@ class Authentication:
 
     Attributes:
         providers: The providers, in the order in which they are tried.
-        anonymous_role: The role of clients whose method has no provider; None if they are refused.
+        anonymous_role: The role of clients without credentials; None if they are refused.
         strict: True if HTTP clients must name their method.
         proxies: The proxies.
         meter: Counts the outcomes.
@@ -136,6 +136,8 @@ class Authentication:
             NotAuthenticatedError: the credentials are missing or invalid.
         """
         try:
+            if method is not None and not any(each.method == method for each in self.providers):
+                raise _no_provider(method)
             if method is not None:
                 connected = await self._by_method(method, evidences.get(method, Evidence()))
             elif self.strict:
@@ -153,8 +155,7 @@ class Authentication:
 
     async def _by_method(self, method: str, evidence: Evidence) -> Principal:
         asked = [(each, evidence) for each in self.providers if each.method == method]
-        nothing = NotAuthenticatedError(Failure.METHOD, f"there is no provider of the method {method[:64]!r}")
-        return await self._by(asked, nothing)
+        return await self._by(asked, _no_provider(method))
 
     async def _by(self, asked: Sequence[tuple[Provider, Evidence]], nothing: NotAuthenticatedError) -> Principal:
         """Return what the first provider says that accepts the client.
@@ -190,6 +191,10 @@ class Authentication:
         found = self.proxies.principal_of(connected, original.role)
         ends = [each.expires_at_s for each in (connected, original) if each.expires_at_s is not None]
         return replace(found, expires_at_s=min(ends, default=None))
+
+
+def _no_provider(method: str) -> NotAuthenticatedError:
+    return NotAuthenticatedError(Failure.METHOD, f"there is no provider of the method {method[:64]!r}")
 
 
 class Renewal(Enum):

@@ -90,6 +90,7 @@ def test_the_anonymous_role_is_for_clients_without_credentials_only() -> None:
     assert by_http(open_, None).role == "guest"
     assert failure(by_http, open_, None, token="mallory") is Failure.SIGNATURE
     assert failure(by_http, open_, "token") is Failure.SIGNATURE
+    assert failure(by_http, open_, "basic", basic="bob") is Failure.METHOD, "Pulsar answers 401"
 
 
 def test_over_http_each_provider_is_tried_unless_methods_are_strict() -> None:

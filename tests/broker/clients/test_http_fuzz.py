@@ -26,7 +26,16 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from requests.adapters import HTTPAdapter
 
-from pulsar_on_spark.metadata.records import IdsRecord, IncarnationRecord, Record, SealRecord, TopicRecord
+from pulsar_on_spark.metadata.records import (
+    FileRecord,
+    IdsRecord,
+    IncarnationRecord,
+    LedgerRecord,
+    Record,
+    SealRecord,
+    SegmentRecord,
+    TopicRecord,
+)
 from pulsar_on_spark.root import Root
 from tests.broker.security.expected import MAY, ROUTES
 from tests.broker.security.routes import requests_of, route_of
@@ -53,6 +62,8 @@ KNOWN = {
 """Names that exist, so that paths lead to objects."""
 SHORT_EXAMPLES, LONG_EXAMPLES, SOAK_EXAMPLES = 1, 2, 60
 SEED = int(os.environ.get("FUZZ_SEED", random.randrange(1 << 32)))
+OF_THE_BROKER = {IncarnationRecord, SealRecord, LedgerRecord, FileRecord, SegmentRecord}
+"""Records that the broker writes by itself while clients are idle: it seals what they sent before."""
 REFUSALS_OF_A_HOST = 15
 """After 20 in a minute its answers wait, so each address of this host sends no more."""
 
@@ -248,7 +259,7 @@ def roles_that_may(method: str, path: str) -> set[str]:
 def records_of(broker: RunningBroker, *, but_own: bool = False) -> dict[tuple[str, str], str]:
     """The metadata, without what the broker writes by itself; `but_own` leaves out what belongs to the tenant `OWN`."""
     view = Root.open(broker.root).store.view()
-    left_out = {IncarnationRecord, SealRecord, *((IdsRecord,) if but_own else ())}
+    left_out = OF_THE_BROKER | ({IdsRecord} if but_own else set())
     found = {
         (kind.kind, record.record_id): record.model_dump_json()
         for kind in set(Record.__subclasses__()) - left_out
@@ -304,7 +315,7 @@ def test_no_input_makes_the_broker_fail(broker: RunningBroker, root: httpx.Clien
     run_all(broker, root, described, SHORT_EXAMPLES)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_no_input_makes_the_broker_fail_with_wrong_ones(
     broker: RunningBroker, root: httpx.Client, described: BaseSchema
 ) -> None:
