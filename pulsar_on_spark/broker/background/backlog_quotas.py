@@ -1,4 +1,4 @@
-"""Backlog quotas of loaded topics, enforced above a quota by its policy.
+"""Enforcement of backlog quotas on loaded topics. The quota's policy decides what happens to a topic above it.
 
 producer_request_hold        disconnect producers and refuse new ones; their clients retry
 producer_exception           the same, with an error that clients raise to the application
@@ -73,56 +73,64 @@ class BacklogQuotas:
             if record is None or not (has_quota(topic.policies) or topic in self._refusing):
                 continue
             try:
-                await self._look_at(topic, record)
+                await self._check_backlog(topic, record)
             except PulsarpyError as error:
                 log.warning(
                     "The backlog of %s cannot be checked now: %s", topic.name, error, extra={"topic": topic.name}
                 )
 
-    async def _look_at(self, topic: BrokerTopic, record: TopicRecord) -> None:
-        seen = await self._overview.contents(record)
+    async def _check_backlog(self, topic: BrokerTopic, record: TopicRecord) -> None:
+        contents = await self._overview.contents(record)
         now_ms = current_ms()
-        measures = [BacklogMeasure(each.bytes, each.oldest_publish_ms) for each in seen.backlogs.values()]
-        found = exceeded(topic.policies, measures, now_ms)
-        if found is not None and found.policy is BacklogQuotaPolicy.EVICTION:
-            await self._evict(topic, seen, found, now_ms)
-            found = None
-        if found is not None and topic not in self._refusing:
+        measures = [BacklogMeasure(backlog.bytes, backlog.oldest_publish_ms) for backlog in contents.backlogs.values()]
+        violation = exceeded(topic.policies, measures, now_ms)
+        if violation is not None and violation.policy is BacklogQuotaPolicy.EVICTION:
+            await self._evict(topic, contents, violation, now_ms)
+            violation = None
+        if violation is not None and topic not in self._refusing:
             log.warning(
-                "The backlog of %s is %s: its producers are refused.", topic.name, found, extra={"topic": topic.name}
+                "The backlog of %s is %s: its producers are refused.",
+                topic.name,
+                violation,
+                extra={"topic": topic.name},
             )
             self._refusing.add(topic)
             await topic.refuse_producers(
                 ServerRefusalError(
-                    _REFUSALS[found.policy], f"The backlog of {topic.name} is {found}: consume it, or raise the quota."
+                    _REFUSALS[violation.policy],
+                    f"The backlog of {topic.name} is {violation}: consume it, or raise the quota.",
                 )
             )
-        elif found is None and topic in self._refusing:
+        elif violation is None and topic in self._refusing:
             log.warning("The backlog of %s is below its quota again.", topic.name, extra={"topic": topic.name})
             self._refusing.discard(topic)
             topic.admit_producers()
 
-    async def _evict(self, topic: BrokerTopic, seen: Contents, found: QuotaExceeded, now_ms: int) -> None:
-        behind: dict[str, Position] = {}
-        if found.by_age:
-            young = await self._reader.position_at(topic.part, topic.chain, now_ms - found.quota.limit_time * 1000)
-            behind = {name: young for name, each in seen.backlogs.items() if each.mark_delete < young}
+    async def _evict(self, topic: BrokerTopic, contents: Contents, violation: QuotaExceeded, now_ms: int) -> None:
+        ends: dict[str, Position] = {}
+        if violation.by_age:
+            oldest_kept = await self._reader.position_at(
+                topic.part, topic.chain, now_ms - violation.quota.limit_time * 1000
+            )
+            ends = {
+                name: oldest_kept for name, backlog in contents.backlogs.items() if backlog.mark_delete < oldest_kept
+            }
         else:
-            end = chain.read_limit(seen.view, topic.topic_id)
-            for name, backlog in seen.backlogs.items():
-                excess, start = backlog.bytes - int(found.quota.limit_size * EVICTED_TO), backlog.mark_delete
+            end = chain.read_limit(contents.view, topic.topic_id)
+            for name, backlog in contents.backlogs.items():
+                excess, start = backlog.bytes - int(violation.quota.limit_size * EVICTED_TO), backlog.mark_delete
                 if excess > 0:
                     plan = chain.plan_range(
-                        seen.view, topic.part.name, topic.topic_id, topic.part.partition, start, end
+                        contents.view, topic.part.name, topic.topic_id, topic.part.partition, start, end
                     )
-                    behind[name] = advance(plan.slices, start, end, None, excess, at_least_one=True)
-        for record in seen.view.all(SubscriptionRecord, topic.topic_id):
-            if record.name in behind:
+                    ends[name] = advance(plan.slices, start, end, None, excess, at_least_one=True)
+        for record in contents.view.all(SubscriptionRecord, topic.topic_id):
+            if record.name in ends:
                 log.warning(
-                    "Subscription %r of %s is evicted from its backlog, which is %s.",
+                    "The oldest messages of subscription %r on %s are acknowledged: the topic's backlog is %s.",
                     record.name,
                     topic.name,
-                    found,
+                    violation,
                     extra={"subscription": record.name, "topic": topic.name},
                 )
-                await expire_before(topic, [record], behind[record.name])
+                await expire_before(topic, [record], ends[record.name])

@@ -75,36 +75,43 @@ class MessageExpiry:
         cursors = self._root.store.cursors()
         due = []
         for record in view.all(TopicRecord):
-            if record.partitions is not None or not (waiting := view.all(SubscriptionRecord, record.topic_id)):
+            if record.partitions is not None or not (records := view.all(SubscriptionRecord, record.topic_id)):
                 continue
             name = TopicName.parse(record.name)
             ttl_s = effective_policies(view, name, self._defaults).message_ttl
             if ttl_s:
-                slowest = min(mark_delete(each, cursors.of(record.topic_id, each.name)) for each in waiting)
+                slowest = min(
+                    mark_delete(subscription, cursors.of(record.topic_id, subscription.name))
+                    for subscription in records
+                )
                 oldest_ms = oldest_publish_ms(view, record.topic_id, slowest)
                 if oldest_ms is None or oldest_ms < now_ms - ttl_s * 1000:
                     due.append(name)
         return due
 
     async def _expire(self, view: View, topic: BrokerTopic, now_ms: int) -> None:
-        behind = await self._reader.position_at(topic.part, topic.chain, now_ms - topic.policies.message_ttl * 1000)
+        end = await self._reader.position_at(topic.part, topic.chain, now_ms - topic.policies.message_ttl * 1000)
         cursors = await asyncio.to_thread(self._root.store.cursors)
         records = view.all(SubscriptionRecord, topic.topic_id)
-        due = [each for each in records if mark_delete(each, cursors.of(topic.topic_id, each.name)) < behind]
-        await expire_before(topic, due, behind)
+        due = [
+            subscription
+            for subscription in records
+            if mark_delete(subscription, cursors.of(topic.topic_id, subscription.name)) < end
+        ]
+        await expire_before(topic, due, end)
 
 
-async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord], behind: Position) -> None:
+async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord], end: Position) -> None:
     """Acknowledge all messages before a position in these subscriptions, except those that Spark reads.
 
     Raises:
         PulsarpyError: as `TopicSubscriptions.acquire_subscription`.
     """
-    if topic.chain.entry_before(behind) is None:
+    if topic.chain.entry_before(end) is None:
         return
     for record in records:
         try:
-            await subscription_moves.expire(topic, record, behind)
+            await subscription_moves.expire(topic, record, end)
         except ConsumerBusyError as error:
             log.info(
                 "Messages of subscription %r on %s are not expired: %s",
@@ -116,9 +123,9 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 
 
 class SubscriptionExpiry:
-    """Deletes subscriptions without consumers after their topic's expiration time, counted from the broker's start.
+    """Deletes subscriptions that had no consumer for their topic's expiration time.
 
-    A running Spark query counts as a consumer.
+    The time begins at the broker's start or later. A running Spark query counts as a consumer.
 
     Args:
         root: The root.
@@ -147,35 +154,35 @@ class SubscriptionExpiry:
         clock_s = time.monotonic() if now_s is None else now_s
         view = await self._views.view()
         in_use = {
-            f"{topic.topic_id}/{each.name}"
+            f"{topic.topic_id}/{subscription.name}"
             for topic in self._topics
-            for each in topic.subscriptions.all
-            if each.consumers
+            for subscription in topic.subscriptions.all
+            if subscription.consumers
         }
         for topic, record in await asyncio.to_thread(self._due, view, clock_s, in_use):
             await self._delete(topic, record)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, SubscriptionRecord]]:
-        """Return the subscriptions without consumers for their expiration time. Runs in a thread."""
-        asked = []
+        """Return the subscriptions that had no consumer for their topic's expiration time. Runs in a thread."""
+        candidates = []
         for topic in view.all(TopicRecord):
             minutes = effective_policies(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
             if topic.partitions is not None or not minutes:
                 continue
-            asked += [
+            candidates += [
                 (topic, record, minutes * 60)
                 for record in view.all(SubscriptionRecord, topic.topic_id)
                 if record.record_id not in in_use
             ]
-        self._readers.watch_only(record.name for _, record, _ in asked)
-        asked = [each for each in asked if not self._readers.read(each[1])]
+        self._readers.watch_only(record.name for _, record, _ in candidates)
+        candidates = [candidate for candidate in candidates if not self._readers.read(candidate[1])]
         # A consumer that came and went between two scans has changed the owner's epoch, so the record differs.
-        for_s = self._unchanged.record_scan(now_s, {record.record_id: record for _, record, _ in asked})
-        return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]
+        unchanged_s = self._unchanged.record_scan(now_s, {record.record_id: record for _, record, _ in candidates})
+        return [(topic, record) for topic, record, limit_s in candidates if unchanged_s[record.record_id] >= limit_s]
 
     async def _delete(self, topic: TopicRecord, record: SubscriptionRecord) -> None:
         name = TopicName.parse(topic.name)
-        named = {"subscription": record.name, "topic": name}
+        labels = {"subscription": record.name, "topic": name}
         (part,) = catalog.parts(await self._views.view(), topic)
         consumers = LeaseWatcher(lease_directory(self._root.path, record.name))
         brokers = LeaseWatcher(broker_lease_directory(self._root.path))
@@ -184,10 +191,10 @@ class SubscriptionExpiry:
                 subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers
             )
         except (ConsumerBusyError, SubscriptionNotFoundError) as error:
-            log.info("Subscription %r of %s is not expired: %s", record.name, name, error, extra=named)
+            log.info("Subscription %r of %s is not expired: %s", record.name, name, error, extra=labels)
         except PulsarpyError as error:
-            log.warning("Subscription %r of %s cannot be expired now: %s", record.name, name, error, extra=named)
+            log.warning("Subscription %r of %s cannot be expired now: %s", record.name, name, error, extra=labels)
         else:
             log.warning(
-                "Subscription %r of %s is deleted: its expiration time has passed.", record.name, name, extra=named
+                "Subscription %r of %s is deleted: its expiration time has passed.", record.name, name, extra=labels
             )

@@ -36,12 +36,12 @@ class Housekeeping:
     Args:
         root: The root.
         interval_s: Seconds from the end of a pass to the next.
-        replace_after_s: Seconds for which a storage path may be gone before its copies are restored on others.
+        replace_after_s: Seconds that a storage path may be missing before its copies are restored on other paths.
         defaults: The broker's own policies.
 
     Attributes:
-        passes: Number of passes that have ended by themselves.
-        failed: Number of these in which a step failed.
+        passes: Number of completed passes.
+        failed: Number of completed passes in which a step failed.
     """
 
     def __init__(self, root: Path, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
@@ -78,7 +78,7 @@ class Housekeeping:
 
 
 def main() -> None:
-    """Run one pass. Arguments: the root, the seconds that a path may be gone, and the broker's policies as JSON.
+    """Run one pass. Arguments: the root, the seconds that a path may be missing, and the broker's policies as JSON.
 
     Exits with 1 if a step failed.
     """
@@ -86,10 +86,10 @@ def main() -> None:
     os.nice(_NICE)
     root, replace_after_s, policies = sys.argv[1:]
     limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
-    done = maintain(RootHandle.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
-    for problem in done.problems:
+    report = maintain(RootHandle.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
+    for problem in report.problems:
         log.warning("Housekeeping: %s", problem)
-    if done.problems:
+    if report.problems:
         sys.exit(1)
 
 

@@ -75,20 +75,20 @@ class InactiveTopics:
             (record, effective_policies(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)
         )
-        asked = [(record, policy) for record, policy in policies if policy.delete_while_inactive]
+        candidates = [(record, policy) for record, policy in policies if policy.delete_while_inactive]
         unused: dict[str, Unused] = {}
-        if asked:
+        if candidates:
             cursors = self._root.store.cursors()
-            self._readers.watch_only(name for record, _ in asked for name in _subscriptions(view, record))
-            for record, policy in asked:
-                found = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
-                if found is not None:
-                    unused[record.topic_id] = found
-        for_s = self._unchanged.record_scan(now_s, unused)
+            self._readers.watch_only(name for record, _ in candidates for name in _subscriptions(view, record))
+            for record, policy in candidates:
+                ends = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
+                if ends is not None:
+                    unused[record.topic_id] = ends
+        unused_s = self._unchanged.record_scan(now_s, unused)
         return [
             (record, unused[record.topic_id])
-            for record, policy in asked
-            if for_s.get(record.topic_id, -1.0) >= policy.max_inactive_duration_seconds
+            for record, policy in candidates
+            if unused_s.get(record.topic_id, -1.0) >= policy.max_inactive_duration_seconds
         ]
 
     async def _delete(self, record: TopicRecord, unused: Unused) -> None:
@@ -98,7 +98,7 @@ class InactiveTopics:
             mode = effective_policies(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
             self._readers.watch_subscriptions(_subscriptions(view, record))
             if self._unused(view, self._root.store.cursors(), record, mode, set()) != unused:
-                raise TopicBusyError(f"Topic {name} is used again, and not deleted.")
+                raise TopicBusyError(f"Topic {name} is in use again: it is not deleted.")
 
         try:
             await self._topics.delete_inactive(name, check)
@@ -118,9 +118,12 @@ class InactiveTopics:
             subscriptions = view.all(SubscriptionRecord, part.topic_id)
             if part.topic_id in in_use or (subscriptions and mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS):
                 return None
-            if any(self._readers.read(each) for each in subscriptions):
+            if any(self._readers.read(subscription) for subscription in subscriptions):
                 return None
-            marks = [mark_delete(each, cursors.of(part.topic_id, each.name)) for each in subscriptions]
+            marks = [
+                mark_delete(subscription, cursors.of(part.topic_id, subscription.name))
+                for subscription in subscriptions
+            ]
             if any(oldest_publish_ms(view, part.topic_id, mark) != NOTHING_MS for mark in marks):
                 return None
             ends.append(read_limit(view, part.topic_id))
@@ -128,6 +131,6 @@ class InactiveTopics:
 
 
 def _subscriptions(view: View, record: TopicRecord) -> list[str]:
-    """Return the names of a topic's subscriptions, of all partitions."""
+    """Return the names of the subscriptions of a topic's partitions, or of the topic if it has none."""
     parts = catalog.parts(view, record)
-    return [each.name for part in parts for each in view.all(SubscriptionRecord, part.topic_id)]
+    return [subscription.name for part in parts for subscription in view.all(SubscriptionRecord, part.topic_id)]

@@ -53,7 +53,7 @@ class Lifecycle:
         subscriptions = SubscriptionExpiry(root, views, topics, self._defaults)
         quotas = BacklogQuotas(views, topics, reader, overview)
         inactive = InactiveTopics(root, views, topics, self._defaults)
-        self._looks: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
+        self._jobs: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
             (settings.retention_check_interval_in_seconds, self._trim),
             (settings.message_expiry_check_interval_in_minutes * 60, messages.expire_messages),
             (settings.subscription_expiry_check_interval_in_minutes * 60, subscriptions.delete_expired),
@@ -65,7 +65,7 @@ class Lifecycle:
     def start(self) -> None:
         """Start the periodic work."""
         complaint = "Lifecycle work on topics failed"
-        self._tasks = [asyncio.create_task(every(interval_s, look, complaint)) for interval_s, look in self._looks]
+        self._tasks = [asyncio.create_task(every(interval_s, job, complaint)) for interval_s, job in self._jobs]
 
     async def stop(self) -> None:
         """Stop the periodic work."""
@@ -74,6 +74,6 @@ class Lifecycle:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _trim(self) -> None:
-        done = await asyncio.to_thread(trim_topics, self._root, self._defaults)
-        if done.segments:
-            log.info("Retention trimmed %d messages of %d topics.", done.messages, done.topics)
+        trimmed = await asyncio.to_thread(trim_topics, self._root, self._defaults)
+        if trimmed.segments:
+            log.info("Retention trimmed %d messages of %d topics.", trimmed.messages, trimmed.topics)

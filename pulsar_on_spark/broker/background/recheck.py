@@ -1,4 +1,4 @@
-"""Repeated authorization of connected clients: those whose right was revoked are disconnected.
+"""Reauthorization of connected clients: clients whose permission was revoked are disconnected.
 
 A producer, consumer or watcher is authorized when it is opened, and again when the permissions of its namespace or the
 administrators of its tenant change; messages are not authorized one by one. A disconnected client opens its producer
@@ -28,9 +28,10 @@ from pulsar_on_spark.security.operations import NamespaceOperation, Operation, R
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S: Final = 0.5
-"""Interval of looking for a new view. A broker reads one each second, so a revocation takes effect within two."""
+"""Interval of the check for a new view. A broker reads the metadata every second, so a revocation takes effect within
+two seconds."""
 AT_ONCE: Final = 500
-"""Producers, consumers and watchers that are authorized in one turn of the event loop."""
+"""Maximum number of producers, consumers and watchers that are authorized in one turn of the event loop."""
 
 
 class Rights(NamedTuple):
@@ -48,12 +49,12 @@ class Rights(NamedTuple):
     def of(cls, view: RecentView) -> Rights:
         """Return the rights in a view."""
         return cls(
-            {each.tenant: each.admin_roles for each in view.all(TenantRecord)},
-            {each.namespace: each for each in view.all(PermissionsRecord)},
+            {tenant.tenant: tenant.admin_roles for tenant in view.all(TenantRecord)},
+            {record.namespace: record for record in view.all(PermissionsRecord)},
         )
 
     def changed_since(self, before: Rights) -> frozenset[str]:
-        """Return the tenants and namespaces whose rights are not those of an earlier view."""
+        """Return the tenants and namespaces whose rights differ from those in an earlier view."""
         return frozenset({*_differing(self.admins, before.admins), *_differing(self.permissions, before.permissions)})
 
 
@@ -86,18 +87,18 @@ class Recheck:
         self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the periodic look for changed rights."""
+        """Start checking for changed rights."""
         complaint = "Connected clients cannot be authorized again now"
         self._checking = asyncio.create_task(every(CHECK_EVERY_S, self.check_clients, complaint), name="recheck")
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def check_clients(self) -> None:
-        """Disconnect clients whose right was revoked since the last call."""
+        """Disconnect clients whose permission was revoked since the last call."""
         view = self._views.recent
         if view.state.revision == self._revision:
             return
@@ -120,7 +121,7 @@ class Recheck:
             log.info("Permissions were revoked: %d producers, consumers and watchers are disconnected.", refused)
 
     def _opened(self, changed: frozenset[str]) -> Iterator[_Opened]:
-        """Iterate over all that is open where rights have changed; callers may wait between two of them."""
+        """Iterate over producers, consumers and watchers where rights have changed; callers may await between two."""
         for topic in (*self._topics, *self._topics.non_persistent):
             if topic.name.namespace in changed or topic.name.tenant in changed:
                 yield from _producers(topic)
@@ -147,15 +148,15 @@ def _consumers(topic: AnyTopic) -> Iterator[_Opened]:
 
 
 def _subscribed(topic: AnyTopic) -> Iterator[tuple[str, Consumer, Callable[[], None]]]:
-    """Iterate over subscriptions' names and consumers, with the function that removes each."""
+    """Iterate over a topic's consumers: subscription name, consumer, and the function that removes the consumer."""
     if isinstance(topic, NonPersistentTopic):
         for volatile in topic.subscriptions.all:
-            for each in volatile.consumers:
-                yield volatile.name, each, partial(topic.subscriptions.remove_consumer, volatile, each)
+            for consumer in volatile.consumers:
+                yield volatile.name, consumer, partial(topic.subscriptions.remove_consumer, volatile, consumer)
     else:
         for stored in topic.subscriptions.all:
-            for each in stored.consumers:
-                yield stored.name, each, partial(topic.subscriptions.remove_consumer, stored, each)
+            for consumer in stored.consumers:
+                yield stored.name, consumer, partial(topic.subscriptions.remove_consumer, stored, consumer)
 
 
 def _close(consumer: Consumer, leave: Callable[[], None]) -> None:
@@ -164,8 +165,8 @@ def _close(consumer: Consumer, leave: Callable[[], None]) -> None:
 
 
 def _differing(now: Mapping[str, object], before: Mapping[str, object]) -> Iterator[str]:
-    """Iterate over keys with another value; unchanged records of views are identical objects, and compared fast."""
+    """Iterate over keys whose values differ. Unchanged records of views are identical objects, so this is fast."""
     for name in now.keys() | before.keys():
-        found, known = now.get(name), before.get(name)
-        if found is not known and found != known:
+        current, previous = now.get(name), before.get(name)
+        if current is not previous and current != previous:
             yield name

@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 WATCH_SEALING_EVERY_S: Final = 0.25
 RESTART_SEALING_EVERY_S: Final = 5.0
-"""Interval of restarting sealing processes that have ended, in seconds."""
+"""Interval at which sealing processes that have ended are restarted, in seconds."""
 CLOSE_UNUSED_EVERY_S: Final = 30.0
-"""Interval of closing unused journals, in seconds."""
+"""Interval at which unused journals are closed, in seconds."""
 RECOVER_EVERY_S: Final = 0.5
-"""Interval of looking for dead brokers, in seconds."""
+"""Interval of the check for dead brokers, in seconds."""
 HEAL_EVERY_S: Final = 5.0
-"""Interval of probing failed storage paths, in seconds; the journal uses a path again once it is healthy."""
+"""Interval at which failed storage paths are probed, in seconds; the journal uses a path again once it is healthy."""
 
 
 class Surroundings:
@@ -54,8 +54,8 @@ class Surroundings:
     def start(self) -> None:
         """Start the checks."""
         self._tasks = [
-            asyncio.create_task(every(interval_s, look, "A background check of the broker failed"))
-            for interval_s, look in (
+            asyncio.create_task(every(interval_s, check, "A background check of the broker failed"))
+            for interval_s, check in (
                 (WATCH_SEALING_EVERY_S, self._watch_sealing),
                 (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
                 (CLOSE_UNUSED_EVERY_S, self._close_unused),
@@ -78,8 +78,8 @@ class Surroundings:
 
     async def _recover(self) -> None:
         view = await self._views.view()
-        others = {IncarnationId(each.incarnation) for each in view.all(IncarnationRecord)}
-        others -= {each.id for each in self._journals}
+        others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)}
+        others -= {journal.id for journal in self._journals}
         await asyncio.to_thread(self._dead.recover_dead_logs, view, others)
 
     async def _heal(self) -> None:

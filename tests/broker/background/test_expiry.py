@@ -1,4 +1,4 @@
-"""Unused subscriptions expire, by the time for which the broker has seen them unused."""
+"""Expiry of unused subscriptions: the time counts while the broker sees them unused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffs
 from tests.kit import messages
 
 NO_TOPICS = cast(Topics, ())
-"""None is loaded."""
+"""A broker without loaded topics."""
 
 
 def test_unused_subscriptions_expire(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
         return {(names[each.topic_id], each.name) for each in root.store.view().all(SubscriptionRecord)}
 
     def use() -> None:
-        """Leave the trace of a consumer that came and went: a new epoch."""
+        """Simulate a consumer that connected and left: the subscription has a new epoch."""
         topic_id = next(topic.topic_id for topic in root.topics() if topic.name.endswith("/a"))
         record = root.store.view().get(SubscriptionRecord, f"{topic_id}/used")
         assert record is not None
@@ -61,7 +61,7 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_the_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
+def test_the_expiration_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
     set_namespace_policies(root, "public/default", {"subscription_expiration_time": 2})
@@ -74,7 +74,7 @@ def test_the_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
         expiry = SubscriptionExpiry(root, Views(root), NO_TOPICS, DEFAULTS)
         for now_s in (0, 1_000):
             await expiry.delete_expired(now_s)
-        query.stop((), None)  # its lease goes, and it gives nothing back
+        query.stop((), None)  # the lease ends; the subscription is not released
         for now_s in (1_001, 1_120):
             await expiry.delete_expired(now_s)
             assert root.store.view().all(SubscriptionRecord), "it was in use up to now"

@@ -27,7 +27,7 @@ AFTER_A_MINUTE = {"deleteWhileInactive": True, "inactiveTopicDeleteMode": "delet
 
 
 class NoneLoaded:
-    """The topics of a broker that has loaded none."""
+    """A broker without loaded topics."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -53,7 +53,7 @@ def test_a_query_of_spark_that_has_caught_up_keeps_its_topic(tmp_path: Path) -> 
         for now_s in (0, 100, 200):
             await inactive.delete_inactive(now_s)
             assert root.topics()
-        query.stop((), None)  # its lease goes, and it gives nothing back
+        query.stop((), None)  # the lease ends; the subscription is not released
         await inactive.delete_inactive(300)
         assert root.topics()
         await inactive.delete_inactive(360)

@@ -1,4 +1,4 @@
-"""Repeated authorization: changed rights, bounded turns, and a revocation while a client opens something."""
+"""Reauthorization of clients: changed rights, bounded turns, a revocation while a client opens something."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def opening_consumer(client: pulsar.Client) -> object:
 def test_a_right_that_is_revoked_while_a_topic_is_loaded_opens_nothing(
     tmp_path: Path, opening: Callable[[pulsar.Client], object]
 ) -> None:
-    """The client is authorized by the view before the revocation, and known to no topic when it is checked again."""
+    """The first check uses the view before the revocation; at the recheck no topic knows the client yet."""
 
     async def scene() -> None:
         broker = await Broker.start(tmp_path / "root", settings())
