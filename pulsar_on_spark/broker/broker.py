@@ -77,7 +77,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-_UNFINISHED_TIMES = 4
+_INCOMPLETE_FRAMES_FACTOR = 4
 """Limit of incomplete frames in memory, as a multiple of the limit of entries on their way into the journal."""
 
 
@@ -113,7 +113,7 @@ class Broker:
         self._running.callback(audit.close)
         self._settings = self._settings_in_force = settings
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
-        self._connections = Connections(_UNFINISHED_TIMES * buffer_bytes)
+        self._connections = Connections(_INCOMPLETE_FRAMES_FACTOR * buffer_bytes)
         self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         self._path = PublishPath(self._cache, buffer_bytes, self._connections.update_holds)
         self._keeper: CursorKeeper | None = None

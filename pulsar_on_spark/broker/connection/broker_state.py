@@ -1,4 +1,4 @@
-"""The state of the broker that its connections heed."""
+"""The state of the broker that connections depend on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """The state of the broker that its connections heed.
+    """The state of the broker that connections depend on.
 
     Attributes:
         current_settings: Returns the settings in force, which may change while the broker runs.
         accepts_entries: Returns False while producers have to wait, for example for writable storage paths.
-        use_tls_port: The remedy for a TLS client at the port without TLS.
+        use_tls_port: Advice for a TLS client that connected to the port without TLS.
     """
 
     current_settings: Callable[[], BrokerSettings]

@@ -40,12 +40,14 @@ and of answers to a client's outstanding requests. A client that sends and recei
 while it waits to send (Go's does): if the broker then stopped reading too, both would wait forever. Pulsar never stops
 reading."""
 LIVENESS_TIMEOUT_S: Final = 5.0
-"""Time in which a client must respond when another one wants its place (`connectionLivenessCheckTimeoutMillis`)."""
+"""Time in which a client must respond when another client wants to take over its consumer or producer
+(`connectionLivenessCheckTimeoutMillis`)."""
 TURN_COMMANDS: Final = 1_000
-"""Commands in one read above which a client takes turns with others: it sends very many small commands."""
+"""Commands in one read above which a client takes turns with other clients: it sends very many small commands."""
 TURN_BYTES: Final = 32 << 10
-"""Bytes that such a client may send per turn, and size from which a read without a SEND at its end counts as such: a
-few large commands may name thousands of messages each. (uvloop reads up to 32 times 256 KiB in a row.)"""
+"""Bytes that are handled in one turn of a client that takes turns. A client also takes turns after a read of at least
+this size that does not end with a SEND: a few large commands may name thousands of messages each. (uvloop reads up to
+32 times 256 KiB in a row.)"""
 
 
 class Connection(asyncio.Protocol):
@@ -59,19 +61,19 @@ class Connection(asyncio.Protocol):
     Attributes:
         principal: The client's identity; None until it is authenticated.
         login: The state of its authentication; None before CONNECT.
-        auth_method: The client's name of its authentication method.
+        auth_method: The name of the authentication method, as sent by the client.
         can_renew: True if the client can send new credentials on this connection.
-        is_challenged: True if it was asked for new credentials, and has not sent any.
-        knows_source_positions: True if its replicators understand receipts with their entries' source positions.
-        producers: Its producers by the client's numbers.
-        asking: Producers that are not admitted yet.
-        consumers: Its consumers by the client's numbers, including those that the broker has disconnected.
-        wanted: Running SUBSCRIBE and PRODUCER requests that the client has not cancelled: (type of the command, number
-            of the consumer or producer) -> request id.
-        is_asked: True if a PING was sent and no data has arrived since.
-        creations: The rate at which it may create topics and subscriptions.
-        requests: Its requests that are not answered yet.
-        large_answers: The turns of its large answers.
+        is_challenged: True if the client was asked for new credentials and has not sent any.
+        knows_source_positions: True if the client's replicators understand receipts that contain source positions.
+        producers: The client's producers, by producer id.
+        unadmitted: The client's producers that are not admitted yet, by producer id.
+        consumers: The client's consumers, by consumer id, including consumers that the broker has disconnected.
+        opening: Running SUBSCRIBE and PRODUCER requests that the client has not cancelled: (type of the command, id of
+            the consumer or producer) -> request id.
+        is_pinged: True if a PING was sent and no data has arrived since.
+        creations: The rate at which the client may create topics and subscriptions.
+        requests: The client's requests that are not answered yet.
+        large_answers: The turns of large answers.
     """
 
     def __init__(self, broker: BrokerState, handlers: Handlers[Connection], registry: Registry[Connection]) -> None:
@@ -89,10 +91,10 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
         self.is_writable = True
         self.producers: dict[int, Producer] = {}
-        self.asking: dict[int, tuple[AnyTopic, ProducerInfo]] = {}
+        self.unadmitted: dict[int, tuple[AnyTopic, ProducerInfo]] = {}
         self.consumers: dict[int, Subscribed] = {}
-        self.wanted: dict[tuple[int, int], int] = {}
-        self.is_asked = False
+        self.opening: dict[tuple[int, int], int] = {}
+        self.is_pinged = False
         self.creations = CreationRate()
         self.requests = Requests()
         self.large_answers = LargeAnswers(lambda: self.is_closed or self._unread_bytes <= UNREAD_LIMIT_BYTES)
@@ -111,8 +113,8 @@ class Connection(asyncio.Protocol):
         self._steps: Steps | None = None
         self._takes_turns = False
         self._waits = False
-        """True while the client's credentials are checked: no further command of it is handled."""
-        self._may_come_again: asyncio.Future[None] | None = None
+        """True while the client's credentials are checked: its next commands wait."""
+        self._producer_room: asyncio.Future[None] | None = None
         self._handshake_timeout_s = settings.connection_handshake_timeout_seconds
         self._patience_s = settings.keep_alive_interval_seconds / 2
 
@@ -136,14 +138,14 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the received commands, and note that the client is alive."""
         self.intake.heard_s = self._loop.time()
-        self.is_asked = False
+        self.is_pinged = False
         if self._probe is not None:
             self._settle_probe()
         self._rest = data
-        self._take()
+        self._handle_received()
 
-    def _take(self) -> None:
-        """Handle the received data; if it has very many commands, only a part of it, and the next part a turn later."""
+    def _handle_received(self) -> None:
+        """Handle the received data; if it has very many commands, handle one part now and the next a turn later."""
         data, self._rest = self._rest, b""
         if self._takes_turns:
             whole = memoryview(data)
@@ -160,7 +162,7 @@ class Connection(asyncio.Protocol):
         held_bytes = self._codec.held_bytes + len(self._rest)
         if held_bytes or self._holds:
             self._holds = held_bytes > 0
-            self._registry.note_held(self, held_bytes)
+            self._registry.note_incomplete_frame(self, held_bytes)
         self._left = iter(events)
         self._handle_left()
         if not self.is_writable and self._unread_bytes > UNREAD_LIMIT_BYTES:
@@ -176,7 +178,7 @@ class Connection(asyncio.Protocol):
             self.intake.resume(Pause.TURN)
 
     def _handle_left(self) -> None:
-        """Handle the remaining commands of the last read, up to one that takes steps."""
+        """Handle the remaining commands of the last read, up to a command that takes steps."""
         sent = self._handlers.sent
         for event in self._left:
             if self.is_closed:
@@ -189,8 +191,8 @@ class Connection(asyncio.Protocol):
             if self._waits:
                 return
 
-    def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry out the check of a client's credentials before its next command; the check must not raise."""
+    def check_credentials(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a check of the client's credentials before its next command is handled; the check must not raise."""
         self._waits = True
         self.intake.pause(Pause.AUTHENTICATION)
         self.requests.spawn(self._wait(work))
@@ -234,15 +236,19 @@ class Connection(asyncio.Protocol):
     def _next_turn(self) -> None:
         if self.is_closed:
             return
-        if self._is_stepping():
+        if self._take_step():
             self._loop.call_soon(self._next_turn)
         elif self._rest:
-            self._take()
+            self._handle_received()
         else:
             self.intake.resume(Pause.TURN)
 
-    def _is_stepping(self) -> bool:
-        """Take the next step of a command with steps; after its last step, handle the client's next commands."""
+    def _take_step(self) -> bool:
+        """Take the next step of a command, if it has steps; after its last step, handle the client's next commands.
+
+        Returns:
+            True if a step is left to take.
+        """
         if self._steps is None:
             return False
         for _ in self._steps:
@@ -299,7 +305,7 @@ class Connection(asyncio.Protocol):
         A paused connection is not pinged, because its data is not read: it is alive unless the client has closed it.
         """
         if self.intake.is_held and self.intake.has_hung_up:
-            self.abort("it has hung up")
+            self.abort("the client has hung up")
         if self.is_closed or self.intake.is_held:
             return not self.is_closed
         if self._probe is None:
@@ -320,56 +326,57 @@ class Connection(asyncio.Protocol):
             self._probe = None
 
     def pending_changed(self, entries: int) -> None:
-        """Count the entries that are not acknowledged yet; pause or resume reading at the limits."""
+        """Add to the number of unacknowledged entries, or subtract; pause or resume reading at the limits."""
         if self.intake.pending_changed(entries):
             self.update_hold()
 
     def update_hold(self) -> None:
         """Pause reading from a client with producers while the broker accepts no entries, else resume it."""
         is_shut = not self._broker.accepts_entries()
-        publishes = not all(made.is_closed for made in self.producers.values())
+        publishes = not all(producer.is_closed for producer in self.producers.values())
         self.intake.hold_producers(publishes=publishes, is_shut=is_shut)
-        if self._may_come_again is not None and not (is_shut or self.intake.is_full):
-            self._may_come_again.set_result(None)
-            self._may_come_again = None
+        if self._producer_room is not None and not (is_shut or self.intake.is_full):
+            self._producer_room.set_result(None)
+            self._producer_room = None
 
-    def while_held(self) -> None:
+    def keep_alive_while_held(self) -> None:
         """Keep a paused connection alive: send PONG, and after a while disconnect its producers.
 
-        Called periodically while nothing is read. The commands of the client's consumers wait behind the messages of
-        its producers, so these are disconnected and their messages dropped until they reconnect and send them again.
+        Call it periodically while nothing is read. The commands of the client's consumers wait behind the messages of
+        its producers, so the producers are disconnected. Their messages are dropped; after they reconnect, they send
+        them again.
         """
         if self.intake.has_hung_up:
-            self.abort("it has hung up")
+            self.abort("the client has hung up")
             return
         self.write(replies.pong())
         if self.intake.not_taken_s >= self._patience_s:
-            self._send_producers_away()
+            self._disconnect_producers()
 
-    def _send_producers_away(self) -> None:
+    def _disconnect_producers(self) -> None:
         log.warning(
             "Producers of %s were blocked for %.0f s: they are disconnected and will reconnect.",
             self.address,
             self._patience_s,
             extra={"connection": self.address},
         )
-        self._may_come_again = self._loop.create_future()
-        for made in list(self.producers.values()):
-            if not made.is_closed:
-                made.disconnect()
+        self._producer_room = self._loop.create_future()
+        for producer in list(self.producers.values()):
+            if not producer.is_closed:
+                producer.disconnect()
         self.update_hold()
 
-    async def room_for_producers(self) -> None:
+    async def wait_for_producer_room(self) -> None:
         """Wait until disconnected producers may reconnect; return immediately if none were disconnected.
 
         Raises:
             ServerRefusalError: the wait timed out; the client tries again.
         """
-        if self._may_come_again is None:
+        if self._producer_room is None:
             return
         try:
             async with asyncio.timeout(self._patience_s):
-                await asyncio.shield(self._may_come_again)
+                await asyncio.shield(self._producer_room)
         except TimeoutError as error:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
@@ -377,14 +384,14 @@ class Connection(asyncio.Protocol):
             ) from error
 
     def hold_for(self, seconds: float) -> None:
-        """Pause reading for some seconds, to keep a publish rate."""
+        """Pause reading for some seconds: the client exceeds a publish rate."""
         self.intake.hold_for(seconds)
 
-    def no_longer_asked(self, place: tuple[int, int], request_id: int) -> bool:
-        """End a request of `wanted`; True if the client is still connected and has not cancelled it."""
-        if self.wanted.get(place) != request_id:
+    def end_opening(self, key: tuple[int, int], request_id: int) -> bool:
+        """End a request of `opening`; True if the client is still connected and has not cancelled it."""
+        if self.opening.get(key) != request_id:
             return False
-        del self.wanted[place]
+        del self.opening[key]
         return not self.is_closed
 
     @property
@@ -394,7 +401,7 @@ class Connection(asyncio.Protocol):
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def _handle(self, type_: int, body: Message | None) -> Steps | None:
-        if not self._is_its_turn(type_):
+        if not self._is_expected(type_):
             log.warning(
                 "Closing the connection of %s: it sent command %d %s.",
                 self.address,
@@ -413,7 +420,7 @@ class Connection(asyncio.Protocol):
             )
         return None
 
-    def _is_its_turn(self, type_: int) -> bool:
+    def _is_expected(self, type_: int) -> bool:
         if self.principal is not None:
             return type_ != BaseCommand.CONNECT
         return type_ == (BaseCommand.CONNECT if self.login is None else BaseCommand.AUTH_RESPONSE)

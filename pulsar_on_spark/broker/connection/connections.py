@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
 from pulsar_on_spark.protocol import replies
 
 _TICKS_PER_INTERVAL: Final = 4
-"""Checks of every connection's liveness per keep-alive interval."""
+"""Number of times that the liveness of all connections is checked in a keep-alive interval."""
 _BACKLOG: Final = 1024
 """Maximum number of connections that the kernel queues until they are accepted."""
 
@@ -47,17 +47,17 @@ class Connections:
     ) -> None:
         """Accept clients on the ports for Pulsar's protocol."""
 
-        def made() -> Connection:
+        def new_connection() -> Connection:
             return Connection(state, handlers, self._all)
 
         loop = asyncio.get_running_loop()
         settings = state.current_settings()
         if ports.binary is not None:
-            self._server = await loop.create_server(made, sock=ports.binary, backlog=_BACKLOG)
+            self._server = await loop.create_server(new_connection, sock=ports.binary, backlog=_BACKLOG)
         if ports.binary_tls is not None and tls is not None:
             timeout_s = settings.connection_handshake_timeout_seconds
             self._tls_listener = TlsListener(tls, ports.numbers.use_binary, timeout_s)
-            self._tls_listener.start(ports.binary_tls, made)
+            self._tls_listener.start(ports.binary_tls, new_connection)
         self._ticking.append(asyncio.create_task(self._tick(settings.keep_alive_interval_seconds)))
         if settings.authentication_enabled:
             check_s = settings.authentication_refresh_check_seconds
@@ -96,11 +96,11 @@ class Connections:
             now_s = loop.time()
             for connection in self._all:
                 if connection.intake.is_held:
-                    connection.while_held()
+                    connection.keep_alive_while_held()
                     continue
                 silent_s = now_s - connection.intake.heard_s
                 if silent_s >= 2 * interval_s:
                     connection.abort("no data arrived from it in two keep-alive intervals")
-                elif silent_s >= interval_s and not connection.is_asked:
-                    connection.is_asked = True
+                elif silent_s >= interval_s and not connection.is_pinged:
+                    connection.is_pinged = True
                     connection.write(replies.ping())

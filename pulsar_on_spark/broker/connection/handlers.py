@@ -1,4 +1,4 @@
-"""The types of command handlers and of the tables that a connection finds them in."""
+"""The types of command handlers, and of the tables in which a connection looks them up."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 
 C = TypeVar("C")
-"""The connection that a handler works for."""
+"""The type of the connection."""
 
 
 class Request(NamedTuple, Generic[C]):
-    """The handler of a command that is answered.
+    """The handler of a command that gets an answer.
 
     Attributes:
         handle: Carries out the command; may raise a `PulsarpyError`.
@@ -26,7 +26,7 @@ class Request(NamedTuple, Generic[C]):
 
 
 Steps = Iterator[None]
-"""The remaining work of a handler, in steps: other clients get a turn between two of them."""
+"""The remaining work of a handler, in steps: other clients get a turn between two steps."""
 Signal = Callable[[C, Any], Steps | None]
 """A handler that acts immediately, or returns the steps to take before the client's next command; must not raise."""
 
@@ -40,7 +40,7 @@ class Handlers(NamedTuple, Generic[C]):
         sent: Handles a SEND.
         writable_again: Called when the connection accepts data again.
         closed: Called after the connection has ended.
-        renew: Called regularly if there is authentication: asks for new credentials in place of expired ones.
+        renew: Called regularly if authentication is on: asks the client for new credentials if its own have expired.
     """
 
     requests: dict[int, Request[C]]

@@ -1,36 +1,36 @@
-"""The log of one connection's refused requests: a client may send thousands a second. Decisions only."""
+"""A limit on the log lines about one connection's refused requests: a client may send thousands a second. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LINES: Final = 10
-"""Refusals of one connection that are logged one by one in each interval; the others are counted."""
+"""Refusals of one connection that are logged in an interval, one line each; further ones are only counted."""
 INTERVAL_S: Final = 60.0
 """Length of an interval, in seconds."""
 
 
 class RefusalLog:
-    """The refusals of a connection in the current interval, which begins with its first one."""
+    """The refusals of a connection in the current interval, which begins with the first refusal."""
 
     def __init__(self) -> None:
         self._ends_s = float("-inf")
-        self._noted = 0
+        self._count = 0
 
-    def note(self, now_s: float) -> bool:
-        """Count a refusal; True if it is to be logged.
+    def count_refusal(self, now_s: float) -> bool:
+        """Count a refusal; True if the caller must log it.
 
         Args:
-            now_s: The time of a clock that only grows, in seconds.
+            now_s: A monotonic clock, in seconds.
         """
         if now_s >= self._ends_s:
-            self._ends_s, self._noted = now_s + INTERVAL_S, 0
-        self._noted += 1
-        return self._noted <= LINES
+            self._ends_s, self._count = now_s + INTERVAL_S, 0
+        self._count += 1
+        return self._count <= LINES
 
     def take_unlogged(self, now_s: float) -> int:
-        """Return how many refusals of an interval that is over were not logged, once; 0 while it lasts."""
+        """Return the number of unlogged refusals after an interval is over, once; 0 while the interval lasts."""
         if now_s < self._ends_s:
             return 0
-        unlogged, self._noted = max(0, self._noted - LINES), 0
+        unlogged, self._count = max(0, self._count - LINES), 0
         return unlogged

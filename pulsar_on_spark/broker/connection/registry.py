@@ -1,12 +1,12 @@
-"""All connections of a broker, with limits of their number and of the bytes that they buffer.
+"""All connections of a broker, with limits on their number and on the bytes that they buffer.
 
 | limit | above it |
 |---|---|
 | `broker_max_connections`, `broker_max_connections_per_ip` | a new connection gets NotAllowedError |
 | slow handshakes: `MAX_SLOW_HANDSHAKES`, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | the next one gets ServiceNotReady |
-| bytes of incomplete frames of all connections | the quietest of their holders are disconnected |
+| bytes of incomplete frames of all connections | the connections without data for the longest time are closed |
 
-An address counts by its source (`source_of`).
+Connections per address are counted by source (`source_of`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_SLOW_HANDSHAKES: Final = 1_000
 MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
 
 
-class Held(Protocol):
+class LimitedConnection(Protocol):
     """The part of a connection that the registry uses."""
 
     intake: Intake
@@ -37,7 +37,7 @@ class Held(Protocol):
         """Close the connection at once."""
 
 
-_C = TypeVar("_C", bound=Held)
+_C = TypeVar("_C", bound=LimitedConnection)
 _T = TypeVar("_T")
 
 
@@ -45,7 +45,7 @@ class Registry(Generic[_C]):
     """The open connections. Call all methods in the broker's event loop.
 
     Args:
-        frames_limit_bytes: Limit of the incomplete frames of all connections.
+        frames_limit_bytes: Limit of the bytes of incomplete frames of all connections.
 
     Attributes:
         created: Number of connections that were added since the start.
@@ -53,7 +53,7 @@ class Registry(Generic[_C]):
 
     def __init__(self, frames_limit_bytes: int) -> None:
         self.created = 0
-        self._frames = UnfinishedFrames[_C](frames_limit_bytes)
+        self._frames = IncompleteFrames[_C](frames_limit_bytes)
         self._sources: dict[_C, str] = {}
         self._of_source: Counter[str] = Counter()
         self._slow: set[_C] = set()
@@ -66,7 +66,7 @@ class Registry(Generic[_C]):
         return iter(list(self._sources))
 
     def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
-        """Add a new connection; a refused one is counted until `remove` too.
+        """Add a new connection. A refused connection counts too, until `remove`.
 
         Args:
             connection: The connection.
@@ -74,7 +74,7 @@ class Registry(Generic[_C]):
             settings: The limits.
 
         Raises:
-            ServerRefusalError: there are too many.
+            ServerRefusalError: there are too many connections.
         """
         source = source_of(host)
         self.created += 1
@@ -82,16 +82,20 @@ class Registry(Generic[_C]):
         self._of_source[source] += 1
         limit = settings.broker_max_connections
         if 0 < limit < len(self._sources):
-            raise _refused(f"The broker has {limit} connections already, its limit.")
+            raise _refused(
+                f"The broker has {limit} connections, its limit (broker_max_connections): close one, or raise it."
+            )
         limit = settings.broker_max_connections_per_ip
         if 0 < limit < self._of_source[source]:
-            raise _refused(f"The broker has {limit} connections from {source} already, its limit.")
+            raise _refused(
+                f"{source} has {limit} connections, its limit (broker_max_connections_per_ip): close one, or raise it."
+            )
 
     def add_slow_handshake(self, connection: _C) -> None:
         """Count a slow handshake until the client is CONNECTED or its connection has ended.
 
         Raises:
-            ServerRefusalError: there are too many.
+            ServerRefusalError: there are too many slow handshakes.
         """
         source = self._sources[connection]
         self._slow.add(connection)
@@ -101,8 +105,8 @@ class Registry(Generic[_C]):
         if self._slow_of_source[source] > MAX_SLOW_HANDSHAKES_PER_ADDRESS:
             raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {source} are being connected: try again.")
 
-    def note_held(self, connection: _C, size_bytes: int) -> None:
-        """Note that a connection sent data and holds this many bytes of an incomplete frame."""
+    def note_incomplete_frame(self, connection: _C, size_bytes: int) -> None:
+        """Note that a connection sent data; `size_bytes` of it are an incomplete frame."""
         self._frames.note(connection, size_bytes)
         if self._frames.is_over:
             for quietest in self._frames.surplus(lambda other: other.intake.is_held):
@@ -125,11 +129,11 @@ class Registry(Generic[_C]):
             _count_down(self._of_source, source)
 
 
-class UnfinishedFrames(Generic[_T]):
+class IncompleteFrames(Generic[_T]):
     """The bytes of incomplete frames that all connections hold.
 
     Args:
-        limit_bytes: Limit of all connections together.
+        limit_bytes: Limit of the bytes of all connections together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -144,25 +148,25 @@ class UnfinishedFrames(Generic[_T]):
         return self._total > self._limit_bytes
 
     def note(self, connection: _T, size_bytes: int) -> None:
-        """Note that a connection sent data and holds this many bytes of an incomplete frame."""
+        """Note that a connection sent data; `size_bytes` of it are an incomplete frame."""
         self._total += size_bytes - self._held.pop(connection, 0)
         if size_bytes:
             self._held[connection] = size_bytes
 
     def surplus(self, is_waiting: Callable[[_T], bool]) -> list[_T]:
-        """Stop counting the quietest connections, until the others are within the limit, and return them.
+        """Stop counting the quietest connections until the others are within the limit; return those to close.
 
         Args:
-            is_waiting: True if the broker itself has paused reading from a connection: such a connection is skipped,
-                and counts again when it sends data.
+            is_waiting: Returns True if the broker itself has paused reading from a connection. That connection is not
+                returned, and counts again when it sends data.
         """
-        found: list[_T] = []
+        to_close: list[_T] = []
         while self.is_over:
             quietest = next(iter(self._held))
             self._total -= self._held.pop(quietest)
             if not is_waiting(quietest):
-                found.append(quietest)
-        return found
+                to_close.append(quietest)
+        return to_close
 
 
 def _count_down(counter: Counter[str], source: str) -> None:

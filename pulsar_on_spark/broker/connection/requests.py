@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 MAX_REQUESTS: Final = 5_000
 """Maximum number of unanswered requests of one connection; further ones get TooManyRequests."""
-MAX_ERROR_LETTERS: Final = 4_096
-"""Limit of an error that is sent to a client and logged, in characters: it may quote the client's own data."""
+MAX_ERROR_CHARACTERS: Final = 4_096
+"""Limit of an error text that is sent to a client and logged: it may quote the client's own data."""
 
 Refuse = Callable[[ServerError, str], None]
 """Sends a client the error that ends its request."""
@@ -28,15 +28,15 @@ class Requests:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._log = RefusalLog()
+        self._refusals = RefusalLog()
 
     def start(self, address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
         """Run a request in the background; refuse it if it fails, or if too many are running.
 
         Args:
-            address: The client's, for the log.
+            address: The client's address, for the log.
             work: Carries out the request and answers it.
-            refuse: Sends its error.
+            refuse: Sends the request's error.
         """
         if len(self._tasks) >= MAX_REQUESTS:
             message = f"{MAX_REQUESTS} requests of this connection are not answered yet: try again later."
@@ -45,7 +45,7 @@ class Requests:
             self.spawn(self._serve(address, work, refuse))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background; its errors are its own."""
+        """Run a coroutine in the background; it must handle its own errors."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -54,7 +54,7 @@ class Requests:
         try:
             await work()
         except PulsarpyError as error:
-            message = str(error)[:MAX_ERROR_LETTERS]
+            message = str(error)[:MAX_ERROR_CHARACTERS]
             self._log_refusal(address, message)
             refuse(code_of(error), message)
         except Exception:
@@ -64,7 +64,7 @@ class Requests:
 
     def _log_refusal(self, address: str, message: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        if unlogged := self._log.take_unlogged(now_s):
+        if unlogged := self._refusals.take_unlogged(now_s):
             log.info("%d more requests of %s were refused.", unlogged, address, extra={"connection": address})
-        if self._log.note(now_s):
-            log.info("%s is refused: %s", address, message, extra={"connection": address})
+        if self._refusals.count_refusal(now_s):
+            log.info("A request of %s is refused: %s", address, message, extra={"connection": address})

@@ -69,8 +69,8 @@ MAX_HASH_RANGES: Final = 1_000
 async def subscribe(services: Services, connection: Connection, command: CommandSubscribe) -> None:
     """Handle SUBSCRIBE: connect a consumer, creating or acquiring the subscription."""
     number = command.consumer_id
-    place = (BaseCommand.SUBSCRIBE, number)
-    if place in connection.wanted:
+    key = (BaseCommand.SUBSCRIBE, number)
+    if key in connection.opening:
         raise ServerRefusalError(ServerError.ServiceNotReady, f"Consumer {number} is being connected already: wait.")
     if (known := connection.consumers.get(number)) is not None and not known.consumer.is_closed:
         connection.write(replies.success(command.request_id))
@@ -79,11 +79,11 @@ async def subscribe(services: Services, connection: Connection, command: Command
         raise ServerRefusalError(
             ServerError.NotAllowedError, f"The connection has {MAX_CONSUMERS} consumers already: use another."
         )
-    connection.wanted[place] = command.request_id
+    connection.opening[key] = command.request_id
     try:
         subscribed = await _subscribe(services, connection, command)
     finally:
-        is_wanted = connection.no_longer_asked(place, command.request_id)
+        is_wanted = connection.end_opening(key, command.request_id)
     if not is_wanted:
         _leave(subscribed)
         return
@@ -292,7 +292,7 @@ async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> No
 
 async def close_consumer(connection: Connection, command: CommandCloseConsumer) -> None:
     """Handle CLOSE_CONSUMER: always succeeds; cancels a SUBSCRIBE that is still running."""
-    connection.wanted.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
+    connection.opening.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
     if (found := connection.consumers.pop(command.consumer_id, None)) is not None:
         _leave(found)
     connection.write(replies.success(command.request_id))

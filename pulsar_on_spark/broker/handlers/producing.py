@@ -37,16 +37,16 @@ MAX_PRODUCERS: Final = 10_000
 
 async def producer(services: Services, connection: Connection, command: CommandProducer) -> None:
     """Handle PRODUCER: admit the producer; WaitForExclusive may have to wait for its turn."""
-    place = (BaseCommand.PRODUCER, command.producer_id)
+    key = (BaseCommand.PRODUCER, command.producer_id)
     if len(connection.producers) >= MAX_PRODUCERS:
         raise ServerRefusalError(
             ServerError.NotAllowedError, f"The connection has {MAX_PRODUCERS} producers already: use another."
         )
-    connection.wanted[place] = command.request_id
+    connection.opening[key] = command.request_id
     try:
         topic, made, epoch, version = await _producer(services, connection, command)
     finally:
-        is_wanted = connection.no_longer_asked(place, command.request_id)
+        is_wanted = connection.end_opening(key, command.request_id)
     if not is_wanted:
         topic.producers.remove(made.info)
         return
@@ -75,7 +75,7 @@ async def _producer(
     is_remote = is_replicator(command.producer_name)
     check_new_name("Producer name", command.producer_name)
     check_new_properties(f"Producer {command.producer_name!r}", {each.key: each.value for each in command.metadata})
-    await connection.room_for_producers()
+    await connection.wait_for_producer_room()
     topic = await services.topics.get(name, create=connection.creations)
     schema = command.schema if command.HasField("schema") else None
     # A replicator sends entries of several schemas and registers each schema first.
@@ -143,12 +143,12 @@ def _replication(connection: Connection, topic: AnyTopic) -> Replication:
 async def _admit(
     connection: Connection, topic: AnyTopic, info: ProducerInfo, queued: Callable[[], None]
 ) -> tuple[Producer, int | None]:
-    connection.asking[info.producer_id] = (topic, info)
+    connection.unadmitted[info.producer_id] = (topic, info)
     try:
         return await topic.producers.add(info, connection, queued)
     finally:
-        if connection.asking.get(info.producer_id) == (topic, info):
-            del connection.asking[info.producer_id]
+        if connection.unadmitted.get(info.producer_id) == (topic, info):
+            del connection.unadmitted[info.producer_id]
 
 
 def sent(connection: Connection, entry: Sent) -> None:
@@ -189,8 +189,8 @@ def _who(connection: Connection, entry: Sent) -> tuple[str, int]:
 async def close_producer(connection: Connection, command: CommandCloseProducer) -> None:
     """Handle CLOSE_PRODUCER: answer once all its messages are settled; then its name is free."""
     made = connection.producers.get(command.producer_id)
-    connection.wanted.pop((BaseCommand.PRODUCER, command.producer_id), None)
-    asking = connection.asking.pop(command.producer_id, None)
+    connection.opening.pop((BaseCommand.PRODUCER, command.producer_id), None)
+    asking = connection.unadmitted.pop(command.producer_id, None)
     if asking is not None:
         topic, info = asking
         topic.producers.remove(info)
@@ -215,7 +215,7 @@ def _remove(connection: Connection, made: Producer) -> None:
 
 def closed(connection: Connection) -> None:
     """Remove the producers of a connection that has ended."""
-    for topic, info in list(connection.asking.values()):
+    for topic, info in list(connection.unadmitted.values()):
         topic.producers.remove(info)
     for made in list(connection.producers.values()):
         made.is_closed = True

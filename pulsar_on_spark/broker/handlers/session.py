@@ -52,15 +52,15 @@ def connect(services: Services, connection: Connection, command: CommandConnect)
     try:
         connection.login = services.access.login(hello)
     except AccessDeniedError as error:
-        connection.wait_for(_deny(services, connection, command.auth_data, error))
+        connection.check_credentials(_deny(services, connection, command.auth_data, error))
     else:
-        connection.wait_for(_authenticate(services, connection, connection.login, command.auth_data))
+        connection.check_credentials(_authenticate(services, connection, connection.login, command.auth_data))
 
 
 def auth_response(services: Services, connection: Connection, command: CommandAuthResponse) -> None:
     """Handle AUTH_RESPONSE: the next step of authentication, or new credentials of an authenticated client."""
     assert connection.login is not None, "CONNECT comes first"
-    connection.wait_for(_authenticate(services, connection, connection.login, command.response.auth_data))
+    connection.check_credentials(_authenticate(services, connection, connection.login, command.response.auth_data))
 
 
 async def _authenticate(services: Services, connection: Connection, login: Login, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Large answers come one at a time, and wait for a client that does not read."""
+"""Large answers are sent one at a time, and wait while the client does not read."""
 
 from __future__ import annotations
 
