@@ -9,10 +9,10 @@ from typing import Final
 from pulsar_on_spark.broker.cursors import decisions
 from pulsar_on_spark.broker.cursors.claims import Claims
 from pulsar_on_spark.broker.cursors.decisions import (
-    Known,
+    Facts,
     LacksBrokerError,
     LacksHolesError,
-    LacksStandingError,
+    LacksLeaseError,
     Request,
 )
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 
 MAX_WAIT_S: Final = 30.0
-"""Longest wait of `open` until leases prove alive or expire; they last 10 s by default."""
+"""Longest wait of `claim` for leases to prove alive or to expire; a lease lasts 10 s by default."""
 _WATCH_STEP_S: Final = 0.1
 
 
@@ -39,52 +39,52 @@ class Claimer:
         self._commits = commits
         self._claims = Claims(root)
         self._dead_owners = DeadOwners(root)
-        self._settled: set[str] = set()
-        self._settling: dict[IncarnationId, asyncio.Task[LeaseState]] = {}
+        self._saved: set[str] = set()
+        self._saving: dict[IncarnationId, asyncio.Task[LeaseState]] = {}
 
     async def claim(self, request: Request, chain: LedgerChain) -> CursorRecord:
         """Commit this broker's ownership of the subscription, collecting the facts that the decision still lacks.
 
         Raises:
-            ConsumerBusyError: a query of Spark or another broker's clients own it, or the owner's state is unknown.
+            ConsumerBusyError: a Spark query or another broker's clients own it, or the owner's state is unknown.
             TopicNotFoundError: the topic was deleted.
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
         part, name = request.part, request.name
-        known = Known(settled=self._settled)
+        facts = Facts(saved=self._saved)
 
         def decide(view: View, cursors: Cursors) -> tuple[Change, CursorRecord]:
             states = self._claims.lease_states(view, part, name)
-            return decisions.decide_open(view, cursors, request, replace(known, states=states))
+            return decisions.decide_open(view, cursors, request, replace(facts, states=states))
 
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + MAX_WAIT_S
         while loop.time() < deadline_s:
             try:
                 return await self._commits.commit(decide)
-            except LacksStandingError:
+            except LacksLeaseError:
                 await asyncio.sleep(_WATCH_STEP_S)
             except LacksBrokerError as lacks:
-                await self._settle(lacks.incarnation, request)
+                await self._save_dead_cursors(lacks.incarnation, request)
             except LacksHolesError as lacks:
                 by_key = lacks.type == "Key_Shared"
-                known.beyond = await asyncio.to_thread(self._claims.beyond, part, by_key, lacks.positions, chain)
-                known.positions = lacks.positions
+                facts.beyond = await asyncio.to_thread(self._claims.holes_beyond, part, by_key, lacks.positions, chain)
+                facts.positions = lacks.positions
         raise ConsumerBusyError(
-            f"Subscription {name!r} on {part.name} is in use, or its owner is unclear since {MAX_WAIT_S:.0f} s: retry."
+            f"Subscription {name!r} on {part.name} is in use, or its owner is unknown after {MAX_WAIT_S:.0f} s: retry."
         )
 
-    async def _settle(self, incarnation: IncarnationId, request: Request) -> None:
-        """Bring a dead broker's cursors into the table; concurrent callers for the same broker share the work."""
-        task = self._settling.get(incarnation)
+    async def _save_dead_cursors(self, incarnation: IncarnationId, request: Request) -> None:
+        """Save a dead broker's cursors in the table; concurrent callers for the same broker share the work."""
+        task = self._saving.get(incarnation)
         if task is None:
             task = asyncio.create_task(asyncio.to_thread(self._dead_owners.save_dead_cursors, incarnation))
-            self._settling[incarnation] = task
-            task.add_done_callback(lambda _: self._settling.pop(incarnation))
+            self._saving[incarnation] = task
+            task.add_done_callback(lambda _: self._saving.pop(incarnation))
         match await asyncio.shield(task):
             case LeaseState.EXPIRED:
-                self._settled.add(incarnation)
+                self._saved.add(incarnation)
             case LeaseState.ALIVE:
                 raise ConsumerBusyError(
                     f"Subscription {request.name!r} on {request.part.name} is held by clients of another broker, "

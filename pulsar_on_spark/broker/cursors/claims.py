@@ -1,4 +1,4 @@
-"""Facts that a decision on a subscription needs beyond its view: living owners, and what slots have read.
+"""Facts that a decision on a subscription needs beyond its view: live consumers, and the messages that slots have read.
 
 Everything here does IO and may take long: call it in threads.
 """
@@ -28,11 +28,11 @@ from pulsar_on_spark.topic.managed_ledger.cursor.handover import KeyedEntry, key
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 
 _MAX_WATCHERS = 1_024
-"""Subscriptions whose leases are watched at a time; the watch of a dropped one starts over when it returns."""
+"""Maximum number of subscriptions whose leases are watched; after a watch is dropped, its next use starts it over."""
 
 
 class Claims:
-    """Watches leases of consumers, and reads what slots have read."""
+    """Watches the leases of consumers, and finds the messages that slots have read."""
 
     def __init__(self, root: RootHandle) -> None:
         self._root = root
@@ -40,10 +40,10 @@ class Claims:
         self._consumers: dict[str, LeaseWatcher] = {}
 
     def lease_states(self, view: View, part: TopicPart, name: str) -> Mapping[str, LeaseState]:
-        """Return the consumers of Spark that read the topic under the subscription, as far as their leases tell.
+        """Return the lease states of the Spark consumers that read the topic under the subscription.
 
-        A stale lease of a consumer that owns no slot counts at once: that consumer is only about to take slots, and
-        would lose the race for them.
+        A stale lease of a consumer without slots counts as expired at once: at most, that consumer is about to take
+        slots, and would lose the race for them.
 
         Raises:
             StorageError, FormatVersionError: a lease cannot be read.
@@ -53,17 +53,19 @@ class Claims:
         with self._lock:
             watcher = self._watcher(name)
             watcher.observe_leases()
-            found = watcher.lease_states(TopicId(part.topic_id))
+            states = watcher.lease_states(TopicId(part.topic_id))
             now_s = time.time()
-            for consumer, state in found.items():
+            for consumer, state in states.items():
                 if state is LeaseState.UNKNOWN and consumer not in owners and watcher.looks_stale(consumer, now_s):
-                    found[consumer] = LeaseState.EXPIRED
-        return found
+                    states[consumer] = LeaseState.EXPIRED
+        return states
 
-    def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-        """Return what slots have read beyond the slowest one; for Key_Shared it is in the messages' keys.
+    def holes_beyond(
+        self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain
+    ) -> AckHoles:
+        """Return the messages that slots have read beyond the slowest slot; for Key_Shared, found by their keys.
 
-        Messages that can no longer be read stay unacknowledged: their next reader gets the error.
+        Messages that can no longer be read stay unacknowledged: the next reader gets the error.
         """
         if not by_key:
             return shared_holes(positions, chain)

@@ -1,13 +1,13 @@
 """Decisions about a subscription: its owner, its start and what to commit, on one view. Pure.
 
     create   no record                                     record, owner, epoch and start in one commit, topic's key too
-    take     free, or owned by a consumer of Spark whose   the slot furthest behind; as holes what others read beyond
+    take     free, or owned by a consumer of Spark whose   the slot furthest behind; holes for what others read beyond
              lease has expired                             it and what an earlier broker left
     take     owned by a broker incarnation that is CLOSED  the position in its last record
              and whose cursor records are in the table
     refuse   otherwise
     reset    ours                                          a new epoch from the new position; the topic's key too
-    give     ours                                          after the cursor's last row, which is durable before it
+    release  ours                                          after the cursor's last row, which is durable before it
     delete   ours
 
 A decision that lacks a fact raises `LacksError`, and is repeated when the fact is known. Only the owner of an epoch in
@@ -57,15 +57,15 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 InitialPosition = Position | Literal["earliest", "latest"]
 """Start of a new subscription: the given next entry, the first entry that is kept, or the topic's end."""
 
-_NOBODY: Final[Mapping[int, Position]] = {}
+_NO_POSITIONS: Final[Mapping[int, Position]] = {}
 
 
 class LacksError(Exception):
     """A decision needs another fact; never leaves this package."""
 
 
-class LacksStandingError(LacksError):
-    """Missing fact: is a consumer of Spark alive? Its lease has been watched for too short a time."""
+class LacksLeaseError(LacksError):
+    """Missing fact: is a Spark consumer alive? Its lease has been watched for too short a time."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class Request:
         type: The type that its consumers ask for; it replaces the type of a subscription without consumers.
         start: Where it starts if it is new.
         end: The topic's end, for "latest".
-        incarnation: The incarnation that wants it.
-        properties: Kept with a new subscription.
-        now: The broker's clock.
-        most: Subscriptions that the topic may have when this one is new; 0 for no limit.
+        incarnation: The incarnation that acquires it.
+        properties: Stored with a new subscription.
+        now: The current time.
+        most: Maximum number of subscriptions of the topic, checked for a new one; 0 for no limit.
     """
 
     part: TopicPart
@@ -111,7 +111,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Ownership:
     """A broker's ownership of a subscription: its incarnation and epoch."""
 
     part: TopicPart
@@ -121,30 +121,30 @@ class Held:
 
 
 @dataclass(slots=True)
-class Known:
+class Facts:
     """The facts found so far for a decision.
 
     Attributes:
-        states: Lease states of Spark's consumers that read the topic under the subscription.
-        settled: CLOSED incarnations whose cursor records are in the table.
-        positions: Slots' positions for which `beyond` was computed.
-        beyond: What those slots read beyond the slowest one.
+        states: Lease states of the Spark consumers that read the topic under the subscription.
+        saved: CLOSED incarnations whose cursor records are in the table.
+        positions: The positions of slots for which `beyond` was computed.
+        beyond: The messages that those slots read beyond the slowest one.
     """
 
     states: Mapping[str, LeaseState] = field(default_factory=dict)
-    settled: Collection[str] = ()
-    positions: Mapping[int, Position] = field(default_factory=lambda: _NOBODY)
+    saved: Collection[str] = ()
+    positions: Mapping[int, Position] = field(default_factory=lambda: _NO_POSITIONS)
     beyond: AckHoles = field(default_factory=AckHoles)
 
 
-def decide_open(view: View, cursors: Cursors, request: Request, known: Known) -> tuple[Change, CursorRecord]:
-    """Create or take the subscription; returns also the snapshot from which its cursor continues after the commit.
+def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) -> tuple[Change, CursorRecord]:
+    """Create or take the subscription; return the change, and the snapshot with which its cursor begins.
 
     Args:
         view: The metadata.
         cursors: Cursor rows, durable and read after the view.
         request: The wanted subscription.
-        known: The facts found so far.
+        facts: The facts found so far.
 
     Raises:
         LacksError: a fact is missing.
@@ -163,35 +163,35 @@ def decide_open(view: View, cursors: Cursors, request: Request, known: Known) ->
     rows = cursors.of(record.topic_id, record.name)
     if record.face == "broker":
         owner = record.owners[0].consumer or ""
-        if owner != request.incarnation and not _is_settled(view, owner, known):
+        if owner != request.incarnation and not _is_saved(view, owner, facts):
             raise LacksBrokerError(IncarnationId(owner))
-        # Our own: its opener or releaser went away half-way, so nothing of it is in the journal.
+        # Owned by this incarnation: an open or release did not complete, so the journal has nothing of it.
         start = broker_cursor(record, rows, ()).begun(next_epoch(record))
     else:
-        _require_no_consumer(record, request, known)
+        _require_no_consumer(record, request, facts)
         positions = current_positions(record, rows)
-        if len(set(positions.values())) > 1 and positions != known.positions:
+        if len(set(positions.values())) > 1 and positions != facts.positions:
             raise LacksHolesError(record.type, positions)
-        beyond = known.beyond if positions == known.positions else AckHoles()
+        beyond = facts.beyond if positions == facts.positions else AckHoles()
         record, start = take_from_spark(record, rows, beyond, request.incarnation)
     taken = _owned(record, request.type, request.incarnation, start.epoch, start.mark_delete)
     return Change(puts=[taken], keys={_key(record): None}), start
 
 
-def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, SubscriptionRecord]:
-    """Begin a new epoch at a position, not before the trim floor; returns the new record.
+def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[Change, SubscriptionRecord]:
+    """Begin a new epoch at a position, not before the trim floor; return the change and the new record.
 
     Args:
         view: The metadata.
-        held: The subscription.
+        ownership: The subscription as the broker owns it.
         position: The next entry to read.
 
     Raises:
         ConsumerFencedError, SubscriptionNotFoundError: this broker no longer owns it.
     """
-    record = require_ours(view, held)
-    start, epoch = max(position, trim_floor(view, held.part.topic_id)), next_epoch(record)
-    owned = _owned(record, record.type, held.incarnation, epoch, start)
+    record = require_ours(view, ownership)
+    start, epoch = max(position, trim_floor(view, ownership.part.topic_id)), next_epoch(record)
+    owned = _owned(record, record.type, ownership.incarnation, epoch, start)
     reset = owned.model_copy(
         update={
             "start_ledger": start.ledger,
@@ -200,27 +200,27 @@ def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, Su
             "holes_since_epoch": None,
         }
     )
-    return Change(puts=[reset], keys={keys.topic(held.part.name): None, _key(record): None}), reset
+    return Change(puts=[reset], keys={keys.topic(ownership.part.name): None, _key(record): None}), reset
 
 
-def decide_type(view: View, held: Held, type_: SubscriptionType) -> Change:
+def decide_type(view: View, ownership: Ownership, type_: SubscriptionType) -> Change:
     """Change the type after the consumers of the old type are gone (errors as `decide_reset`)."""
-    record = require_ours(view, held)
+    record = require_ours(view, ownership)
     owner = record.owners[0]
     start = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
-    return Change(puts=[_owned(record, type_, held.incarnation, owner.epoch, start)], keys={_key(record): None})
+    return Change(puts=[_owned(record, type_, ownership.incarnation, owner.epoch, start)], keys={_key(record): None})
 
 
-def decide_give(view: View, held: Held, last: CursorRecord) -> Change:
+def decide_release(view: View, ownership: Ownership, last: CursorRecord) -> Change:
     """Release a subscription whose `last` record is durable in the table (errors as `decide_reset`)."""
-    record = require_ours(view, held)
+    record = require_ours(view, ownership)
     return Change(puts=[give_to_spark(record, last)], keys={_key(record): None})
 
 
-def decide_delete(view: View, held: Held) -> Change:
+def decide_delete(view: View, ownership: Ownership) -> Change:
     """Delete the subscription (errors as `decide_reset`)."""
-    record = require_ours(view, held)
-    return Change(deletes=[record], keys={keys.topic(held.part.name): None, _key(record): None})
+    record = require_ours(view, ownership)
+    return Change(deletes=[record], keys={keys.topic(ownership.part.name): None, _key(record): None})
 
 
 def trim_floor(view: View, topic_id: str) -> Position:
@@ -244,7 +244,10 @@ def require_room(topic: str, there: int, most: int) -> None:
         ServerRefusalError: the limit is reached.
     """
     if 0 < most <= there:
-        raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {there} subscriptions already, its limit.")
+        raise ServerRefusalError(
+            ServerError.ConsumerBusy,
+            f"Topic {topic} has {there} subscriptions, its limit (max_subscriptions_per_topic): delete one.",
+        )
 
 
 def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
@@ -256,7 +259,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)
     before = view.last(SubscriptionRecord, f"{topic_id}/{request.name}")
-    # Above each epoch of a deleted subscription of this name, whose cursor rows must not count.
+    # Above all epochs of a deleted subscription of this name: its cursor rows must not count.
     epoch = 1 if before is None else next_epoch(before)
     record = SubscriptionRecord(
         topic_id=topic_id,
@@ -273,10 +276,10 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     return Change(puts=[owned], keys=moved), CursorRecord("snapshot", topic_id, request.name, epoch, NO_RECORD, start)
 
 
-def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Known) -> None:
-    """Raise if a consumer of Spark is alive, even one that owns nothing yet: it is about to take slots."""
+def _require_no_consumer(record: SubscriptionRecord, request: Request, facts: Facts) -> None:
+    """Raise if a Spark consumer is alive, even without slots: it is about to take slots."""
     owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
-    states = dict.fromkeys(owners, LeaseState.EXPIRED) | dict(known.states)
+    states = dict.fromkeys(owners, LeaseState.EXPIRED) | dict(facts.states)
     alive = sorted(name for name, state in states.items() if state is LeaseState.ALIVE)
     if alive:
         raise ConsumerBusyError(
@@ -284,12 +287,12 @@ def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Kn
             "that query, or use another subscription."
         )
     if LeaseState.UNKNOWN in states.values():
-        raise LacksStandingError
+        raise LacksLeaseError
 
 
-def _is_settled(view: View, incarnation: str, known: Known) -> bool:
-    """True if an incarnation is settled. Without a record it is: its cursors reached the table before."""
-    return incarnation in known.settled or view.get(IncarnationRecord, incarnation) is None
+def _is_saved(view: View, incarnation: str, facts: Facts) -> bool:
+    """True if the incarnation's cursors are in the table; its record is deleted only after that."""
+    return incarnation in facts.saved or view.get(IncarnationRecord, incarnation) is None
 
 
 def _require_topic(view: View, part: TopicPart) -> None:
@@ -298,17 +301,18 @@ def _require_topic(view: View, part: TopicPart) -> None:
         raise TopicNotFoundError(f"Topic {part.name} was deleted: look it up again.")
 
 
-def require_ours(view: View, held: Held) -> SubscriptionRecord:
+def require_ours(view: View, ownership: Ownership) -> SubscriptionRecord:
     """Return the record of a subscription that the broker still owns (errors as `decide_reset`)."""
-    record = view.get(SubscriptionRecord, f"{held.part.topic_id}/{held.name}")
+    record = view.get(SubscriptionRecord, f"{ownership.part.topic_id}/{ownership.name}")
     if record is None:
         raise SubscriptionNotFoundError(
-            f"Subscription {held.name!r} on {held.part.name} was deleted under its consumers: subscribe again."
+            f"Subscription {ownership.name!r} on {ownership.part.name} was deleted under its consumers: subscribe "
+            "again."
         )
     owner = (record.owners[0].consumer, record.owners[0].epoch) if record.owners else None
-    if record.face != "broker" or owner != (held.incarnation, held.epoch):
+    if record.face != "broker" or owner != (ownership.incarnation, ownership.epoch):
         raise ConsumerFencedError(
-            f"Subscription {held.name!r} on {held.part.name} was taken from this broker: subscribe again."
+            f"Subscription {ownership.name!r} on {ownership.part.name} was taken from this broker: subscribe again."
         )
     return record
 

@@ -9,7 +9,7 @@
 State after a crash between any two steps, and how it continues (`tests/broker/cursors/test_crashes.py`):
 
     after the record of an open, before any of     the next owner begins at the record's start, with the holes of the
-    the epoch's records                            row before it; messages that Spark's slots read beyond repeat
+    the epoch's records                            row before it; what Spark's slots read beyond it is redelivered
     after acks, before their record                no receipt was given: the messages are redelivered
     after a record, before its row                 the journal is recovered, and its records go to the table first
     after a row, before the journal's trim         row and record agree: the larger (epoch, n) counts
@@ -19,7 +19,7 @@ State after a crash between any two steps, and how it continues (`tests/broker/c
     a commit whose outcome is unknown              the next check of the owners finds out: still ours, or lost
 
 A broker that was presumed dead and wakes up writes under outdated epochs and confirms nothing, because its journal is
-fenced. While its epoch has no newer row, its row may still add acknowledgements; these are true.
+fenced. While its epoch has no newer row, its row may still add acknowledgements, which clients have made.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from weakref import WeakValueDictionary
 from pulsar_on_spark.broker.cursors import decisions
 from pulsar_on_spark.broker.cursors.claimer import Claimer
 from pulsar_on_spark.broker.cursors.decisions import (
-    Held,
     InitialPosition,
+    Ownership,
     Request,
 )
-from pulsar_on_spark.broker.cursors.open_cursor import GivenBackError, OpenCursor
+from pulsar_on_spark.broker.cursors.open_cursor import CursorReleasedError, OpenCursor
 from pulsar_on_spark.broker.cursors.recorder import Recorder
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.repeating import every
@@ -59,7 +59,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Interval at which moved cursors go to the cursors table; until then their records keep journal files."""
+"""Interval at which moved cursors go to the cursors table; until then, the journal keeps their records."""
 
 _Key: TypeAlias = tuple[str, str]
 _T = TypeVar("_T")
@@ -96,7 +96,7 @@ class CursorKeeper:
         self._open: dict[_Key, OpenCursor] = {}
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._over: PulsarpyError | None = None
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
@@ -113,21 +113,21 @@ class CursorKeeper:
     ) -> OpenCursor:
         """Acquire a subscription: create it, claim a free one, or take it over from dead owners.
 
-        If this broker already owns it, it is returned with the type asked for: the caller knows if consumers of another
-        type are connected. This may take as long as a lease lasts, or a recovery.
+        If this broker already owns it, its cursor is returned, changed to the requested type: the caller must make sure
+        that no consumers of another type are connected. The call may take as long as a lease lasts, or a recovery.
 
         Args:
             part: The topic.
             name: The subscription.
             type_: The type that its consumers ask for.
-            start: Where it starts if it is new; moved into the chain.
-            chain: The topic's current ledgers. If they change meanwhile, let the cursor `apply_chain`.
-            properties: Kept with a new subscription.
-            most: Subscriptions that the topic may have when this one is new; 0 for no limit.
+            start: The start of a new subscription; a position outside the chain is moved into it.
+            chain: The topic's current ledgers. If they change meanwhile, call `apply_chain` of the cursor.
+            properties: Stored with a new subscription.
+            most: Maximum number of subscriptions of the topic, checked for a new one; 0 for no limit.
 
         Raises:
             ServerRefusalError: the topic has reached that limit.
-            ConsumerBusyError: a query of Spark or another broker's clients own it.
+            ConsumerBusyError: a Spark query or another broker's clients own it.
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation is over.
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
@@ -136,7 +136,7 @@ class CursorKeeper:
         at = chain.clamp_position(start) if isinstance(start, Position) else start
         now = datetime.now(UTC)
         request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now, most)
-        return await self._to_its_end(self._opened(request, chain))
+        return await self._complete(self._acquire(request, chain))
 
     async def reset_cursor(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
         """Seek back or forward and forget all acknowledgements; returns once the new position is in Delta.
@@ -153,7 +153,7 @@ class CursorKeeper:
             ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
             MetadataError: the commit failed; a later check finds the cursor's position, or that the cursor is lost.
         """
-        await self._to_its_end(self._reset(cursor, position, ack_set, batch_size))
+        await self._complete(self._reset(cursor, position, ack_set, batch_size))
 
     async def release_subscriptions(self, cursors: Sequence[OpenCursor]) -> None:
         """Release subscriptions whose last consumers are gone; skips those that are lost already.
@@ -161,7 +161,7 @@ class CursorKeeper:
         Raises:
             MetadataError: a commit failed. Cursors that are not `lost` are still owned, and can be released again.
         """
-        works = [self._spawn(self._released(cursor)) for cursor in cursors]
+        works = [self._spawn(self._release(cursor)) for cursor in cursors]
         for outcome in await asyncio.gather(*map(asyncio.shield, works), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -173,7 +173,7 @@ class CursorKeeper:
             ConsumerFencedError: it has another owner.
             MetadataError: the commit failed.
         """
-        await self._to_its_end(self._deleted(cursor))
+        await self._complete(self._delete(cursor))
 
     async def save_cursors(self) -> None:
         """Write all cursors that moved to the cursors table now.
@@ -185,10 +185,10 @@ class CursorKeeper:
 
     async def stop(self) -> None:
         """Release everything, before the incarnation is stopped (errors as `release_subscriptions`)."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-            self._looking = None
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
+            self._saving = None
         await self.release_subscriptions(list(self._open.values()))
 
     def on_incarnation_ended(self, reason: str) -> None:
@@ -196,17 +196,17 @@ class CursorKeeper:
         self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
         for cursor in list(self._open.values()):
             self._forget(cursor, self._over)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._saving is not None:
+            self._saving.cancel()
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
-    async def _opened(self, request: Request, chain: LedgerChain) -> OpenCursor:
+    async def _acquire(self, request: Request, chain: LedgerChain) -> OpenCursor:
         key = (request.part.topic_id, request.name)
         async with self._lock(key):
             cursor = self._open.get(key)
             if cursor is not None:
-                await self._retyped(cursor, request.type)
+                await self._change_type(cursor, request.type)
                 return cursor
             start = await self._claimer.claim(request, chain)
             if self._over is not None:
@@ -217,26 +217,26 @@ class CursorKeeper:
             if start.ack_holes:
                 # The journal has no record of this epoch yet.
                 await cursor.wait_durable()
-            if self._looking is None:
+            if self._saving is None:
                 complaint = "Cursors could not be saved in the metadata, trying again"
-                self._looking = asyncio.create_task(every(self._snapshot_every_s, self._look, complaint))
+                self._saving = asyncio.create_task(every(self._snapshot_every_s, self._save_and_check, complaint))
             return cursor
 
-    async def _retyped(self, cursor: OpenCursor, type_: SubscriptionType) -> None:
+    async def _change_type(self, cursor: OpenCursor, type_: SubscriptionType) -> None:
         if cursor.type != type_:
-            held = self._held(cursor)
-            await self._commits.commit(lambda view, _: (decisions.decide_type(view, held, type_), None))
+            ownership = self._ownership(cursor)
+            await self._commits.commit(lambda view, _: (decisions.decide_type(view, ownership, type_), None))
             cursor.type = type_
 
-    # -- changing and giving back --------------------------------------------------------------------------------------
+    # -- changing and releasing ----------------------------------------------------------------------------------------
 
     async def _reset(self, cursor: OpenCursor, position: Position, ack_set: int, batch_size: int) -> None:
         async with self._lock(_key(cursor)):
             if cursor.lost is not None:
                 raise cursor.lost
-            at, held = cursor.cursor.clamp_position(position), self._held(cursor)
+            at, ownership = cursor.cursor.clamp_position(position), self._ownership(cursor)
             try:
-                record = await self._commits.commit(lambda view, _: decisions.decide_reset(view, held, at))
+                record = await self._commits.commit(lambda view, _: decisions.decide_reset(view, ownership, at))
             except (ConsumerFencedError, SubscriptionNotFoundError) as error:
                 self._lose(cursor, error)
                 raise
@@ -247,14 +247,16 @@ class CursorKeeper:
             if unread:
                 await cursor.wait_durable()
 
-    async def _released(self, cursor: OpenCursor) -> None:
+    async def _release(self, cursor: OpenCursor) -> None:
         async with self._lock(_key(cursor)):
             if cursor.lost is not None:
                 return
-            last, held = cursor.take_snapshot(), self._held(cursor)
+            last, ownership = cursor.take_snapshot(), self._ownership(cursor)
             rows = [last.to_row()]
             try:
-                await self._commits.commit(lambda view, _: (decisions.decide_give(view, held, last), None), rows)
+                await self._commits.commit(
+                    lambda view, _: (decisions.decide_release(view, ownership, last), None), rows
+                )
             except (ConsumerFencedError, SubscriptionNotFoundError) as error:
                 self._lose(cursor, error)
             except BaseException:
@@ -262,15 +264,15 @@ class CursorKeeper:
                 raise
             else:
                 text = f"Subscription {cursor.name!r} on {cursor.part.name} was released: subscribe again."
-                self._forget(cursor, GivenBackError(text))
+                self._forget(cursor, CursorReleasedError(text))
 
-    async def _deleted(self, cursor: OpenCursor) -> None:
+    async def _delete(self, cursor: OpenCursor) -> None:
         async with self._lock(_key(cursor)):
             if cursor.lost is not None:
                 return
-            held = self._held(cursor)
+            ownership = self._ownership(cursor)
             try:
-                await self._commits.commit(lambda view, _: (decisions.decide_delete(view, held), None))
+                await self._commits.commit(lambda view, _: (decisions.decide_delete(view, ownership), None))
             except (ConsumerFencedError, SubscriptionNotFoundError) as error:
                 self._lose(cursor, error)
                 if isinstance(error, ConsumerFencedError):
@@ -279,8 +281,8 @@ class CursorKeeper:
                 text = f"Subscription {cursor.name!r} on {cursor.part.name} was deleted: subscribe again."
                 self._forget(cursor, SubscriptionNotFoundError(text))
 
-    def _held(self, cursor: OpenCursor) -> Held:
-        return Held(cursor.part, cursor.name, self._incarnation, cursor.cursor.epoch)
+    def _ownership(self, cursor: OpenCursor) -> Ownership:
+        return Ownership(cursor.part, cursor.name, self._incarnation, cursor.cursor.epoch)
 
     def _lose(self, cursor: OpenCursor, reason: PulsarpyError) -> None:
         if cursor.lost is None:
@@ -293,21 +295,21 @@ class CursorKeeper:
         self._recorder.stop_recording(cursor)
         cursor.end_cursor(reason)
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- saving and checking -------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _save_and_check(self) -> None:
         await self.save_cursors()
         await self._find_lost()
 
     async def _find_lost(self) -> None:
         """Find cursors whose record names another owner or epoch, or is gone, in a view newer than they are."""
-        before = [(cursor, self._held(cursor)) for cursor in self._open.values()]
+        before = [(cursor, self._ownership(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
-        for cursor, held in before:
+        for cursor, ownership in before:
             # A cursor that is being opened, reset or released has its own commit in progress.
-            if cursor.lost is None and cursor.cursor.epoch == held.epoch and not self._is_busy(cursor):
+            if cursor.lost is None and cursor.cursor.epoch == ownership.epoch and not self._is_busy(cursor):
                 try:
-                    decisions.require_ours(view, held)
+                    decisions.require_ours(view, ownership)
                 except (ConsumerFencedError, SubscriptionNotFoundError) as error:
                     self._lose(cursor, error)
 
@@ -321,8 +323,8 @@ class CursorKeeper:
         lock = self._locks.get(_key(cursor))
         return lock is not None and lock.locked()
 
-    async def _to_its_end(self, work: Coroutine[object, object, _T]) -> _T:
-        """Complete started work even if its caller goes away: half of it would leave an owner without a cursor."""
+    async def _complete(self, work: Coroutine[object, object, _T]) -> _T:
+        """Complete work even if its caller is cancelled: half of the work would leave an owner without a cursor."""
         return await asyncio.shield(self._spawn(work))
 
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

@@ -12,7 +12,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, Cursor
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 
-class GivenBackError(ConsumerFencedError):
+class CursorReleasedError(ConsumerFencedError):
     """The subscription's last consumer left, and the cursor is free for the next owner."""
 
 
@@ -64,7 +64,7 @@ class OpenCursor:
         """Wait until the current acknowledgements are durable on an ack quorum, or in the cursors table.
 
         Raises:
-            PulsarpyError: they never will be: the subscription or the broker's journal was lost.
+            PulsarpyError: the subscription or the broker's journal was lost before the acknowledgements were durable.
         """
         if self.lost is not None:
             raise self.lost
@@ -93,7 +93,7 @@ class OpenCursor:
         assert self.cursor.unrecorded, "there is nothing to record"
         self._n += 1
         record = self.cursor.take_change(self._n)
-        assert record is not None, "what is unrecorded has a record"
+        assert record is not None, "unrecorded changes make a record"
         self._last, self._next = self._next or _future(), None
         return record, self._last
 
@@ -110,12 +110,15 @@ class OpenCursor:
         self._recorder.record_now(self)
 
     def end_cursor(self, reason: PulsarpyError) -> None:
-        """End the cursor for a reason. Acknowledgements that were released completely are still durable."""
+        """End the cursor and raise the reason in its waiting callers.
+
+        After a release without unrecorded changes they return normally: their acknowledgements are durable.
+        """
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]
         self._next = self._last = None
         for future in waiting:
-            if isinstance(reason, GivenBackError) and not self.cursor.unrecorded:
+            if isinstance(reason, CursorReleasedError) and not self.cursor.unrecorded:
                 future.set_result(None)
             else:
                 future.set_exception(reason)

@@ -1,7 +1,7 @@
 """Writes changes of cursors to the journal, and from time to time to the cursors table.
 
 record_soon  a record within a second; cursors that move in the same turn of the loop share frames of the journal
-record_now   a record at once, because a caller waits; callers that come during its write share the next record
+record_now   a record at once, because a caller waits; callers that begin to wait during its write share the next record
 snapshot     a row of each cursor that moved since its last row, in one commit: the journal can then be trimmed
 """
 
@@ -50,9 +50,9 @@ class Recorder:
         self._incarnation = incarnation
         self._commits = commits
         self._changed: dict[OpenCursor, None] = {}
-        self._hurried: dict[OpenCursor, None] = {}
+        self._urgent: dict[OpenCursor, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._is_hurry_due = False
+        self._is_urgent_scheduled = False
         self._saving: set[asyncio.Task[None]] = set()
 
     def record_soon(self, cursor: OpenCursor) -> None:
@@ -63,18 +63,18 @@ class Recorder:
 
     def record_now(self, cursor: OpenCursor) -> None:
         """Put a cursor's changes into the journal at once, together with other requests of this turn of the loop."""
-        self._hurried[cursor] = None
-        if not self._is_hurry_due:
-            self._is_hurry_due = True
-            asyncio.get_running_loop().call_soon(self._record_hurried)
+        self._urgent[cursor] = None
+        if not self._is_urgent_scheduled:
+            self._is_urgent_scheduled = True
+            asyncio.get_running_loop().call_soon(self._record_urgent)
 
     def stop_recording(self, cursor: OpenCursor) -> None:
         """Record nothing more of the cursor."""
         self._changed.pop(cursor, None)
-        self._hurried.pop(cursor, None)
+        self._urgent.pop(cursor, None)
 
     async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
-        """Write the cursors that moved to the cursors table; a row has acknowledged and recorded changes only.
+        """Write the cursors that moved to the cursors table; a row has only changes that the journal has too.
 
         Raises:
             MetadataError: the table cannot be written; the next snapshot includes the changes.
@@ -82,10 +82,10 @@ class Recorder:
         batch: list[tuple[OpenCursor, CursorRecord]] = []
         size_bytes = 0
         for number, cursor in enumerate(cursors, 1):
-            found = self._snapshot_of(cursor)
-            if found is not None:
-                batch.append((cursor, found))
-                size_bytes += len(found.ack_holes)
+            snapshot = self._snapshot_of(cursor)
+            if snapshot is not None:
+                batch.append((cursor, snapshot))
+                size_bytes += len(snapshot.ack_holes)
             if len(batch) >= _SNAPSHOTS_A_COMMIT or size_bytes >= _SNAPSHOT_BYTES_A_COMMIT:
                 await self._append(batch)
                 batch, size_bytes = [], 0
@@ -101,7 +101,7 @@ class Recorder:
             self._done(recorded)
 
     def on_cursors_unknown(self, records: Sequence[_Recorded]) -> None:
-        """Refuse the callers that wait for these records: the incarnation is over."""
+        """Fail the callers that wait for these records: the incarnation is over."""
         for recorded in records:
             if not recorded.done.done():
                 recorded.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
@@ -109,16 +109,16 @@ class Recorder:
 
     def on_journal_room(self) -> None:
         """Record the waiting changes: the journal accepts records again."""
-        self._record_hurried()
+        self._record_urgent()
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
-    def _record_hurried(self) -> None:
-        self._is_hurry_due = False
-        for cursor in list(self._hurried):
+    def _record_urgent(self) -> None:
+        self._is_urgent_scheduled = False
+        for cursor in list(self._urgent):
             if not self._incarnation.can_append:
                 return  # `on_journal_room` continues
-            self._hurried.pop(cursor, None)
+            self._urgent.pop(cursor, None)
             if not cursor.is_recording:
                 self._record(cursor)
 

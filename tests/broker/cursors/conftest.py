@@ -1,4 +1,4 @@
-"""A root with the topic `t`, and what a subscription has left to deliver."""
+"""A root with the topic `t`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A broker ends at each step of its work on a cursor: the next owner finds all that was confirmed, and no more.
+"""Crashes of a broker at each step of its work on a cursor: the next owner finds the confirmed acknowledgements.
 
-A step is a commit to main, an append to the cursors table, or a record in the journal; it is done, or it is not.
+A step is a commit to main, an append to the cursors table, or a record in the journal; the crash comes before or after
+it. The next owner finds no acknowledgement that was not made.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ Messages = frozenset[tuple[int, int, int]]
 
 
 class _EndedError(StorageError):
-    """The process is no more."""
+    """The process has crashed."""
 
 
 @dataclass
 class _End:
-    """The end of a process: at its n-th step, done or not; never by default."""
+    """The crash of a process, before or after its n-th step; never by default."""
 
     at: int = 0
     is_done: bool = False
@@ -63,7 +64,7 @@ class _End:
 
 
 class _Store:
-    """A store whose process may end at a commit."""
+    """A store whose process may crash at a commit."""
 
     def __init__(self, store: MetadataStore, end: _End) -> None:
         self._store = store
@@ -83,9 +84,9 @@ class _Store:
 
 @dataclass
 class World:
-    """A process's knowledge of the cursor: the messages that must, and those that may, be acknowledged.
+    """The state of a cursor as its process knows it: messages that must be acknowledged, and messages that may be.
 
-    Where a reset's outcome is not known, `otherwise` is what holds if it was done.
+    If the outcome of a reset is unknown, `otherwise` are the acknowledged messages after a successful reset.
     """
 
     must: Messages = frozenset()
@@ -146,7 +147,7 @@ class Life:
 
 
 async def start(root: Root, end: _End) -> CursorBroker:
-    """A broker whose process may end at a step of its keeper's."""
+    """Start a broker whose process may crash at a step of its keeper."""
     broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
     own = Root.open(root.path)
     own.store = _Store(own.store, end)  # type: ignore[assignment]
@@ -157,7 +158,7 @@ async def start(root: Root, end: _End) -> CursorBroker:
 
 
 async def live(broker: CursorBroker, end: _End, life: Awaitable[None]) -> None:
-    """Until the end, wherever it comes; what then waits for the dead waits no longer."""
+    """Run a life until it is complete or crashes; after a crash, cancel what still waits."""
     end.is_armed = True
     work = asyncio.ensure_future(life)
     while not work.done():
@@ -180,27 +181,27 @@ async def with_entries(directory: Path) -> tuple[Root, list[MessageId]]:
     return root, sent
 
 
-async def found_by_another(root: Root, life: Life) -> Messages:
+async def acked_after_takeover(root: Root, life: Life) -> Messages:
     broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
     acked = life.acked(await broker.open("t"))
     await broker.stop()
     return acked
 
 
-async def ends_at(directory: Path, at: int, is_done: bool) -> int:
-    """A life that ends at a step; returns how many steps there were."""
+async def life_crashes_at(directory: Path, at: int, is_done: bool) -> int:
+    """Run a life that crashes at a step; return its number of steps."""
     root, sent = await with_entries(directory)
     end = _End(at, is_done)
     broker = await start(root, end)
     life = Life(broker, sent)
     await live(broker, end, life.run())
-    acked = await found_by_another(root, life)
+    acked = await acked_after_takeover(root, life)
     assert life.world.allows(acked), (at, is_done, sorted(life.world.must - acked), sorted(acked - life.world.may))
     return end.steps
 
 
-async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
-    """A broker is killed with acknowledgements in its journal only, its successor ends at a step of the takeover."""
+async def takeover_crashes_at(directory: Path, at: int, is_done: bool) -> int:
+    """Kill a broker with acknowledgements only in its journal; crash its successor at a step of the takeover."""
     root, sent = await with_entries(directory)
     first = await CursorBroker.start(root, lease_duration_s=LEASE_S)
     life = Life(first, sent)
@@ -217,19 +218,19 @@ async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
         await life.ack(cursor, life.messages([1, 19]) | life.messages([20], indexes=[0]))
 
     await live(life.broker, end, take())
-    acked = await found_by_another(root, life)
+    acked = await acked_after_takeover(root, life)
     assert life.world.allows(acked), (at, is_done, sorted(life.world.must - acked), sorted(acked - life.world.may))
     return end.steps
 
 
-@pytest.mark.parametrize(("way", "first"), [(ends_at, 1), (taking_ends_at, 2)])
+@pytest.mark.parametrize(("way", "first"), [(life_crashes_at, 1), (takeover_crashes_at, 2)])
 def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_some_steps(
     memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]], first: int
 ) -> None:
-    """Each second step, in turn before and after it."""
+    """The crash comes at every second step, alternately before and after it."""
 
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead say that they are
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # errors of crashed brokers
         steps = await way(memory_path / "whole", 0, False)
         assert steps >= 5
         ends = [way(memory_path / str(at), at, at % 4 < 2) for at in range(first, steps + 1, 2)]
@@ -239,18 +240,18 @@ def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_some_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", [ends_at, taking_ends_at])
+@pytest.mark.parametrize("way", [life_crashes_at, takeover_crashes_at])
 def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_any_step(
     memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]
 ) -> None:
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead say that they are
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # errors of crashed brokers
         assert await way(memory_path / "whole", 0, False) >= 5
 
         async def is_reached(at: int, is_done: bool) -> bool:
             return await way(memory_path / f"{at}-{is_done}", at, is_done) == at
 
-        # A broker that waits for a lease to expire tries again and again, so lives differ in their number of steps.
+        # A broker that waits for a lease to expire retries, so the number of steps differs between lives.
         for first in itertools.count(1, 3):
             ends = [is_reached(at, is_done) for at in range(first, first + 3) for is_done in (False, True)]
             if not any(await asyncio.gather(*ends)):

@@ -1,4 +1,4 @@
-"""A broker's cursors: taken, moved, confirmed, reset, given back; each step as main, table and journal then say."""
+"""A broker's cursors are acquired, moved, confirmed, reset and released; each step is durable where it must be."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def record(root: Root, name: str = "s") -> SubscriptionRecord | None:
 
 
 def rows(root: Root, name: str = "s") -> tuple[CursorRow, ...]:
-    found = record(root, name)
-    assert found is not None
-    return root.store.cursors().of(found.topic_id, name)
+    subscription = record(root, name)
+    assert subscription is not None
+    return root.store.cursors().of(subscription.topic_id, name)
 
 
 def left(cursor: OpenCursor) -> set[tuple[int, int]]:
     """Return the messages that are still to be delivered."""
     ranges = cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges
-    return {(found.ledger, entry) for found in ranges for entry in range(found.first, found.end)}
+    return {(range_.ledger, entry) for range_ in ranges for entry in range(range_.first, range_.end)}
 
 
-def ids(found: list[MessageId]) -> set[tuple[int, int]]:
-    return {(each.ledger, each.entry) for each in found}
+def ids(sent: list[MessageId]) -> set[tuple[int, int]]:
+    return {(message.ledger, message.entry) for message in sent}
 
 
 def ack(cursor: OpenCursor, *acked: MessageId) -> None:
-    for each in acked:
-        cursor.cursor.acknowledge(each.ledger, each.entry)
+    for message in acked:
+        cursor.cursor.acknowledge(message.ledger, message.entry)
     cursor.record_changes()
 
 
@@ -56,10 +56,10 @@ def test_a_new_subscription_starts_at_its_position_and_belongs_to_the_broker(roo
         assert left(last) == set()
         assert left(middle) == ids(sent[4:])
         for cursor in (first, last, middle):
-            found = record(root, cursor.name)
-            assert found is not None
-            assert (found.face, found.owners[0].consumer) == ("broker", broker.incarnation.id)
-            assert found.owners[0].epoch == cursor.cursor.epoch
+            subscription = record(root, cursor.name)
+            assert subscription is not None
+            assert (subscription.face, subscription.owners[0].consumer) == ("broker", broker.incarnation.id)
+            assert subscription.owners[0].epoch == cursor.cursor.epoch
         assert await broker.open("t", name="first") is first
         await broker.stop()
 
@@ -73,12 +73,12 @@ def test_a_receipt_waits_for_the_journal_and_many_share_a_record(root: Root) -> 
         cursor = await broker.open("t")
         done = []
 
-        async def confirm(each: MessageId) -> None:
-            ack(cursor, each)
+        async def confirm(message: MessageId) -> None:
+            ack(cursor, message)
             await cursor.wait_durable()
-            done.append(each)
+            done.append(message)
 
-        await asyncio.gather(*(confirm(each) for each in sent[1::2]))
+        await asyncio.gather(*(confirm(message) for message in sent[1::2]))
         assert len(done) == 150
         assert cursor.cursor.rank[1] < 20, "each receipt had a record of its own"
         await cursor.wait_durable()  # nothing is left to wait for
@@ -97,8 +97,8 @@ def test_acknowledgements_without_waiters_are_recorded_about_once_a_second(root:
         cursor = await broker.open("t")
         loop = asyncio.get_running_loop()
         began_s, records = loop.time(), set()
-        for each in sent:
-            ack(cursor, each)
+        for message in sent:
+            ack(cursor, message)
             records.add(cursor.cursor.rank)
             await asyncio.sleep(0.002)
         await until(lambda: not cursor.cursor.unrecorded and not cursor.is_recording)
@@ -131,7 +131,7 @@ def test_moved_cursors_are_written_as_one_row_each_in_one_commit(root: Root) -> 
     asyncio.run(run())
 
 
-def test_given_back_cursors_are_free_with_their_holes_and_can_be_taken_again(root: Root) -> None:
+def test_released_cursors_are_free_with_their_holes_and_can_be_acquired_again(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 10)
@@ -141,10 +141,10 @@ def test_given_back_cursors_are_free_with_their_holes_and_can_be_taken_again(roo
         before = root.store.view().version
         await broker.keeper.release_subscriptions(cursors)
         assert root.store.view().version == before + 1, "grouped"
-        found = record(root, "s3")
-        assert found is not None
-        assert (found.face, found.owners[0].consumer) == (None, None)
-        assert mark_delete(found, rows(root, "s3")) == Position(sent[1].ledger, sent[1].entry)
+        subscription = record(root, "s3")
+        assert subscription is not None
+        assert (subscription.face, subscription.owners[0].consumer) == (None, None)
+        assert mark_delete(subscription, rows(root, "s3")) == Position(sent[1].ledger, sent[1].entry)
         with pytest.raises(ConsumerFencedError, match="was released"):
             await cursors[3].wait_durable()
         again = await broker.open("t", name="s3")
@@ -164,10 +164,10 @@ def test_a_seek_back_is_in_delta_before_it_returns_and_drops_later_acknowledgeme
         await cursor.wait_durable()
         await broker.keeper.save_cursors()
         await broker.keeper.reset_cursor(cursor, Position(sent[2].ledger, sent[2].entry))
-        found = record(root)
-        assert found is not None
-        assert mark_delete(found, rows(root)) == Position(sent[2].ledger, sent[2].entry)
-        assert found.start_epoch == found.owners[0].epoch == cursor.cursor.epoch
+        subscription = record(root)
+        assert subscription is not None
+        assert mark_delete(subscription, rows(root)) == Position(sent[2].ledger, sent[2].entry)
+        assert subscription.start_epoch == subscription.owners[0].epoch == cursor.cursor.epoch
         broker.kill()
         other = await CursorBroker.start(root)
         assert left(await other.open("t")) == ids(sent[2:])
@@ -212,7 +212,7 @@ def test_a_new_subscription_ignores_the_cursor_of_a_deleted_one_with_its_name(ro
     asyncio.run(run())
 
 
-def test_a_subscription_that_another_live_broker_has_is_refused_with_its_name(root: Root) -> None:
+def test_a_subscription_of_another_live_broker_is_refused_and_the_broker_is_named(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root, lease_duration_s=1.0)
         await broker.send("t", [b"x"])
@@ -244,16 +244,16 @@ def test_the_owner_is_notified_if_another_process_deletes_its_subscription(root:
     asyncio.run(run())
 
 
-def test_another_type_replaces_that_of_a_subscription_without_consumers(root: Root) -> None:
+def test_the_type_of_a_subscription_without_consumers_can_be_changed(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 3)
         cursor = await broker.open("t", "Shared")
         ack(cursor, sent[1])
         assert await broker.open("t", "Exclusive") is cursor
-        found = record(root)
-        assert found is not None
-        assert (found.type, found.owners[0].slots) == ("Exclusive", (0,))
+        subscription = record(root)
+        assert subscription is not None
+        assert (subscription.type, subscription.owners[0].slots) == ("Exclusive", (0,))
         await broker.keeper.release_subscriptions([cursor])
         again = await broker.open("t", "Failover")
         assert left(again) == ids([sent[0], sent[2]])
@@ -275,6 +275,6 @@ def test_spark_written_messages_are_read_under_a_brokers_cursor_too(root: Root) 
         await broker.stop()
 
     asyncio.run(run())
-    found = record(root)
-    assert found is not None
-    assert mark_delete(found, rows(root)) == Position(LedgerId(1), EntryId(1))
+    subscription = record(root)
+    assert subscription is not None
+    assert mark_delete(subscription, rows(root)) == Position(LedgerId(1), EntryId(1))

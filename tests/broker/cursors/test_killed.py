@@ -1,4 +1,4 @@
-"""Brokers in processes of their own are killed: what they confirmed stays acknowledged, and nothing else is lost."""
+"""Brokers in their own processes are killed: confirmed acknowledgements survive, and no other message is lost."""
 
 from __future__ import annotations
 
@@ -123,16 +123,16 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def left(root: Root) -> dict[tuple[int, int], int]:
-    """Entry -> bits of its messages that are to be delivered, 0 for all, by a broker that takes the subscription."""
+    """Return the entries that the next owner would deliver, with the bits of unacknowledged messages; 0 for all."""
 
     async def run() -> dict[tuple[int, int], int]:
         broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
         cursor = (await broker.open("t")).cursor
         ranges = cursor.deliverable(EARLIEST, 10_000_000).ranges
-        entries = [(found.ledger, EntryId(entry)) for found in ranges for entry in range(found.first, found.end)]
-        found = {(int(ledger), int(entry)): cursor.ack_set(ledger, entry) for ledger, entry in entries}
+        entries = [(range_.ledger, EntryId(entry)) for range_ in ranges for entry in range(range_.first, range_.end)]
+        unacked = {(int(ledger), int(entry)): cursor.ack_set(ledger, entry) for ledger, entry in entries}
         await broker.stop()
-        return found
+        return unacked
 
     return asyncio.run(run())
 
@@ -142,7 +142,7 @@ def send(root: Root, entries: int) -> set[tuple[int, int]]:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * (entries * BATCH), batch=BATCH)
         await broker.stop()
-        return {(int(each.ledger), int(each.entry)) for each in sent}
+        return {(int(message.ledger), int(message.entry)) for message in sent}
 
     return asyncio.run(run())
 
@@ -153,14 +153,14 @@ def test_ack_holes_of_any_number_survive_a_kill(root: Root) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "confirmed\n"
     kill(process)
-    found = list(left(root).values())
-    assert len(found) == 50_000 + 1_000
-    assert found[:50_000] == [0] * 50_000
-    assert found[50_000:] == [0b101] * 1_000
+    unacked = list(left(root).values())
+    assert len(unacked) == 50_000 + 1_000
+    assert unacked[:50_000] == [0] * 50_000
+    assert unacked[50_000:] == [0b101] * 1_000
 
 
 def test_a_fenced_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root: Root) -> None:
-    """It was taken for dead; its subscription was taken, and a client of the new owner sought back."""
+    """The broker was presumed dead: another broker took its subscription, and a client of the new owner sought back."""
     sent = send(root, 5_000)
     process = start(PAUSED, root.path)
     assert process.stdout is not None
@@ -177,7 +177,7 @@ def test_a_fenced_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root
         assert process.stdout is not None
         lines = await asyncio.to_thread(process.stdout.readlines)
         process.wait()
-        # Messages that it received before the pause may still be in the pipe, but no more than that.
+        # Lines from before the pause may still be in the pipe; these two are the last.
         assert lines[-2:] == ["ended JournalFencedError\n", "refused JournalFencedError\n"]
         await broker.keeper._find_lost()
         assert cursor.lost is None
@@ -211,20 +211,20 @@ def kill_again_and_again(root: Root, rounds: int, seed: int) -> None:
                 tried.setdefault((ledger, entry), set()).update(acked)
                 under_way.append(((ledger, entry), acked))
             elif line == "confirmed\n":
-                for place, acked in under_way:
-                    confirmed.setdefault(place, set()).update(acked)
+                for position, acked in under_way:
+                    confirmed.setdefault(position, set()).update(acked)
                 under_way = []
     assert confirmed, "nothing was confirmed: longer lives are needed"
-    found = left(root)
-    for place, indexes in confirmed.items():
-        unacked = found.get(place)
+    remaining = left(root)
+    for position, indexes in confirmed.items():
+        unacked = remaining.get(position)
         delivered = set() if unacked is None else {i for i in range(BATCH) if not unacked or unacked >> i & 1}
-        assert not delivered & indexes, f"{place} was confirmed and is delivered again"
-    for place in sent - found.keys():
-        assert tried.get(place, set()) == set(range(BATCH)), f"{place} is lost"
-    for place, unacked in found.items():
+        assert not delivered & indexes, f"{position} was confirmed and is delivered again"
+    for position in sent - remaining.keys():
+        assert tried.get(position, set()) == set(range(BATCH)), f"{position} is lost"
+    for position, unacked in remaining.items():
         missing = set() if not unacked else {i for i in range(BATCH) if not unacked >> i & 1}
-        assert missing <= tried.get(place, set()), f"messages of {place} are lost"
+        assert missing <= tried.get(position, set()), f"messages of {position} are lost"
 
 
 def test_confirmed_acknowledgements_survive_kills_at_any_time(root: Root) -> None:
