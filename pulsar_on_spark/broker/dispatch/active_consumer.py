@@ -9,8 +9,8 @@ from pulsar_on_spark.model.errors import ConsumerBusyError
 class ActiveConsumer:
     """The active consumer and its election.
 
-    Of the Failover consumers with the lowest priority number, by name, the one at the partition's index is active, so
-    that the partitions of a topic spread over them.
+    Failover elects among the consumers with the lowest priority number, ordered by name: the consumer at the
+    partition's index modulo their number, so that the partitions of a topic spread over them.
 
     Args:
         is_failover: False for Exclusive: one consumer, no delay, no notices.
@@ -27,7 +27,7 @@ class ActiveConsumer:
         self._is_failover = is_failover
         self._partition = partition
         self._consumers: dict[ConsumerId, ConsumerInfo] = {}
-        self._untold: list[ConsumerId] = []
+        self._unnotified: list[ConsumerId] = []
         """Consumers that were elected when they subscribed, and are notified after the delay."""
 
     def add(self, info: ConsumerInfo, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
@@ -44,12 +44,12 @@ class ActiveConsumer:
         if self._consumers and not self._is_failover:
             holder = next(iter(self._consumers.values())).name
             raise ConsumerBusyError(
-                f"The subscription is Exclusive and consumer {holder!r} has it: close that one, or use another name."
+                f"The subscription is Exclusive and consumer {holder!r} has it: close it, or use another name."
             )
         self._consumers[info.id] = info
         if self._elected() != info.id:
             return self._elect(now_ms, delay_ms) or self._notices(info.id)
-        self._untold.append(info.id)
+        self._unnotified.append(info.id)
         return self._elect(now_ms, delay_ms)
 
     def remove(self, consumer: ConsumerId, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
@@ -71,8 +71,10 @@ class ActiveConsumer:
         elected = self._elected()
         if elected != self.id:
             return self._activate(elected)
-        untold, self._untold = self._untold, []
-        return self._notices(*(each for each in untold if each in self._consumers and each != self.id))
+        unnotified, self._unnotified = self._unnotified, []
+        return self._notices(
+            *(consumer for consumer in unnotified if consumer in self._consumers and consumer != self.id)
+        )
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class ActiveConsumer:
 
     def _activate(self, consumer: ConsumerId) -> list[ActiveConsumerChanged]:
         self.id = consumer
-        self._untold.clear()
+        self._unnotified.clear()
         return self._notices(*self._consumers)
 
     def _notices(self, *consumers: ConsumerId) -> list[ActiveConsumerChanged]:

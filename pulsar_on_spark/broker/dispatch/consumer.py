@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pulsar_on_spark.broker.dispatch.values import ConsumerInfo
 
-Place = tuple[int, int]
-"""Ledger and entry."""
+EntryPosition = tuple[int, int]
+"""Ledger and entry id. A plain tuple, because a dispatcher may have several 100,000 of them."""
 
 PendingAck = tuple[int, int, int]
-"""State of an unacknowledged entry: its messages, the unacknowledged ones of them, and its group (`pool.py`). A plain
-tuple, because there may be 200,000 of them."""
+"""State of an unacknowledged entry: number of messages, number of unacknowledged messages, and its group (`pool.py`). A
+plain tuple, because there may be 200,000 of them."""
 
 
 class Consumer:
@@ -32,7 +32,7 @@ class Consumer:
         self.permits = 0
         self.epoch = info.epoch
         self.is_writable = True
-        self.pending: dict[Place, PendingAck] = {}
+        self.pending: dict[EntryPosition, PendingAck] = {}
         self.unacked = 0
         self.is_blocked = False
 
@@ -45,7 +45,7 @@ class Consumer:
     def obstacle(self) -> str | None:
         """The reason why it may not get an entry, for operators; None if it may."""
         if self.is_blocked:
-            return f"{self.unacked} unacked messages: it gets more when half of its limit is acknowledged"
+            return f"{self.unacked} unacked messages: it gets more after half of them are acknowledged"
         if self.permits <= 0:
             return "no permits: the client asked for no more messages"
         if not self.is_writable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from pulsar_on_spark.broker.dispatch.consumer import Place
+from pulsar_on_spark.broker.dispatch.consumer import EntryPosition
 
 Due = tuple[int, int, int, int]
 """Time in ms, ledger, entry, group (`pool.py`)."""
@@ -29,7 +29,7 @@ class DelayedEntries:
         self._max_entries = max_entries
         self._heap: list[Due] = []
         self._horizon_ms: int | None = None
-        self._unread: Place | None = None
+        self._unread: EntryPosition | None = None
         """The position of the first entry beyond the horizon."""
 
     def __len__(self) -> int:
@@ -40,31 +40,31 @@ class DelayedEntries:
         """The time of the next due entry or of the horizon; None if nothing waits."""
         return self._heap[0][0] if self._heap else self._horizon_ms
 
-    def add(self, due_ms: int, place: Place, group: int) -> None:
+    def add(self, due_ms: int, position: EntryPosition, group: int) -> None:
         """Add an entry that was read before its time."""
         if self._horizon_ms is not None and due_ms >= self._horizon_ms:
-            assert self._unread is not None, "a horizon comes with the place of what is beyond"
-            assert self._unread <= place, "reading goes forward"
+            assert self._unread is not None, "the horizon has a position"
+            assert self._unread <= position, "reading goes forward"
             return
-        heappush(self._heap, (due_ms, *place, group))
+        heappush(self._heap, (due_ms, *position, group))
         if len(self._heap) > self._max_entries:
             self._forget_half()
 
-    def take_due(self, now_ms: int) -> list[tuple[Place, int]]:
+    def take_due(self, now_ms: int) -> list[tuple[EntryPosition, int]]:
         """Remove the due entries and return their positions and groups."""
-        found = []
+        due = []
         while self._heap and self._heap[0][0] <= now_ms:
             _, ledger, entry, group = heappop(self._heap)
-            found.append(((ledger, entry), group))
-        return found
+            due.append(((ledger, entry), group))
+        return due
 
-    def take_unread(self, now_ms: int) -> Place | None:
+    def take_unread(self, now_ms: int) -> EntryPosition | None:
         """Return the position to read again from if the horizon has come; call it after `take_due`."""
         if self._horizon_ms is None or now_ms < self._horizon_ms:
             return None
         assert not self._heap, "take what is due first"
-        place, self._unread, self._horizon_ms = self._unread, None, None
-        return place
+        position, self._unread, self._horizon_ms = self._unread, None, None
+        return position
 
     def clear(self) -> None:
         """Remove all entries."""

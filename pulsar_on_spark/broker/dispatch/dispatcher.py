@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
-from pulsar_on_spark.broker.dispatch.consumer import Consumer, Place
+from pulsar_on_spark.broker.dispatch.consumer import Consumer, EntryPosition
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.values import (
     Ack,
@@ -26,7 +26,7 @@ _NEWEST_WEIGHT = 0.2
 
 
 class Dispatcher(ABC):
-    """The dispatcher of one subscription. Times are the shell's clock in milliseconds, the one of `deliver_at_ms`.
+    """The dispatcher of one subscription. Times are in milliseconds on the shell's clock, as is `deliver_at_ms`.
 
     After each change (consumers, flow, acks, new entries, an offer) the shell calls `wanted()`, reads, and passes the
     entries to `offer`, one read at a time. It calls `handle_due` when `due_ms` has come.
@@ -72,15 +72,15 @@ class Dispatcher(ABC):
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
         """Add permits to a consumer (FLOW)."""
-        found = self._consumers.get(consumer)
-        if found is not None:
-            found.permits += permits
+        state = self._consumers.get(consumer)
+        if state is not None:
+            state.permits += permits
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
         """Note whether the consumer's connection has room; while it has none, the consumer gets no entries."""
-        found = self._consumers.get(consumer)
-        if found is not None:
-            found.is_writable = is_writable
+        state = self._consumers.get(consumer)
+        if state is not None:
+            state.is_writable = is_writable
 
     @abstractmethod
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
@@ -158,11 +158,11 @@ class Dispatcher(ABC):
         if self._cursor.is_at_end(self._next):
             return None
         count = min(self._entries_for(permits), most)
-        found = self._cursor.deliverable(self._next, count)
-        if not found.ranges:
-            self._next = found.next
+        deliverable = self._cursor.deliverable(self._next, count)
+        if not deliverable.ranges:
+            self._next = deliverable.next
             return None
-        self._reading = Wanted(found.ranges, count, self._limits.dispatcher_max_read_size_bytes)
+        self._reading = Wanted(deliverable.ranges, count, self._limits.dispatcher_max_read_size_bytes)
         return self._reading
 
     def _entries_for(self, permits: int) -> int:
@@ -188,9 +188,9 @@ class Dispatcher(ABC):
         return True
 
 
-def after(place: Place) -> Position:
+def after(position: EntryPosition) -> Position:
     """Return the position after an entry."""
-    return Position(LedgerId(place[0]), EntryId(place[1] + 1))
+    return Position(LedgerId(position[0]), EntryId(position[1] + 1))
 
 
 def ack_each(acks: Iterable[Ack], acknowledge: Callable[[Ack], bool]) -> bool:

@@ -68,13 +68,13 @@ class KeySharedDispatcher(PoolDispatcher):
         consumer = self._consumers[target]
         return consumer if consumer.is_available else None
 
-    def _went_out(self, consumer: Consumer, group: int) -> None:
+    def _note_delivered(self, consumer: Consumer, group: int) -> None:
         if self._in_order:
             holder, held = self._holders.get(group, (consumer.info.id, 0))
             assert holder == consumer.info.id, f"slot {group} is held by another consumer"
             self._holders[group] = (holder, held + 1)
 
-    def _came_back(self, consumer: Consumer, group: int) -> None:
+    def _note_returned(self, consumer: Consumer, group: int) -> None:
         if not self._in_order:
             return
         holder, held = self._holders[group]
@@ -87,7 +87,7 @@ class KeySharedDispatcher(PoolDispatcher):
             self._replay.move(-group, line)
 
     def _is_held_from(self, target: ConsumerId, slot: int) -> bool:
-        """True if another consumer than the slot's own holds it."""
+        """True if a consumer other than `target` holds the slot."""
         holder = self._holders.get(slot)
         return holder is not None and holder[0] != target
 

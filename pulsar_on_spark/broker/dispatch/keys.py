@@ -109,7 +109,7 @@ class StickyRanges(KeySplit):
 
     def consumer(self, slot: int) -> ConsumerId | None:
         """Return the consumer of a slot; None if it has none."""
-        at = bisect_right(self._ranges, slot, key=lambda found: found[0][0]) - 1
+        at = bisect_right(self._ranges, slot, key=lambda range_: range_[0][0]) - 1
         if at < 0:
             return None
         (_, last), consumer = self._ranges[at]
@@ -121,7 +121,7 @@ class StickyRanges(KeySplit):
             raise ConsumerAssignError(
                 f"Consumer {info.name!r} names no hash ranges: key-shared mode STICKY needs some."
             )
-        taken = [found for found, _ in self._ranges]
+        taken = [range_ for range_, _ in self._ranges]
         for first, last in info.ranges:
             if not 0 <= first <= last < HASHES:
                 raise ConsumerAssignError(
@@ -135,9 +135,9 @@ class StickyRanges(KeySplit):
                         f"{other_last}, which is taken: name ranges that are free."
                     )
             taken.insert(at, (first, last))
-        for found in info.ranges:
-            insort(self._ranges, (found, info.id))
+        for range_ in info.ranges:
+            insort(self._ranges, (range_, info.id))
 
     def remove(self, consumer: ConsumerId) -> None:
         """Remove a consumer."""
-        self._ranges = [found for found in self._ranges if found[1] != consumer]
+        self._ranges = [range_ for range_ in self._ranges if range_[1] != consumer]

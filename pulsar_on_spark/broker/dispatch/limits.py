@@ -14,9 +14,9 @@ class DispatchLimits:
     dispatcher_max_read_size_bytes: int = 5 * 1024 * 1024
     """Maximum number of bytes of one read; a larger entry is read alone."""
     dispatcher_max_round_robin_batch_size: int = 20
-    """Messages that one consumer of a Shared subscription gets before the next one's turn."""
+    """Messages that one consumer of a Shared subscription gets before the next consumer's turn."""
     max_unacked_messages_per_consumer: int = 50_000
-    """Unacknowledged messages at which a pooled consumer blocks until half are acknowledged; 0: no limit."""
+    """Unacknowledged messages that block a Shared or Key_Shared consumer until half are acknowledged; 0: no limit."""
     max_unacked_messages_per_subscription: int = 200_000
     """The same for all consumers together; 0: no limit. With the look-ahead, it limits a subscription's memory to 40 MB
     if every message is an entry."""

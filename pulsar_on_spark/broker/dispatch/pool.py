@@ -1,12 +1,12 @@
 """The common base of Shared and Key_Shared: a pool of consumers with individual acknowledgements.
 
-An entry is in one of these places, and moves so:
+An entry is in one of these states:
 
     not read ──> [delayed] ──> out at one consumer ──> acknowledged
         └──> waiting (replay) ──┘ └──> waiting again, when it is returned or its consumer leaves
 
-Each has a *group*, a number by which the subclass chooses its consumers: the slot of its key for Key_Shared, the
-consumer that has the message's other chunks, or 0, for Shared.
+Each entry has a *group*, a number by which the subclass chooses its consumer. For Key_Shared it is the slot of the key;
+for Shared, the consumer that has the message's other chunks, or 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
-from pulsar_on_spark.broker.dispatch.consumer import Consumer, Place
+from pulsar_on_spark.broker.dispatch.consumer import Consumer, EntryPosition
 from pulsar_on_spark.broker.dispatch.delayed import DelayedEntries
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher, ack_each, after
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
@@ -40,22 +40,23 @@ class PoolDispatcher(Dispatcher):
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._available: dict[ConsumerId, Consumer] = {}
-        """A cache of the consumers that can take a message, as there may be a thousand, served a message at a time."""
+        """The consumers that can take a message: a cache, as there may be a thousand consumers."""
         self._replay = Replay()
         self._is_replay = False
         """True if the running read is one of waiting entries."""
         self._delayed = DelayedEntries(limits.max_delayed_entries)
         self._ticked_ms = 0
-        self._read_before: Place = (0, 0)
+        self._read_before: EntryPosition = (0, 0)
         """Entries before this position were read, and may be delivered or waiting."""
-        self._redeliveries: dict[Place, int] = {}
+        self._redeliveries: dict[EntryPosition, int] = {}
         self._unacked = 0
         self._is_blocked = False
         self._lines_are_old = False
-        self._given_back: set[int] = set()
-        """Groups of entries that began to wait during a read of waiting ones, which may have to wait for them."""
+        self._returned_groups: set[int] = set()
+        """Groups with entries that began to wait during a read of waiting entries. The read may have later entries of
+        these groups."""
 
-    # -- what a subclass decides -----------------------------------------------------------------------------------
+    # -- decisions of a subclass -----------------------------------------------------------------------------------
 
     _in_order = False
     """True if no entry may be delivered while an earlier one of its group waits."""
@@ -72,17 +73,17 @@ class PoolDispatcher(Dispatcher):
     def _choose(self, info: EntryInfo, group: int) -> Consumer | None:
         """Choose the consumer of an entry; None if it must wait. At least one consumer is available."""
 
-    def _group_again(self, group: int) -> int:
+    def _group_of_returned(self, group: int) -> int:
         """Return the group of an entry that a consumer returned; the same one if groups are permanent."""
         return group
 
     def _begin_offer(self) -> None:
         """Prepare for an offer."""
 
-    def _went_out(self, consumer: Consumer, group: int) -> None:
+    def _note_delivered(self, consumer: Consumer, group: int) -> None:
         """Note that an entry was delivered to a consumer."""
 
-    def _came_back(self, consumer: Consumer, group: int) -> None:
+    def _note_returned(self, consumer: Consumer, group: int) -> None:
         """Note that a consumer no longer has an entry: it is acknowledged, or will wait."""
 
     # -- consumers -------------------------------------------------------------------------------------------------
@@ -105,8 +106,8 @@ class PoolDispatcher(Dispatcher):
         if gone is None:
             return []
         self._lines_are_old = True
-        for place in list(gone.pending):
-            self._give_back(gone, place)
+        for position in list(gone.pending):
+            self._return_entry(gone, position)
         self._available.pop(consumer, None)
         if not self._consumers:
             self.restart_reading()
@@ -115,12 +116,12 @@ class PoolDispatcher(Dispatcher):
     def flow(self, consumer: ConsumerId, permits: int) -> None:
         """Add permits to a consumer."""
         super().flow(consumer, permits)
-        self._note(consumer)
+        self._update_available(consumer)
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
         """Note whether the consumer's connection has room."""
         super().set_writable(consumer, is_writable)
-        self._note(consumer)
+        self._update_available(consumer)
 
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
         """Acknowledge entries or messages."""
@@ -138,9 +139,9 @@ class PoolDispatcher(Dispatcher):
             return
         if epoch is not None:
             asking.epoch = epoch
-        for place in list(asking.pending if entries is None else entries):
-            if place in asking.pending and self._give_back(asking, place):
-                self._redeliveries[place] = self._redeliveries.get(place, 0) + 1
+        for position in list(asking.pending if entries is None else entries):
+            if position in asking.pending and self._return_entry(asking, position):
+                self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
@@ -157,12 +158,12 @@ class PoolDispatcher(Dispatcher):
             if permits > self._limits.dispatcher_max_read_batch_size * self._messages_per_entry:
                 break
         if len(self._replay):
-            places = self._replay.take_positions([ANYONE, *self._available], self._entries_for(permits))
-            if places:
+            positions = self._replay.take_positions([ANYONE, *self._available], self._entries_for(permits))
+            if positions:
                 self._is_replay = True
-                self._given_back.clear()
+                self._returned_groups.clear()
                 limit = self._limits.dispatcher_max_read_size_bytes
-                self._reading = Wanted(_ranges(places), len(places), limit)
+                self._reading = Wanted(_ranges(positions), len(positions), limit)
                 return self._reading
         self._is_replay = False
         look_ahead = self._look_ahead - len(self._replay)
@@ -180,21 +181,21 @@ class PoolDispatcher(Dispatcher):
         self._ticked_ms = min(self._ticked_ms, now_ms)  # a clock that was set back must not delay the next tick
         self._begin_offer()
         deliveries: list[Delivery] = []
-        last: Place | None = None
+        last: EntryPosition | None = None
         for info in entries:
             if not self._available or self._is_blocked:
                 break
-            place = info.ledger, info.entry
-            group = self._settle(info, place, now_ms)
+            position = info.ledger, info.entry
+            group = self._settle(info, position, now_ms)
             if group is not None:
                 consumer = None if self._in_order and self._has_to_wait(group) else self._choose(info, group)
                 if consumer is not None:
                     deliveries.append(self._deliver(consumer, info, group))
                 elif self._is_replay:
-                    self._replay.regroup(place, group)
+                    self._replay.regroup(position, group)
                 else:
-                    self._wait(place, group)
-            last = place
+                    self._wait(position, group)
+            last = position
         if self._is_replay:
             self._replay.put_back(self._line_of)
         elif last is not None:
@@ -208,9 +209,9 @@ class PoolDispatcher(Dispatcher):
         if due_ms is None or now_ms < due_ms:
             return []
         self._ticked_ms = now_ms
-        for place, group in self._delayed.take_due(now_ms):
-            if not self._cursor.is_acked(LedgerId(place[0]), EntryId(place[1])):
-                self._wait(place, self._group_again(group))
+        for position, group in self._delayed.take_due(now_ms):
+            if not self._cursor.is_acked(LedgerId(position[0]), EntryId(position[1])):
+                self._wait(position, self._group_of_returned(group))
         unread = self._delayed.take_unread(now_ms)
         if unread is not None:
             self._next = min(self._next, Position(LedgerId(unread[0]), EntryId(unread[1])))
@@ -226,8 +227,8 @@ class PoolDispatcher(Dispatcher):
         self._delayed.clear()
         self._redeliveries.clear()
         for consumer in self._consumers.values():
-            for place in list(consumer.pending):
-                self._release(consumer, place)
+            for position in list(consumer.pending):
+                self._release(consumer, position)
         assert self._unacked == 0, "unacked messages without a consumer"
 
     def forget_acked(self) -> None:
@@ -245,12 +246,12 @@ class PoolDispatcher(Dispatcher):
     def stats(self) -> DispatcherStats:
         """Return statistics for operators."""
         consumers = tuple(
-            ConsumerStats(found.info.id, found.permits, found.unacked, self._obstacle(found))
-            for found in self._consumers.values()
+            ConsumerStats(consumer.info.id, consumer.permits, consumer.unacked, self._obstacle(consumer))
+            for consumer in self._consumers.values()
         )
         blocked = None
         if self._is_blocked:
-            blocked = f"{self._unacked} unacked messages: it continues when half of its limit is acknowledged"
+            blocked = f"{self._unacked} unacked messages: deliveries resume after half of them are acknowledged"
         return DispatcherStats(consumers, self._unacked, len(self._replay), len(self._delayed), blocked)
 
     # --------------------------------------------------------------------------------------------------------------
@@ -259,104 +260,106 @@ class PoolDispatcher(Dispatcher):
     def _look_ahead(self) -> int:
         """Return the number of entries that may wait while new ones are read."""
         limits = self._limits
-        each = limits.key_shared_look_ahead_per_consumer * len(self._consumers)
-        return min(each, limits.key_shared_look_ahead_per_subscription)
+        per_consumer = limits.key_shared_look_ahead_per_consumer * len(self._consumers)
+        return min(per_consumer, limits.key_shared_look_ahead_per_subscription)
 
     def _obstacle(self, consumer: Consumer) -> str | None:
         if consumer.obstacle is None and len(self._replay) >= self._look_ahead:
-            return f"{len(self._replay)} entries wait for other consumers: new ones are read after these are delivered"
+            return (
+                f"{len(self._replay)} entries wait for other consumers: new entries are read after these are delivered"
+            )
         return consumer.obstacle
 
     def _has_to_wait(self, group: int) -> bool:
-        """True if earlier entries of the group of a just-read entry may be waiting.
+        """True if earlier entries of a read entry's group may be waiting.
 
         Waiting entries are read in order, except for those that began to wait during the read. (An entry that is not
         delivered within an offer blocks the rest of its group: no consumer becomes available meanwhile.)
         """
-        return group in self._given_back if self._is_replay else self._replay.waiting(group) > 0
+        return group in self._returned_groups if self._is_replay else self._replay.waiting(group) > 0
 
-    def _settle(self, info: EntryInfo, place: Place, now_ms: int) -> int | None:
+    def _settle(self, info: EntryInfo, position: EntryPosition, now_ms: int) -> int | None:
         """Return the group of an entry to deliver; None if it is acknowledged, delivered or not due."""
         if self._cursor.is_acked(info.ledger, info.entry):
-            self._replay.remove(place)
+            self._replay.remove(position)
             return None
         if info.is_marker:
             self._cursor.acknowledge(info.ledger, info.entry)
             return None
         if self._is_replay:
-            return self._group_of(info) if place in self._replay else None
-        if place < self._read_before and self._is_out(place):
+            return self._group_of(info) if position in self._replay else None
+        if position < self._read_before and self._is_out(position):
             return None
         group = self._group_of(info)
         if info.deliver_at_ms is not None and info.deliver_at_ms > now_ms:
-            self._delayed.add(info.deliver_at_ms, place, group)
+            self._delayed.add(info.deliver_at_ms, position, group)
             return None
         return group
 
-    def _is_out(self, place: Place) -> bool:
-        return place in self._replay or any(place in consumer.pending for consumer in self._consumers.values())
+    def _is_out(self, position: EntryPosition) -> bool:
+        return position in self._replay or any(position in consumer.pending for consumer in self._consumers.values())
 
     def _deliver(self, consumer: Consumer, info: EntryInfo, group: int) -> Delivery:
         ledger, entry, messages = info.ledger, info.entry, info.messages
-        place = ledger, entry
+        position = ledger, entry
         if self._is_replay:
-            self._replay.remove(place)
+            self._replay.remove(position)
         ack_set = self._cursor.ack_set(ledger, entry)
         permits = ack_set.bit_count() if ack_set else messages
         consumer.permits -= permits
-        consumer.pending[place] = (messages, permits, group)
+        consumer.pending[position] = (messages, permits, group)
         self._count(consumer, permits)
-        self._went_out(consumer, group)
-        redeliveries = self._redeliveries.get(place, 0) if self._redeliveries else 0
+        self._note_delivered(consumer, group)
+        redeliveries = self._redeliveries.get(position, 0) if self._redeliveries else 0
         return Delivery(consumer.info.id, ledger, entry, redeliveries, ack_set, permits, consumer.epoch)
 
     def _ack(self, asking: Consumer | None, ack: Ack) -> bool:
-        place = ack.ledger, ack.entry
-        holder = asking if asking is not None and place in asking.pending else self._holder(place)
+        position = ack.ledger, ack.entry
+        holder = asking if asking is not None and position in asking.pending else self._holder(position)
         if holder is None:
             changed = self._cursor.acknowledge(*ack)
         else:
-            messages, unacked, group = holder.pending[place]
+            messages, unacked, group = holder.pending[position]
             changed = self._cursor.acknowledge(ack.ledger, ack.entry, ack.ack_set, messages)
         if self._cursor.is_acked(ack.ledger, ack.entry):
             if holder is not None:
-                self._release(holder, place)
-            self._replay.remove(place)
-            self._redeliveries.pop(place, None)
+                self._release(holder, position)
+            self._replay.remove(position)
+            self._redeliveries.pop(position, None)
         elif changed and holder is not None:
             left = self._cursor.ack_set(ack.ledger, ack.entry).bit_count()
-            holder.pending[place] = (messages, left, group)
+            holder.pending[position] = (messages, left, group)
             self._count(holder, left - unacked)
         return changed
 
-    def _holder(self, place: Place) -> Consumer | None:
-        """Return the consumer that has an entry; another may acknowledge it late, after it returned the entry."""
-        return next((consumer for consumer in self._consumers.values() if place in consumer.pending), None)
+    def _holder(self, position: EntryPosition) -> Consumer | None:
+        """Return the consumer that has an entry. Another consumer may acknowledge it late, after returning it."""
+        return next((consumer for consumer in self._consumers.values() if position in consumer.pending), None)
 
-    def _give_back(self, consumer: Consumer, place: Place) -> bool:
+    def _return_entry(self, consumer: Consumer, position: EntryPosition) -> bool:
         """Return an entry of a consumer to the waiting ones, unless it is acknowledged."""
-        group = self._release(consumer, place)
-        if self._cursor.is_acked(LedgerId(place[0]), EntryId(place[1])):
+        group = self._release(consumer, position)
+        if self._cursor.is_acked(LedgerId(position[0]), EntryId(position[1])):
             return False
-        self._wait(place, self._group_again(group))
+        self._wait(position, self._group_of_returned(group))
         return True
 
-    def _wait(self, place: Place, group: int) -> None:
-        self._replay.add(place, group, self._line_of(group))
-        self._given_back.add(group)
+    def _wait(self, position: EntryPosition, group: int) -> None:
+        self._replay.add(position, group, self._line_of(group))
+        self._returned_groups.add(group)
 
-    def _release(self, consumer: Consumer, place: Place) -> int:
+    def _release(self, consumer: Consumer, position: EntryPosition) -> int:
         """Remove an entry from a consumer, and return its group."""
-        _, unacked, group = consumer.pending.pop(place)
+        _, unacked, group = consumer.pending.pop(position)
         self._count(consumer, -unacked)
-        self._came_back(consumer, group)
+        self._note_returned(consumer, group)
         return group
 
-    def _note(self, consumer: ConsumerId) -> None:
-        """Update the set of available consumers for one that changed."""
-        found = self._consumers.get(consumer)
-        if found is not None and found.is_available:
-            self._available[consumer] = found
+    def _update_available(self, consumer: ConsumerId) -> None:
+        """Add a changed consumer to the available consumers, or remove it from them."""
+        state = self._consumers.get(consumer)
+        if state is not None and state.is_available:
+            self._available[consumer] = state
         else:
             self._available.pop(consumer, None)
 
@@ -373,7 +376,7 @@ class PoolDispatcher(Dispatcher):
         limits = self._limits
         consumer.is_blocked = _is_over(consumer.unacked, limits.max_unacked_messages_per_consumer, consumer.is_blocked)
         self._is_blocked = _is_over(self._unacked, limits.max_unacked_messages_per_subscription, self._is_blocked)
-        self._note(consumer.info.id)
+        self._update_available(consumer.info.id)
 
 
 def _is_over(unacked: int, limit: int, was_over: bool) -> bool:
@@ -381,15 +384,15 @@ def _is_over(unacked: int, limit: int, was_over: bool) -> bool:
     return limit > 0 and unacked >= (limit // 2 + 1 if was_over else limit)
 
 
-def _ranges(places: Sequence[Place]) -> tuple[EntryRange, ...]:
+def _ranges(positions: Sequence[EntryPosition]) -> tuple[EntryRange, ...]:
     """Join sorted positions to ranges."""
     ranges: list[EntryRange] = []
     first = end = ledger = -1
-    for place_ledger, entry in places:
-        if (place_ledger, entry) != (ledger, end):
+    for next_ledger, entry in positions:
+        if (next_ledger, entry) != (ledger, end):
             if end >= 0:
                 ranges.append(EntryRange(LedgerId(ledger), first, end))
-            ledger, first = place_ledger, entry
+            ledger, first = next_ledger, entry
         end = entry + 1
     ranges.append(EntryRange(LedgerId(ledger), first, end))
     return tuple(ranges)

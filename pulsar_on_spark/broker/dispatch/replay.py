@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
-from pulsar_on_spark.broker.dispatch.consumer import Place
+from pulsar_on_spark.broker.dispatch.consumer import EntryPosition
 
 Line = int
 """The consumer of a line's entries: its id, `ANYONE`, or a negative number for a line that is blocked."""
@@ -22,62 +22,62 @@ class Replay:
     __slots__ = ("_groups", "_in_group", "_lines", "_taken")
 
     def __init__(self) -> None:
-        self._groups: dict[Place, int] = {}
+        self._groups: dict[EntryPosition, int] = {}
         self._in_group: dict[int, int] = {}
-        self._lines: dict[Line, list[Place]] = {}
+        self._lines: dict[Line, list[EntryPosition]] = {}
         """A heap per line. Removed positions, which are not in `_groups`, are dropped when they come up."""
-        self._taken: dict[Place, None] = {}
+        self._taken: dict[EntryPosition, None] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __contains__(self, place: Place) -> bool:
-        return place in self._groups
+    def __contains__(self, position: EntryPosition) -> bool:
+        return position in self._groups
 
     def waiting(self, group: int) -> int:
         """Return the number of waiting entries of a group."""
         return self._in_group.get(group, 0)
 
-    def add(self, place: Place, group: int, line: Line) -> None:
+    def add(self, position: EntryPosition, group: int, line: Line) -> None:
         """Add a position that is not waiting yet."""
-        assert place not in self._groups, f"{place} waits already"
-        self._join(place, group)
-        heappush(self._lines.setdefault(line, []), place)
+        assert position not in self._groups, f"{position} waits already"
+        self._join(position, group)
+        heappush(self._lines.setdefault(line, []), position)
 
-    def regroup(self, place: Place, group: int) -> None:
+    def regroup(self, position: EntryPosition, group: int) -> None:
         """Change the group of a taken position."""
-        assert place in self._taken, f"{place} is in a line"
-        self._leave(place)
-        self._join(place, group)
+        assert position in self._taken, f"{position} is in a line"
+        self._leave(position)
+        self._join(position, group)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, position: EntryPosition) -> None:
         """Remove a position, if it is waiting."""
-        if place in self._groups:
-            self._leave(place)
-            self._taken.pop(place, None)
+        if position in self._groups:
+            self._leave(position)
+            self._taken.pop(position, None)
 
-    def take_positions(self, lines: Iterable[Line], most: int) -> list[Place]:
+    def take_positions(self, lines: Iterable[Line], most: int) -> list[EntryPosition]:
         """Take the first positions of some lines, in topic order."""
         heads = [(heap[0], line) for line in lines if (heap := self._lines.get(line))]
         heapify(heads)
-        found: list[Place] = []
-        while heads and len(found) < most:
+        taken: list[EntryPosition] = []
+        while heads and len(taken) < most:
             _, line = heappop(heads)
             heap = self._lines[line]
-            place = heappop(heap)
-            if place in self._groups:
-                found.append(place)
+            position = heappop(heap)
+            if position in self._groups:
+                taken.append(position)
             if heap:
                 heappush(heads, (heap[0], line))
             else:
                 del self._lines[line]
-        self._taken.update(dict.fromkeys(found))
-        return found
+        self._taken.update(dict.fromkeys(taken))
+        return taken
 
     def put_back(self, line_of: Callable[[int], Line]) -> None:
         """Put taken positions that were not removed back into their lines."""
-        for place in self._taken:
-            heappush(self._lines.setdefault(line_of(self._groups[place]), []), place)
+        for position in self._taken:
+            heappush(self._lines.setdefault(line_of(self._groups[position]), []), position)
         self._taken.clear()
 
     def move(self, old: Line, new: Line) -> None:
@@ -89,15 +89,15 @@ class Replay:
                 into += moved
                 heapify(into)
             else:
-                for place in moved:
-                    heappush(into, place)
+                for position in moved:
+                    heappush(into, position)
 
     def line_up(self, line_of: Callable[[int], Line]) -> None:
         """Rebuild all lines after consumers have changed."""
         self._lines = {}
-        for place, group in self._groups.items():
-            if place not in self._taken:
-                self._lines.setdefault(line_of(group), []).append(place)
+        for position, group in self._groups.items():
+            if position not in self._taken:
+                self._lines.setdefault(line_of(group), []).append(position)
         for heap in self._lines.values():
             heapify(heap)
 
@@ -107,15 +107,15 @@ class Replay:
 
     def remove_if(self, is_gone: Callable[[int, int], bool]) -> None:
         """Remove the positions that are acknowledged."""
-        for place in [place for place in self._groups if is_gone(*place)]:
-            self.remove(place)
+        for position in [position for position in self._groups if is_gone(*position)]:
+            self.remove(position)
 
-    def _join(self, place: Place, group: int) -> None:
-        self._groups[place] = group
+    def _join(self, position: EntryPosition, group: int) -> None:
+        self._groups[position] = group
         self._in_group[group] = self._in_group.get(group, 0) + 1
 
-    def _leave(self, place: Place) -> None:
-        group = self._groups.pop(place)
+    def _leave(self, position: EntryPosition) -> None:
+        group = self._groups.pop(position)
         self._in_group[group] -= 1
         if not self._in_group[group]:
             del self._in_group[group]

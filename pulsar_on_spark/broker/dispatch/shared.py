@@ -55,7 +55,7 @@ class SharedDispatcher(PoolDispatcher):
     def _group_of(self, info: EntryInfo) -> int:
         return self._chunks.get(info.chunk.uuid, 0) if info.chunk is not None else 0
 
-    def _group_again(self, group: int) -> int:
+    def _group_of_returned(self, group: int) -> int:
         return 0  # the consumer of the other chunks is looked up when the entry is read again
 
     def _line_of(self, group: int) -> Line:

@@ -135,11 +135,11 @@ class SingleActiveDispatcher(Dispatcher):
     def stats(self) -> DispatcherStats:
         """Return statistics for operators."""
         consumers = tuple(
-            ConsumerStats(found.info.id, found.permits, None, self._obstacle(found))
-            for found in self._consumers.values()
+            ConsumerStats(consumer.info.id, consumer.permits, None, self._obstacle(consumer))
+            for consumer in self._consumers.values()
         )
         waits = self.due_ms is not None
-        blocked = "another consumer becomes the active one" if waits else None
+        blocked = "another consumer is about to become active" if waits else None
         return DispatcherStats(consumers, blocked=blocked, active=self.active)
 
     # --------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._limits.active_consumer_failover_delay_time_millis
 
     def _follow_election(self) -> None:
-        """Restart at the mark-delete position for a new active consumer, dropping a read for the previous one."""
+        """Restart at the mark-delete position for a new active consumer, and drop a read for the previous consumer."""
         active = None if self._election.id is None else self._consumers[self._election.id]
         if active is not self._active:
             self._active = active

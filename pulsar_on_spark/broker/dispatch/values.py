@@ -45,7 +45,7 @@ class KeySharedPolicy:
 
 
 class Chunk(NamedTuple):
-    """The place of an entry in a chunked message."""
+    """The position of an entry in a chunked message."""
 
     uuid: str
     number: int
@@ -93,7 +93,7 @@ class Delivery(NamedTuple):
         ledger: The entry's ledger.
         entry: Its id.
         redelivery_count: Number of its redeliveries; 0 on Exclusive and Failover, as in Pulsar.
-        ack_set: Bits of its messages that are unacked, 0 for all of them.
+        ack_set: Bits of its unacknowledged messages; 0 if all are unacknowledged.
         permits: Number of permits that it uses.
         epoch: The consumer's epoch.
     """
@@ -166,7 +166,7 @@ class DispatcherStats:
     Attributes:
         consumers: Its consumers.
         unacked: Number of unacknowledged messages; 0 on Exclusive and Failover, where they are not tracked.
-        waiting: Entries that were read before and wait for a consumer: redeliveries, or of a blocked key.
+        waiting: Entries that were read before and wait for a consumer: redeliveries, or entries of a blocked key.
         delayed: Indexed delayed entries; more may lie beyond the limit of the index.
         blocked: The reason why the whole subscription is blocked; None if it is not.
         active: The active consumer, on Exclusive and Failover.

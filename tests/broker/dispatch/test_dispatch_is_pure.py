@@ -1,4 +1,4 @@
-"""The rule that keeps clocks, chance and IO out of the dispatchers fails where one comes in."""
+"""The import contract that keeps clocks, chance and IO out of the dispatchers detects a violation."""
 
 from __future__ import annotations
 

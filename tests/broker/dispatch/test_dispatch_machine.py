@@ -1,4 +1,4 @@
-"""All dispatchers against plain models, while consumers come, go, acknowledge, give back, stall and seek."""
+"""All dispatchers against plain models, while consumers connect, leave, acknowledge, return entries, stall and seek."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pulsar_on_spark.broker.dispatch.values import (
 )
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from tests.broker.dispatch.topic_model import Place, Topic
+from tests.broker.dispatch.topic_model import EntryPosition, Topic
 
 LIMITS = DispatchLimits(
     dispatcher_max_read_batch_size=5,
@@ -60,10 +60,10 @@ class Consumers(RuleBasedStateMachine):
         self.writable: dict[int, bool] = {}
         self.full: set[int] = set()
         self.full_pool = False
-        self.out: dict[Place, int] = {}
-        self.given_back: dict[Place, int] = defaultdict(int)
+        self.out: dict[EntryPosition, int] = {}
+        self.given_back: dict[EntryPosition, int] = defaultdict(int)
         self.reading: Wanted | None = None
-        self.unacked: dict[Place, set[int]] = {}
+        self.unacked: dict[EntryPosition, set[int]] = {}
         self.epoch = 1
         self.chunked = 0
 
@@ -79,21 +79,21 @@ class Consumers(RuleBasedStateMachine):
     )
     def publish(self, count: int, messages: int, key: bytes, delay_ms: int | None, is_marker: bool) -> None:
         deliver_at_ms = None if delay_ms is None else self.now_ms + delay_ms
-        for place in self.topic.publish(
+        for position in self.topic.publish(
             count, messages=messages, key=key, deliver_at_ms=deliver_at_ms, is_marker=is_marker
         ):
             if not is_marker:
-                self.unacked[place] = set(range(messages))
+                self.unacked[position] = set(range(messages))
 
     @precondition(lambda self: len(self.topic.infos) < MAX_ENTRIES)
     @rule(total=st.integers(2, 4), key=st.sampled_from(KEYS))
     def publish_chunks(self, total: int, key: bytes) -> None:
-        """Of two producers at once."""
+        """Publish the chunks of two messages in turn."""
         self.chunked += 2
         for number in range(total):
             for uuid in (self.chunked, self.chunked + 1):
-                (place,) = self.topic.publish(key=key, chunk=Chunk(f"producer-{uuid}", number, total))
-                self.unacked[place] = {0}
+                (position,) = self.topic.publish(key=key, chunk=Chunk(f"producer-{uuid}", number, total))
+                self.unacked[position] = {0}
 
     @precondition(lambda self: len(self.topic.ledgers) < 4)
     @rule()
@@ -103,17 +103,17 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: self.unacked)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        """Somebody else acknowledges everything up to an entry."""
+        """Acknowledge everything up to an entry in the cursor, as expiry does."""
         ledger, entry = data.draw(st.sampled_from(sorted(self.unacked)[:3]))
         self.topic.cursor.acknowledge_through(LedgerId(ledger), EntryId(entry))
         self.dispatcher.forget_acked()
-        for place in [place for place in self.unacked if place <= (ledger, entry)]:
-            self.acked(place)
+        for position in [position for position in self.unacked if position <= (ledger, entry)]:
+            self.acked(position)
 
-    def acked(self, place: Place) -> None:
-        self.unacked.pop(place, None)
-        self.out.pop(place, None)
-        self.given_back.pop(place, None)
+    def acked(self, position: EntryPosition) -> None:
+        self.unacked.pop(position, None)
+        self.out.pop(position, None)
+        self.given_back.pop(position, None)
         self.note_limits()
 
     # -- consumers -------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Consumers(RuleBasedStateMachine):
         effects = self.dispatcher.remove_consumer(ConsumerId(consumer), self.now_ms)
         del self.permits[consumer], self.writable[consumer]
         self.full.discard(consumer)
-        self.out = {place: holder for place, holder in self.out.items() if holder != consumer}
+        self.out = {position: holder for position, holder in self.out.items() if holder != consumer}
         if not self.permits:
             self.given_back.clear()
         self.note_limits()
@@ -178,34 +178,34 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: self.unacked and self.permits)
     @rule(data=st.data(), late=st.sampled_from([False, False, True]))
     def acknowledge(self, data: st.DataObject, late: bool) -> None:
-        """Mostly what a consumer has; sometimes what it had."""
+        """Acknowledge entries that the consumer has; if `late`, any entries."""
         consumer = self.some_consumer(data)
-        found = sorted(self.unacked if late else self.held_by(consumer))
-        if not found:
+        candidates = sorted(self.unacked if late else self.held_by(consumer))
+        if not candidates:
             return
-        some = data.draw(st.lists(st.sampled_from(found), min_size=1, max_size=5, unique=True))
+        some = data.draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=5, unique=True))
         acks = [Ack(LedgerId(ledger), EntryId(entry)) for ledger, entry in some]
         assert self.dispatcher.ack(ConsumerId(consumer), acks)
-        for place in some:
-            self.acked(place)
+        for position in some:
+            self.acked(position)
 
-    def held_by(self, consumer: int) -> list[Place]:
-        return [place for place, holder in self.out.items() if holder == consumer]
+    def held_by(self, consumer: int) -> list[EntryPosition]:
+        return [position for position, holder in self.out.items() if holder == consumer]
 
     @precondition(lambda self: self.unacked and self.permits)
     @rule(data=st.data(), says_size=st.booleans())
     def acknowledge_messages(self, data: st.DataObject, says_size: bool) -> None:
         consumer = self.some_consumer(data)
-        place = data.draw(st.sampled_from(sorted(self.unacked)))
-        size = self.topic.infos[place].messages
+        position = data.draw(st.sampled_from(sorted(self.unacked)))
+        size = self.topic.infos[position].messages
         indexes = data.draw(st.sets(st.integers(0, size - 1), min_size=1))
         word = sum(1 << index for index in range(size) if index not in indexes)
-        acked = Ack.of(LedgerId(place[0]), EntryId(place[1]), [word], size if says_size else 0)
+        acked = Ack.of(LedgerId(position[0]), EntryId(position[1]), [word], size if says_size else 0)
         changed = self.dispatcher.ack(ConsumerId(consumer), [acked])
-        assert changed == bool(indexes & self.unacked[place])
-        self.unacked[place] -= indexes
-        if not self.unacked[place]:
-            self.acked(place)
+        assert changed == bool(indexes & self.unacked[position])
+        self.unacked[position] -= indexes
+        if not self.unacked[position]:
+            self.acked(position)
         self.note_limits()
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: self.reading is not None)
     @rule(data=st.data())
     def end_read(self, data: st.DataObject) -> None:
-        """All of it, a part of it, or nothing."""
+        """Offer all read entries, the first of them, or none."""
         assert self.reading is not None
         entries = self.topic.read(self.reading)
         most = data.draw(st.sampled_from([len(entries)] * 3 + [0, 1, 2]))
@@ -240,10 +240,10 @@ class Consumers(RuleBasedStateMachine):
         return deliveries
 
     def delivered(self, delivery: Delivery) -> None:
-        place = (delivery.ledger, delivery.entry)
+        position = (delivery.ledger, delivery.entry)
         consumer = delivery.consumer
-        info = self.topic.infos[place]
-        left = self.unacked[place]
+        info = self.topic.infos[position]
+        left = self.unacked[position]
         assert self.writable[consumer] or not self.is_pool
         assert self.permits[consumer] > 0, "no permits"
         assert delivery.permits == len(left)
@@ -254,7 +254,7 @@ class Consumers(RuleBasedStateMachine):
         return self.permits[consumer] > 0 and self.writable[consumer] and consumer not in self.full
 
     def note_limits(self) -> None:
-        """Blocked from the limit on, until half of it is reached."""
+        """Hook: block consumers at the limit, and unblock them at half of it."""
 
     # -- time and seeking ------------------------------------------------------------------------------------------
 
@@ -279,19 +279,19 @@ class Consumers(RuleBasedStateMachine):
         self.topic.cursor.reset_position(Position(LedgerId(ledger), EntryId(entry)), self.epoch)
         self.dispatcher.restart_reading()
         self.unacked = {
-            place: set(range(info.messages))
-            for place, info in self.topic.infos.items()
-            if place >= (ledger, entry) and not info.is_marker
+            position: set(range(info.messages))
+            for position, info in self.topic.infos.items()
+            if position >= (ledger, entry) and not info.is_marker
         }
         self.sought()
 
     def sought(self) -> None:
-        """Hook for machines whose consumers are served one at a time: after a seek."""
+        """Hook: called after a seek."""
 
     # -- everything arrives ----------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Whatever happened: with consumers that take all and acknowledge, all is delivered and acknowledged."""
+        """Check that all entries are delivered and acknowledged once all consumers read and acknowledge."""
         if not self.permits:
             self.come("z", 0, 1)
         for _ in range(300):
@@ -305,7 +305,7 @@ class Consumers(RuleBasedStateMachine):
             if self.reading is not None:
                 self.offer(self.topic.read(self.reading))
                 continue
-            self.stands_still()
+            self.check_nothing_deliverable()
             if not self.topic.cursor.backlog_entries:
                 break
             self.acknowledge_all()
@@ -313,23 +313,23 @@ class Consumers(RuleBasedStateMachine):
         assert not self.unacked, f"not delivered: {sorted(self.unacked)}"
         assert self.topic.cursor.backlog_entries == 0
 
-    def stands_still(self) -> None:
-        """Nothing is wanted although all take everything: why it may be so."""
+    def check_nothing_deliverable(self) -> None:
+        """Hook: check that no deliverable entry is left when no read is wanted."""
 
     def acknowledge_all(self) -> None:
-        for place in sorted(self.out):
-            holder = self.out[place]
-            self.dispatcher.ack(ConsumerId(holder), [Ack(LedgerId(place[0]), EntryId(place[1]))])
-            self.acked(place)
+        for position in sorted(self.out):
+            holder = self.out[position]
+            self.dispatcher.ack(ConsumerId(holder), [Ack(LedgerId(position[0]), EntryId(position[1]))])
+            self.acked(position)
 
 
 class Pool(Consumers):
-    """Shared, and what Key_Shared adds below: no entry is at two consumers, no consumer exceeds its limits."""
+    """Shared and Key_Shared: no entry is at two consumers, and no consumer exceeds its limits."""
 
     def note_limits(self) -> None:
         held: dict[int, int] = defaultdict(int)
-        for place, consumer in self.out.items():
-            held[consumer] += len(self.unacked[place])
+        for position, consumer in self.out.items():
+            held[consumer] += len(self.unacked[position])
         for consumer in self.permits:
             if held[consumer] >= LIMITS.max_unacked_messages_per_consumer:
                 self.full.add(consumer)
@@ -342,21 +342,21 @@ class Pool(Consumers):
             self.full_pool = False
 
     def delivered(self, delivery: Delivery) -> None:
-        place = (delivery.ledger, delivery.entry)
-        info = self.topic.infos[place]
-        assert place not in self.out, "it is out already"
+        position = (delivery.ledger, delivery.entry)
+        info = self.topic.infos[position]
+        assert position not in self.out, "it is out already"
         assert delivery.consumer not in self.full
         assert not self.full_pool
         assert info.deliver_at_ms is None or info.deliver_at_ms <= self.now_ms, "too early"
-        assert delivery.redelivery_count == self.given_back[place]
+        assert delivery.redelivery_count == self.given_back[position]
         super().delivered(delivery)
-        self.out[place] = delivery.consumer
+        self.out[position] = delivery.consumer
         self.note_limits()
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        """Negative acknowledgements, of which some may be stale."""
+        """Return entries; the consumer may not have some of them."""
         consumer = data.draw(st.sampled_from(sorted(self.permits)))
         some = data.draw(st.lists(st.sampled_from(sorted(self.topic.infos)), min_size=1, max_size=8, unique=True))
         self.dispatcher.redeliver(ConsumerId(consumer), [(LedgerId(x), EntryId(y)) for x, y in some])
@@ -369,35 +369,35 @@ class Pool(Consumers):
         self.dispatcher.redeliver(ConsumerId(consumer), None)
         self.came_back(consumer, list(self.out))
 
-    def came_back(self, consumer: int, found: list[Place]) -> None:
-        for place in found:
-            if self.out.get(place) == consumer:
-                del self.out[place]
-                self.given_back[place] += 1
+    def came_back(self, consumer: int, returned: list[EntryPosition]) -> None:
+        for position in returned:
+            if self.out.get(position) == consumer:
+                del self.out[position]
+                self.given_back[position] += 1
         self.note_limits()
 
     @invariant()
     def counts_agree(self) -> None:
         stats = self.dispatcher.stats()
         held: dict[int, int] = defaultdict(int)
-        for place, consumer in self.out.items():
-            held[consumer] += len(self.unacked[place])
-        assert {found.id: (found.permits, found.unacked) for found in stats.consumers} == {
+        for position, consumer in self.out.items():
+            held[consumer] += len(self.unacked[position])
+        assert {consumer.id: (consumer.permits, consumer.unacked) for consumer in stats.consumers} == {
             consumer: (permits, held[consumer]) for consumer, permits in self.permits.items()
         }
         assert stats.unacked == sum(held.values())
         assert stats.delayed <= LIMITS.max_delayed_entries
         assert stats.waiting <= len(self.unacked.keys() - self.out.keys()), "no acknowledged entry waits"
         assert (stats.blocked is not None) == self.full_pool
-        for found in stats.consumers:
-            if not self.may_get(found.id):
-                assert found.blocked is not None
+        for consumer in stats.consumers:
+            if not self.may_get(consumer.id):
+                assert consumer.blocked is not None
 
-    def eligible(self) -> list[Place]:
+    def eligible(self) -> list[EntryPosition]:
         return [
-            place
-            for place in self.unacked
-            if place not in self.out and (self.topic.infos[place].deliver_at_ms or 0) <= self.now_ms - 1_000
+            position
+            for position in self.unacked
+            if position not in self.out and (self.topic.infos[position].deliver_at_ms or 0) <= self.now_ms - 1_000
         ]
 
 
@@ -407,8 +407,8 @@ class SharedMachine(Pool):
 
     @precondition(lambda self: self.reading is None)
     @rule()
-    def whoever_can_take_gets(self) -> None:
-        """No stall: as long as a consumer may get something, what is eligible goes out."""
+    def available_consumers_get_entries(self) -> None:
+        """No stall: while a consumer is available, eligible entries are delivered."""
         for _ in range(200):
             wanted = self.dispatcher.wanted()
             if wanted is None:
@@ -416,16 +416,16 @@ class SharedMachine(Pool):
             self.reading = wanted
             self.offer(self.topic.read(wanted))
         else:
-            raise AssertionError("it wants and wants")
-        self.stands_still()
+            raise AssertionError("reading does not end")
+        self.check_nothing_deliverable()
 
-    def stands_still(self) -> None:
+    def check_nothing_deliverable(self) -> None:
         able = [self.may_get(x) for x in self.permits]
         if self.full_pool or not any(able):
             return
         waiting = self.eligible()
-        if not all(able):  # chunks may wait for the consumer that has the others of their message
-            waiting = [place for place in waiting if self.topic.infos[place].chunk is None]
+        if not all(able):  # chunks may wait for the consumer that has the message's other chunks
+            waiting = [position for position in waiting if self.topic.infos[position].chunk is None]
         assert not waiting or self.look_ahead_is_full(), "a deliverable entry waits"
 
     def look_ahead_is_full(self) -> bool:
@@ -437,21 +437,21 @@ class KeySharedMachine(Pool):
         return KeySharedDispatcher(self.topic.cursor, LIMITS, KeySharedPolicy())
 
     def delivered(self, delivery: Delivery) -> None:
-        """All of a key before it is acknowledged or at the same consumer; delayed entries are overtaken."""
-        place = (delivery.ledger, delivery.entry)
-        key = self.topic.infos[place].key
+        """Earlier entries of the key are acknowledged or at the same consumer; only delayed entries are overtaken."""
+        position = (delivery.ledger, delivery.entry)
+        key = self.topic.infos[position].key
         for other, holder in self.out.items():
             assert self.topic.infos[other].key != key or holder == delivery.consumer, "two consumers have a key"
         for other in self.unacked:
             info = self.topic.infos[other]
-            if other < place and info.key == key and info.deliver_at_ms is None:
+            if other < position and info.key == key and info.deliver_at_ms is None:
                 assert self.out.get(other) == delivery.consumer, "a key out of order"
         super().delivered(delivery)
 
     @precondition(lambda self: self.reading is None)
     @rule()
-    def whoever_can_take_gets(self) -> None:
-        """No stall: a key of which nothing is out, and whose consumer may get something, goes out."""
+    def available_consumers_get_entries(self) -> None:
+        """No stall: a key is delivered if its consumer is available and no entry of it is unacknowledged."""
         for _ in range(200):
             wanted = self.dispatcher.wanted()
             if wanted is None:
@@ -459,43 +459,43 @@ class KeySharedMachine(Pool):
             self.reading = wanted
             self.offer(self.topic.read(wanted))
         else:
-            raise AssertionError("it wants and wants")
+            raise AssertionError("reading does not end")
         if self.full_pool or not all(map(self.may_get, self.permits)) or not self.permits:
             return
         self.only_held_keys_wait()
 
-    def stands_still(self) -> None:
+    def check_nothing_deliverable(self) -> None:
         if not (self.full_pool or self.full):
             self.only_held_keys_wait()
 
     def only_held_keys_wait(self) -> None:
-        held = {self.topic.infos[place].key for place in self.out}
+        held = {self.topic.infos[position].key for position in self.out}
         waiting = self.dispatcher.stats().waiting
         unread = waiting >= min(
             LIMITS.key_shared_look_ahead_per_consumer * len(self.permits), LIMITS.key_shared_look_ahead_per_subscription
         )
-        free = [place for place in self.eligible() if self.topic.infos[place].key not in held]
+        free = [position for position in self.eligible() if self.topic.infos[position].key not in held]
         assert unread or not free, "a deliverable key waits"
         assert not unread or held, "all keys wait without a cause"
 
 
 class FailoverMachine(Consumers):
-    """In order from where it stood; after giving back or a change of the active consumer from the mark-delete on."""
+    """Delivery in order; a redelivery or a change of the active consumer restarts at the mark-delete position."""
 
     is_pool = False
     is_failover = True
 
     def make(self) -> Dispatcher:
-        self.position: Place = (0, 0)
+        self.position: EntryPosition = (0, 0)
         self.active: int | None = None
         self.known: dict[int, tuple[int, str, int]] = {}
-        self.untold: set[int] = set()
+        self.unnotified: set[int] = set()
         self.change_at_ms: int | None = None
         return SingleActiveDispatcher(self.topic.cursor, LIMITS, is_failover=self.is_failover, partition=1)
 
     def elected(self) -> int:
-        """Among those of the lowest priority number, by name, the second or, of one, the first."""
-        best = sorted(found for found in self.known.values() if found[0] == min(self.known.values())[0])
+        """Return the second consumer by name of those with the lowest priority number; if it is only one, that one."""
+        best = sorted(candidate for candidate in self.known.values() if candidate[0] == min(self.known.values())[0])
         return best[1 % len(best)][2]
 
     def elect(self) -> None:
@@ -509,10 +509,10 @@ class FailoverMachine(Consumers):
 
     def came(self, info: ConsumerInfo, effects: list[ActiveConsumerChanged]) -> None:
         self.known[info.id] = (info.priority, info.name, info.id)
-        told = self.is_failover and self.elected() != info.id
-        assert effects == [ActiveConsumerChanged(info.id, False)] * told
+        notified = self.is_failover and self.elected() != info.id
+        assert effects == [ActiveConsumerChanged(info.id, False)] * notified
         if self.elected() == info.id:
-            self.untold.add(info.id)
+            self.unnotified.add(info.id)
         self.elect()
 
     def went(self, consumer: int, effects: list[ActiveConsumerChanged]) -> None:
@@ -526,27 +526,27 @@ class FailoverMachine(Consumers):
         assert self.change_at_ms is not None
         assert self.change_at_ms <= self.now_ms
         self.change_at_ms = None
-        told = self.untold - {self.active}  # who was passed over before the delay had ended
+        notified = self.unnotified - {self.active}  # consumers that lost the election within the delay
         if self.elected() != self.active:
             self.active, self.position = self.elected(), (0, 0)
-            told = set(self.known)
-        self.untold.clear()
-        assert dict(effects) == {consumer: consumer == self.active for consumer in told & self.known.keys()}
+            notified = set(self.known)
+        self.unnotified.clear()
+        assert dict(effects) == {consumer: consumer == self.active for consumer in notified & self.known.keys()}
 
-    def held_by(self, consumer: int) -> list[Place]:
-        return [place for place in self.unacked if place < self.position]
+    def held_by(self, consumer: int) -> list[EntryPosition]:
+        return [position for position in self.unacked if position < self.position]
 
     def may_get(self, consumer: int) -> bool:
         return consumer == self.active and self.change_at_ms is None and super().may_get(consumer)
 
     def delivered(self, delivery: Delivery) -> None:
-        place = (delivery.ledger, delivery.entry)
+        position = (delivery.ledger, delivery.entry)
         assert delivery.consumer == self.active
         assert self.change_at_ms is None, "while the active consumer changes"
-        assert place == min(x for x in self.unacked if x >= self.position), "out of order"
+        assert position == min(x for x in self.unacked if x >= self.position), "out of order"
         assert delivery.redelivery_count == 0
         super().delivered(delivery)
-        self.position = (place[0], place[1] + 1)
+        self.position = (position[0], position[1] + 1)
 
     @precondition(lambda self: self.unacked and self.permits)
     @rule(data=st.data())
@@ -554,8 +554,8 @@ class FailoverMachine(Consumers):
         ledger, entry = data.draw(st.sampled_from(sorted(self.unacked)[:5]))
         ack = Ack(LedgerId(ledger), EntryId(entry))
         assert self.dispatcher.ack(ConsumerId(self.some_consumer(data)), [ack], cumulative=True)
-        for place in [place for place in self.unacked if place <= (ledger, entry)]:
-            self.acked(place)
+        for position in [position for position in self.unacked if position <= (ledger, entry)]:
+            self.acked(position)
 
     @precondition(lambda self: self.permits)
     @rule(data=st.data(), everything=st.booleans())
@@ -567,7 +567,7 @@ class FailoverMachine(Consumers):
 
     @precondition(lambda self: self.reading is None)
     @rule()
-    def the_active_one_gets(self) -> None:
+    def the_active_consumer_gets_entries(self) -> None:
         for _ in range(200):
             wanted = self.dispatcher.wanted()
             if wanted is None:
@@ -575,26 +575,26 @@ class FailoverMachine(Consumers):
             self.reading = wanted
             self.offer(self.topic.read(wanted))
         else:
-            raise AssertionError("it wants and wants")
+            raise AssertionError("reading does not end")
         if self.active is not None and self.may_get(self.active):
-            assert all(place < self.position for place in self.unacked)
+            assert all(position < self.position for position in self.unacked)
 
     def sought(self) -> None:
         self.position = (0, 0)
 
     @invariant()
-    def is_told_why(self) -> None:
-        for found in self.dispatcher.stats().consumers:
-            assert found.permits == self.permits[found.id]
-            assert self.change_at_ms is not None or (found.blocked is None) == self.may_get(found.id)
+    def blocked_consumers_have_a_reason(self) -> None:
+        for consumer in self.dispatcher.stats().consumers:
+            assert consumer.permits == self.permits[consumer.id]
+            assert self.change_at_ms is not None or (consumer.blocked is None) == self.may_get(consumer.id)
 
-    def stands_still(self) -> None:
+    def check_nothing_deliverable(self) -> None:
         assert self.active is None or self.change_at_ms is not None or not any(x >= self.position for x in self.unacked)
 
     def acknowledge_all(self) -> None:
-        for place in sorted(self.held_by(0)):
-            self.dispatcher.ack(ConsumerId(1), [Ack(LedgerId(place[0]), EntryId(place[1]))])
-            self.acked(place)
+        for position in sorted(self.held_by(0)):
+            self.dispatcher.ack(ConsumerId(1), [Ack(LedgerId(position[0]), EntryId(position[1]))])
+            self.acked(position)
 
 
 class ExclusiveMachine(FailoverMachine):
@@ -604,7 +604,7 @@ class ExclusiveMachine(FailoverMachine):
         return not self.permits
 
 
-def test_wanted_is_none_while_a_read_is_under_way() -> None:
+def test_wanted_is_none_while_a_read_is_running() -> None:
     topic = Topic()
     topic.publish(3)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -616,5 +616,5 @@ def test_wanted_is_none_while_a_read_is_under_way() -> None:
 
 @pytest.mark.parametrize("examples", [75, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("machine", [SharedMachine, KeySharedMachine, FailoverMachine, ExclusiveMachine])
-def test_dispatch_keeps_its_promises(machine: type[RuleBasedStateMachine], examples: int) -> None:
+def test_dispatchers_agree_with_their_models(machine: type[RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -1,4 +1,4 @@
-"""Key_Shared: the stalls that Pulsar's users complain about, by name, and who has which keys."""
+"""Key_Shared: which consumer has which keys, and the stalls that users of Pulsar have reported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.values import ConsumerId, ConsumerInfo, KeySharedPolicy
 from pulsar_on_spark.model.errors import ConsumerAssignError
 from pulsar_on_spark.model.hashing import murmur3_32
-from tests.broker.dispatch.topic_model import Topic, ack, join, nack, places, pump
+from tests.broker.dispatch.topic_model import Topic, ack, join, nack, positions, pump
 
 LIMITS = DispatchLimits()
 KEYS = [b"key-%d" % number for number in range(300)]
 
 
 def spread(dispatcher: KeySharedDispatcher, topic: Topic, times: int = 2) -> dict[bytes, set[int]]:
-    """Publish each key some times; which consumers got it."""
+    """Publish each key several times; return the consumers that got it."""
     for _ in range(times):
         for key in KEYS:
             topic.publish(key=key)
@@ -90,14 +90,14 @@ def test_keys_that_moved_wait_until_their_old_consumer_has_acknowledged() -> Non
     pump(dispatcher, topic)
     join(dispatcher, 2, 10_000)
     second = {key: topic.publish(key=key)[0] for key in KEYS}
-    stayed = places(pump(dispatcher, topic), 1)
+    stayed = positions(pump(dispatcher, topic), 1)
     moved = [key for key in KEYS if second[key] not in stayed]
     assert 0 < len(moved) < len(KEYS)
     assert dispatcher.stats().waiting == len(moved)
     assert "'old' holds" in str(dispatcher.stats().consumers[1].blocked)
     for key in KEYS:
         ack(dispatcher, 1, first[key])
-    assert sorted(places(pump(dispatcher, topic), 2)) == sorted(second[key] for key in moved)
+    assert sorted(positions(pump(dispatcher, topic), 2)) == sorted(second[key] for key in moved)
     assert dispatcher.stats().consumers[1].blocked is None
 
 
@@ -115,15 +115,15 @@ def test_a_stalled_key_shared_consumer_blocks_only_its_own_keys() -> None:
         if number % 3 == 0:
             dispatcher.remove_consumer(ConsumerId(present.pop(1)), 0)
         published = {topic.publish(key=key)[0] for key in KEYS}
-        while found := pump(dispatcher, topic):
-            for delivery in found:
+        while deliveries := pump(dispatcher, topic):
+            for delivery in deliveries:
                 ack(dispatcher, delivery.consumer, (delivery.ledger, delivery.entry))
                 published.discard((delivery.ledger, delivery.entry))
         slot = sticky_key_hash(b"held") % 64
-        assert {sticky_key_hash(topic.infos[place].key or b"") % 64 for place in published} <= {slot}
+        assert {sticky_key_hash(topic.infos[position].key or b"") % 64 for position in published} <= {slot}
     ack(dispatcher, 1, held)
-    while found := pump(dispatcher, topic):
-        for delivery in found:
+    while deliveries := pump(dispatcher, topic):
+        for delivery in deliveries:
             ack(dispatcher, delivery.consumer, (delivery.ledger, delivery.entry))
     assert topic.cursor.backlog_entries == 0
 
@@ -140,9 +140,9 @@ def test_stalled_key_shared_the_holder_that_goes_frees_its_keys_in_order() -> No
     topic.publish(5, key=b"k")
     pump(dispatcher, topic)
     dispatcher.remove_consumer(ConsumerId(1), 0)
-    found = pump(dispatcher, topic)
-    assert places(found) == [(1, entry) for entry in range(10)]
-    assert len({delivery.consumer for delivery in found}) == 1
+    deliveries = pump(dispatcher, topic)
+    assert positions(deliveries) == [(1, entry) for entry in range(10)]
+    assert len({delivery.consumer for delivery in deliveries}) == 1
 
 
 def test_stalled_key_shared_a_consumer_without_permits_holds_up_others_only_at_the_look_ahead_limit() -> None:
@@ -155,13 +155,13 @@ def test_stalled_key_shared_a_consumer_without_permits_holds_up_others_only_at_t
     for _ in range(2):
         for key in KEYS:
             topic.publish(key=key)
-    fast = places(pump(dispatcher, topic), 2)
+    fast = positions(pump(dispatcher, topic), 2)
     assert fast
     assert dispatcher.stats().waiting == 80
     assert "80 entries wait for other consumers" in str(dispatcher.stats().consumers[1].blocked)
     dispatcher.flow(ConsumerId(1), 10_000)
     slow = pump(dispatcher, topic)
-    assert sorted([*fast, *places(slow)]) == sorted(topic.infos)
+    assert sorted([*fast, *positions(slow)]) == sorted(topic.infos)
 
 
 def test_a_returned_entry_precedes_new_ones_of_its_key() -> None:
@@ -172,9 +172,9 @@ def test_a_returned_entry_precedes_new_ones_of_its_key() -> None:
     pump(dispatcher, topic)
     topic.publish(1, key=b"k")
     nack(dispatcher, 1, (1, 1))
-    found = pump(dispatcher, topic)
-    assert places(found) == [(1, 1), (1, 3)]
-    assert [delivery.redelivery_count for delivery in found] == [1, 0]
+    deliveries = pump(dispatcher, topic)
+    assert positions(deliveries) == [(1, 1), (1, 3)]
+    assert [delivery.redelivery_count for delivery in deliveries] == [1, 0]
 
 
 def test_an_entry_returned_while_later_ones_of_its_key_are_reread_comes_first() -> None:
@@ -188,7 +188,7 @@ def test_an_entry_returned_while_later_ones_of_its_key_are_reread_comes_first() 
     assert wanted is not None
     nack(dispatcher, 1, (1, 0))
     assert dispatcher.offer(wanted, topic.read(wanted), 0) == []
-    assert places(pump(dispatcher, topic)) == [(1, 0), (1, 1), (1, 2)]
+    assert positions(pump(dispatcher, topic)) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_a_new_entry_does_not_overtake_entries_whose_consumer_gets_permits_during_its_read() -> None:
@@ -204,7 +204,7 @@ def test_a_new_entry_does_not_overtake_entries_whose_consumer_gets_permits_durin
     assert wanted is not None
     dispatcher.flow(ConsumerId(2), 1_000)
     assert dispatcher.offer(wanted, topic.read(wanted), 0) == []
-    assert places(pump(dispatcher, topic), 2) == sorted(topic.infos)
+    assert positions(pump(dispatcher, topic), 2) == sorted(topic.infos)
 
 
 def test_out_of_order_delivery_does_not_wait_for_pending_keys() -> None:
@@ -234,7 +234,7 @@ def test_sticky_consumers_get_their_ranges_and_unassigned_keys_wait() -> None:
     rest = len(KEYS) - len(got)
     assert dispatcher.stats().waiting == rest
     join(dispatcher, 3, 10_000, ranges=((30_000, 65_535),))
-    assert len(places(pump(dispatcher, topic), 3)) == rest
+    assert len(positions(pump(dispatcher, topic), 3)) == rest
 
 
 @pytest.mark.parametrize("ranges", [((5, 5),), ((0, 0), (9, 12)), ((10, 10),), ((0, 65_535),)])
@@ -254,7 +254,7 @@ def test_a_hash_below_between_and_above_the_ranges_has_no_consumer() -> None:
 
 
 @pytest.mark.parametrize("ranges", [(), ((-1, 5),), ((5, 4),), ((0, 65_536),), ((1, 5), (5, 6))])
-def test_sticky_ranges_that_are_none_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
+def test_missing_and_invalid_sticky_ranges_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ConsumerAssignError):
         StickyRanges().add(ConsumerInfo(ConsumerId(1), "a", ranges=ranges))
 
@@ -269,17 +269,17 @@ def test_the_counted_backlog_equals_the_entries() -> None:
         topic.publish(key=key, messages=3)
     for turn in range(4):
         for delivery in pump(dispatcher, topic):
-            place = (delivery.ledger, delivery.entry)
-            for consumer in (delivery.consumer, 1, delivery.consumer):  # twice, and by one that has it not
+            position = (delivery.ledger, delivery.entry)
+            for consumer in (delivery.consumer, 1, delivery.consumer):  # twice, and by a consumer that does not have it
                 if (delivery.entry + turn) % 3 == 0:
-                    ack(dispatcher, consumer, place)
+                    ack(dispatcher, consumer, position)
                 elif (delivery.entry + turn) % 3 == 1:
-                    nack(dispatcher, consumer, place, place)
+                    nack(dispatcher, consumer, position, position)
         unacked = topic.unacked()
         assert topic.cursor.backlog_entries == len(unacked)
         stats = dispatcher.stats()
         assert stats.unacked == sum(consumer.unacked or 0 for consumer in stats.consumers)
         assert stats.unacked == 3 * (len(unacked) - stats.waiting)
-    for place in topic.unacked():
-        ack(dispatcher, 2, place)
+    for position in topic.unacked():
+        ack(dispatcher, 2, position)
     assert (dispatcher.stats().unacked, dispatcher.stats().waiting, topic.cursor.backlog_entries) == (0, 0, 0)

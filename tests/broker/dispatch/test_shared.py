@@ -18,7 +18,7 @@ from pulsar_on_spark.broker.dispatch.values import Ack, Chunk, ConsumerId, KeySh
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
-from tests.broker.dispatch.topic_model import Topic, ack, join, nack, places, pump
+from tests.broker.dispatch.topic_model import Topic, ack, join, nack, positions, pump
 
 LIMITS = DispatchLimits()
 AT_ONCE = replace(LIMITS, active_consumer_failover_delay_time_millis=0)
@@ -61,13 +61,13 @@ def test_a_batch_may_take_permits_below_zero_once() -> None:
     topic.publish(3, messages=10)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     consumer = join(dispatcher, 1, 1)
-    assert places(pump(dispatcher, topic)) == [(1, 0)]
+    assert positions(pump(dispatcher, topic)) == [(1, 0)]
     assert dispatcher.stats().consumers[0].permits == -9
     dispatcher.flow(consumer, 9)
     assert pump(dispatcher, topic) == []
     assert "no permits" in str(dispatcher.stats().consumers[0].blocked)
     dispatcher.flow(consumer, 1)
-    assert places(pump(dispatcher, topic)) == [(1, 1)]
+    assert positions(pump(dispatcher, topic)) == [(1, 1)]
 
 
 def test_a_partly_acknowledged_batch_takes_permits_for_its_remaining_messages() -> None:
@@ -87,7 +87,7 @@ def test_a_partly_acknowledged_batch_takes_permits_for_its_remaining_messages() 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 1000])
 def test_the_last_message_of_a_batch_counts_without_a_batch_size_in_the_ack(size: int) -> None:
-    """Java's BitSet leaves zero words at the end out: an ack of message 64 of 65 is one word of ones."""
+    """Java's BitSet omits zero words at the end: an ack of message 64 of 65 is one word of ones."""
     topic = Topic()
     topic.publish(1, messages=size)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -122,7 +122,7 @@ def test_an_ack_from_the_entrys_former_consumer_counts() -> None:
     join(dispatcher, 2, 10)
     dispatcher.set_writable(ConsumerId(1), False)
     nack(dispatcher, 1, (1, 0))
-    assert places(pump(dispatcher, topic), 2) == [(1, 0)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 0)]
     assert ack(dispatcher, 1, (1, 0))
     assert dispatcher.stats().unacked == 0
 
@@ -146,9 +146,9 @@ def test_entries_of_a_closed_consumer_come_first_and_are_not_redeliveries() -> N
     topic.publish(2)
     join(dispatcher, 2, 10)
     dispatcher.remove_consumer(ConsumerId(1), 0)
-    found = pump(dispatcher, topic)
-    assert places(found) == [(1, entry) for entry in range(6)]
-    assert {delivery.redelivery_count for delivery in found} == {0}
+    deliveries = pump(dispatcher, topic)
+    assert positions(deliveries) == [(1, entry) for entry in range(6)]
+    assert {delivery.redelivery_count for delivery in deliveries} == {0}
 
 
 def test_redeliveries_are_counted_until_the_entry_is_acknowledged() -> None:
@@ -194,7 +194,7 @@ def test_fifty_thousand_unacked_messages_block_a_consumer_until_half_are_acknowl
         ack(dispatcher, 1, (1, entry))
         assert pump(dispatcher, topic) == []
     ack(dispatcher, 1, (1, 24))
-    assert places(pump(dispatcher, topic)) == [(1, entry) for entry in range(50, 60)]
+    assert positions(pump(dispatcher, topic)) == [(1, entry) for entry in range(50, 60)]
 
 
 def test_two_hundred_thousand_unacked_messages_block_the_subscription() -> None:
@@ -222,9 +222,9 @@ def test_the_chunks_of_a_message_go_to_one_consumer() -> None:
     for number in range(3):
         for uuid in ("p-1", "p-2", "p-3"):
             topic.publish(chunk=Chunk(uuid, number, 3))
-    found = pump(dispatcher, topic)
+    deliveries = pump(dispatcher, topic)
     by_uuid: dict[str, set[int]] = {}
-    for delivery in found:
+    for delivery in deliveries:
         chunk = topic.infos[delivery.ledger, delivery.entry].chunk
         assert chunk is not None
         by_uuid.setdefault(chunk.uuid, set()).add(delivery.consumer)
@@ -241,10 +241,10 @@ def test_a_chunk_waits_for_the_consumer_that_has_the_others_while_others_get_the
     join(dispatcher, 2, 10)
     topic.publish(chunk=Chunk("p-1", 1, 2))
     topic.publish(2)
-    assert places(pump(dispatcher, topic), 2) == [(1, 2), (1, 3)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 2), (1, 3)]
     assert dispatcher.stats().waiting == 1
     dispatcher.flow(ConsumerId(1), 1)
-    assert places(pump(dispatcher, topic), 1) == [(1, 1)]
+    assert positions(pump(dispatcher, topic), 1) == [(1, 1)]
 
 
 def test_returned_chunks_follow_the_first_one_to_another_consumer() -> None:
@@ -256,13 +256,13 @@ def test_returned_chunks_follow_the_first_one_to_another_consumer() -> None:
     pump(dispatcher, topic)
     join(dispatcher, 2, 1)
     dispatcher.redeliver(ConsumerId(1), None)
-    assert places(pump(dispatcher, topic), 2) == [(1, 0)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 0)]
     dispatcher.flow(ConsumerId(1), 10)
     assert pump(dispatcher, topic) == []
     assert dispatcher.stats().waiting == 2
     dispatcher.flow(ConsumerId(1), -10)
     dispatcher.flow(ConsumerId(2), 10)
-    assert places(pump(dispatcher, topic), 2) == [(1, 1), (1, 2)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 1), (1, 2)]
 
 
 def test_chunks_of_a_closed_consumer_restart_at_another() -> None:
@@ -275,7 +275,7 @@ def test_chunks_of_a_closed_consumer_restart_at_another() -> None:
     topic.publish(chunk=Chunk("p-1", 1, 2))
     assert pump(dispatcher, topic) == []
     dispatcher.remove_consumer(ConsumerId(1), 0)
-    assert places(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]
 
 
 def test_a_delayed_entry_is_never_early_and_is_delivered_with_the_next_tick() -> None:
@@ -285,15 +285,15 @@ def test_a_delayed_entry_is_never_early_and_is_delivered_with_the_next_tick() ->
     topic.publish(deliver_at_ms=5_500)
     topic.publish(deliver_at_ms=5_200)
     topic.publish()
-    assert places(pump(dispatcher, topic, 5_000)) == [(1, 2)]
+    assert positions(pump(dispatcher, topic, 5_000)) == [(1, 2)]
     assert (dispatcher.stats().delayed, dispatcher.due_ms) == (2, 5_200)
     dispatcher.handle_due(5_199)
     assert pump(dispatcher, topic, 5_199) == []
     dispatcher.handle_due(5_200)
-    assert places(pump(dispatcher, topic, 5_200)) == [(1, 1)]
+    assert positions(pump(dispatcher, topic, 5_200)) == [(1, 1)]
     assert dispatcher.due_ms == 6_200
     dispatcher.handle_due(6_200)
-    assert places(pump(dispatcher, topic, 6_200)) == [(1, 0)]
+    assert positions(pump(dispatcher, topic, 6_200)) == [(1, 0)]
     assert dispatcher.due_ms is None
 
 
@@ -305,12 +305,12 @@ def test_delayed_entries_do_not_wait_for_a_clock_that_was_set_back() -> None:
     pump(dispatcher, topic, 4_000_000)
     dispatcher.handle_due(5_000_000)
     topic.publish(deliver_at_ms=1_002_000)
-    assert places(pump(dispatcher, topic, 1_000_000)) == [(1, 0)]
+    assert positions(pump(dispatcher, topic, 1_000_000)) == [(1, 0)]
     assert dispatcher.due_ms == 1_002_000
 
 
 def test_delayed_entries_beyond_the_limit_are_found_again_by_reading() -> None:
-    """Complaint of Pulsar's users: the memory of delayed messages. Here it is bounded, and nothing is lost."""
+    """The memory of delayed messages is bounded, and no message is lost. (Pulsar's users complain of this memory.)"""
     limits = replace(LIMITS, max_delayed_entries=10)
     topic = Topic()
     dispatcher = SharedDispatcher(topic.cursor, limits)
@@ -318,17 +318,17 @@ def test_delayed_entries_beyond_the_limit_are_found_again_by_reading() -> None:
     due = {}
     for number in range(500):
         deliver_at_ms = 10_000 + number * 7_919 % 60_000
-        (place,) = topic.publish(deliver_at_ms=deliver_at_ms)
-        due[place] = deliver_at_ms
+        (position,) = topic.publish(deliver_at_ms=deliver_at_ms)
+        due[position] = deliver_at_ms
     got: dict[tuple[int, int], int] = {}
     for now_ms in range(0, 72_000, 500):
         dispatcher.handle_due(now_ms)
-        for place in places(pump(dispatcher, topic, now_ms)):
-            assert place not in got
-            got[place] = now_ms
+        for position in positions(pump(dispatcher, topic, now_ms)):
+            assert position not in got
+            got[position] = now_ms
         assert dispatcher.stats().delayed <= 10
     assert got.keys() == due.keys()
-    assert all(due[place] <= at_ms <= due[place] + 1_500 for place, at_ms in got.items())
+    assert all(due[position] <= at_ms <= due[position] + 1_500 for position, at_ms in got.items())
 
 
 def test_forgotten_delayed_entries_are_found_also_if_others_are_being_read_when_they_are_due() -> None:
@@ -343,7 +343,7 @@ def test_forgotten_delayed_entries_are_found_also_if_others_are_being_read_when_
     assert wanted is not None
     dispatcher.handle_due(5_000)
     late = dispatcher.offer(wanted, topic.read(wanted), 5_000)
-    assert sorted(places([*late, *pump(dispatcher, topic, 5_000)])) == sorted(topic.infos)
+    assert sorted(positions([*late, *pump(dispatcher, topic, 5_000)])) == sorted(topic.infos)
 
 
 def test_only_entries_with_permits_are_read() -> None:
@@ -359,7 +359,7 @@ def test_only_entries_with_permits_are_read() -> None:
     assert wanted.max_entries == 3
 
 
-def test_an_answer_that_was_not_asked_for_is_refused() -> None:
+def test_entries_that_were_not_wanted_are_refused() -> None:
     topic = Topic()
     topic.publish(3)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -375,9 +375,9 @@ def test_a_higher_limit_frees_a_consumer_that_is_blocked() -> None:
     topic.publish(3)
     dispatcher = SharedDispatcher(topic.cursor, replace(LIMITS, max_unacked_messages_per_consumer=2))
     join(dispatcher, 1, 10)
-    assert places(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
-    dispatcher.apply_limits(replace(LIMITS, max_unacked_messages_per_consumer=4))  # half of it is out
-    assert places(pump(dispatcher, topic)) == [(1, 2)]
+    assert positions(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
+    dispatcher.apply_limits(replace(LIMITS, max_unacked_messages_per_consumer=4))  # two messages are unacknowledged
+    assert positions(pump(dispatcher, topic)) == [(1, 2)]
     dispatcher.apply_limits(replace(LIMITS, max_unacked_messages_per_consumer=2))
     topic.publish()
     assert pump(dispatcher, topic) == []
@@ -406,7 +406,7 @@ def test_above_the_limit_the_oldest_chunked_message_is_not_bound_to_its_consumer
     join(dispatcher, 2, 10)
     for uuid in ("p-1", "p-2", "p-3"):
         topic.publish(chunk=Chunk(uuid, 1, 2))
-    assert places(pump(dispatcher, topic), 2) == [(1, 3)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -431,4 +431,4 @@ def test_permits_of_a_closed_consumer_change_nothing(make: Callable[[Cursor], Di
     assert dispatcher.remove_consumer(gone, 0) == []
     assert dispatcher.stats() == before
     join(dispatcher, 2, 10)
-    assert places(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]
+    assert positions(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]

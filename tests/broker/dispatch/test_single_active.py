@@ -10,7 +10,7 @@ from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
 from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
 from pulsar_on_spark.model.errors import ConsumerBusyError
-from tests.broker.dispatch.topic_model import Topic, ack, join, places, pump
+from tests.broker.dispatch.topic_model import Topic, ack, join, positions, pump
 
 LIMITS = DispatchLimits()
 AT_ONCE = replace(LIMITS, active_consumer_failover_delay_time_millis=0)
@@ -29,7 +29,7 @@ def test_an_exclusive_subscription_has_one_consumer() -> None:
     dispatcher.remove_consumer(first, 0)
     topic.publish(2)
     join(dispatcher, 3, 10)
-    assert places(pump(dispatcher, topic), 3) == [(1, 0), (1, 1)]
+    assert positions(pump(dispatcher, topic), 3) == [(1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("partition", range(7))
@@ -64,7 +64,7 @@ def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mar
     assert dispatcher.due_ms == 1_000
     assert dispatcher.handle_due(999) == []
     assert dispatcher.handle_due(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
-    assert places(pump(dispatcher, topic), 1) == [(1, entry) for entry in range(4)]
+    assert positions(pump(dispatcher, topic), 1) == [(1, entry) for entry in range(4)]
 
     assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(2), "c"), 5_000) == [
         ActiveConsumerChanged(ConsumerId(2), False)
@@ -74,14 +74,14 @@ def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mar
     dispatcher.flow(ConsumerId(3), 100)
     topic.publish(1)
     assert pump(dispatcher, topic) == []
-    assert "becomes the active one" in str(dispatcher.stats().blocked)
-    ack(dispatcher, 1, (1, 0), (1, 2))  # what was on its way still counts
+    assert "another consumer is about to become active" in str(dispatcher.stats().blocked)
+    ack(dispatcher, 1, (1, 0), (1, 2))  # late acknowledgements still count
     assert dispatcher.handle_due(7_000) == [
         ActiveConsumerChanged(ConsumerId(1), False),
         ActiveConsumerChanged(ConsumerId(2), False),
         ActiveConsumerChanged(ConsumerId(3), True),
     ]
-    assert places(pump(dispatcher, topic), 3) == [(1, 1), (1, 3), (1, 4)]
+    assert positions(pump(dispatcher, topic), 3) == [(1, 1), (1, 3), (1, 4)]
 
 
 def test_a_change_does_not_wait_for_a_clock_that_was_set_back() -> None:
@@ -102,11 +102,11 @@ def test_a_consumer_that_leaves_within_the_delay_changes_and_repeats_nothing() -
     dispatcher.remove_consumer(ConsumerId(2), 2_500)
     topic.publish(1)
     assert dispatcher.handle_due(3_000) == []
-    assert places(pump(dispatcher, topic)) == [(1, 3)]
+    assert positions(pump(dispatcher, topic)) == [(1, 3)]
 
 
 def test_a_consumer_that_loses_its_election_within_the_delay_is_notified() -> None:
-    """Of three consumers the second one's partition is this; another one that comes makes it the first one's again."""
+    """The partition goes to the second consumer by name: first to `c`, then, when `a` comes, to `b` again."""
     dispatcher = SingleActiveDispatcher(Topic().cursor, LIMITS, is_failover=True, partition=1)
     join(dispatcher, 1, 10, name="b")
     dispatcher.handle_due(1_000)
@@ -118,7 +118,7 @@ def test_a_consumer_that_loses_its_election_within_the_delay_is_notified() -> No
     assert dispatcher.active == 1
 
 
-def test_giving_back_begins_again_at_mark_delete_under_the_new_epoch() -> None:
+def test_a_redelivery_restarts_at_mark_delete_under_the_new_epoch() -> None:
     topic = Topic()
     topic.publish(5)
     dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
@@ -127,9 +127,9 @@ def test_giving_back_begins_again_at_mark_delete_under_the_new_epoch() -> None:
     ack(dispatcher, 1, (1, 1), cumulative=True)
     ack(dispatcher, 1, (1, 3))
     dispatcher.redeliver(consumer, None, 1)
-    found = pump(dispatcher, topic)
-    assert places(found) == [(1, 2), (1, 4)]
-    assert [(delivery.epoch, delivery.redelivery_count) for delivery in found] == [(1, 0)] * 2
+    deliveries = pump(dispatcher, topic)
+    assert positions(deliveries) == [(1, 2), (1, 4)]
+    assert [(delivery.epoch, delivery.redelivery_count) for delivery in deliveries] == [(1, 0)] * 2
 
 
 def test_entries_read_before_a_rewind_are_dropped() -> None:
@@ -143,7 +143,7 @@ def test_entries_read_before_a_rewind_are_dropped() -> None:
     assert wanted is not None
     dispatcher.redeliver(consumer, None)
     assert dispatcher.offer(wanted, topic.read(wanted), 0) == []
-    assert places(pump(dispatcher, topic)) == [(1, entry) for entry in range(5)]
+    assert positions(pump(dispatcher, topic)) == [(1, entry) for entry in range(5)]
 
 
 def test_delayed_entries_are_not_held_back() -> None:

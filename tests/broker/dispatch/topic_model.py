@@ -1,4 +1,4 @@
-"""A topic of one or more ledgers for dispatchers, and short ways to drive them."""
+"""A model of a topic for dispatchers, and functions that drive them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, Ledge
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
-Place = tuple[int, int]
+EntryPosition = tuple[int, int]
 
 
 class Topic:
     """Entries that are all readable, and the cursor of a subscription on them."""
 
     def __init__(self, entries: Iterable[EntryInfo] = ()) -> None:
-        self.infos: dict[Place, EntryInfo] = {}
+        self.infos: dict[EntryPosition, EntryInfo] = {}
         self.ledgers = [1]
         self.chain = LedgerChain([LedgerExtent(LedgerId(1), 0, False)])
         start = CursorRecord(
@@ -39,16 +39,18 @@ class Topic:
         deliver_at_ms: int | None = None,
         is_marker: bool = False,
         chunk: Chunk | None = None,
-    ) -> list[Place]:
+    ) -> list[EntryPosition]:
         ledger = LedgerId(self.ledgers[-1])
         first = self.chain.readable_end(ledger)
-        found = []
+        published = []
         for entry in range(first, first + count):
-            place = (int(ledger), entry)
-            self.infos[place] = EntryInfo(ledger, EntryId(entry), messages, 100, key, deliver_at_ms, is_marker, chunk)
-            found.append(place)
+            position = (int(ledger), entry)
+            self.infos[position] = EntryInfo(
+                ledger, EntryId(entry), messages, 100, key, deliver_at_ms, is_marker, chunk
+            )
+            published.append(position)
         self.chain.grow_ledger(ledger, first + count)
-        return found
+        return published
 
     def next_ledger(self) -> None:
         self.ledgers.append(self.ledgers[-1] + 3)
@@ -59,8 +61,10 @@ class Topic:
     def read(self, wanted: Wanted) -> list[EntryInfo]:
         return [self.infos[x.ledger, entry] for x in wanted.ranges for entry in range(x.first, x.end)]
 
-    def unacked(self) -> list[Place]:
-        return [place for place in self.infos if not self.cursor.is_acked(LedgerId(place[0]), EntryId(place[1]))]
+    def unacked(self) -> list[EntryPosition]:
+        return [
+            position for position in self.infos if not self.cursor.is_acked(LedgerId(position[0]), EntryId(position[1]))
+        ]
 
 
 def join(dispatcher: Dispatcher, number: int, permits: int = 0, now_ms: int = 0, **said: object) -> ConsumerId:
@@ -73,23 +77,23 @@ def join(dispatcher: Dispatcher, number: int, permits: int = 0, now_ms: int = 0,
 
 def pump(dispatcher: Dispatcher, topic: Topic, now_ms: int = 0) -> list[Delivery]:
     """Read and offer until nothing is wanted."""
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for _ in range(10_000):
         wanted = dispatcher.wanted()
         if wanted is None:
-            return found
-        found += dispatcher.offer(wanted, topic.read(wanted), now_ms)
+            return deliveries
+        deliveries += dispatcher.offer(wanted, topic.read(wanted), now_ms)
     raise AssertionError("it wants and wants")
 
 
-def places(deliveries: Iterable[Delivery], consumer: int | None = None) -> list[Place]:
+def positions(deliveries: Iterable[Delivery], consumer: int | None = None) -> list[EntryPosition]:
     return [(x.ledger, x.entry) for x in deliveries if consumer in (None, x.consumer)]
 
 
-def ack(dispatcher: Dispatcher, consumer: int, *found: Place, cumulative: bool = False) -> bool:
-    acks = [Ack(LedgerId(ledger), EntryId(entry)) for ledger, entry in found]
+def ack(dispatcher: Dispatcher, consumer: int, *entries: EntryPosition, cumulative: bool = False) -> bool:
+    acks = [Ack(LedgerId(ledger), EntryId(entry)) for ledger, entry in entries]
     return dispatcher.ack(ConsumerId(consumer), acks, cumulative=cumulative)
 
 
-def nack(dispatcher: Dispatcher, consumer: int, *found: Place) -> None:
-    dispatcher.redeliver(ConsumerId(consumer), [(LedgerId(ledger), EntryId(entry)) for ledger, entry in found])
+def nack(dispatcher: Dispatcher, consumer: int, *entries: EntryPosition) -> None:
+    dispatcher.redeliver(ConsumerId(consumer), [(LedgerId(ledger), EntryId(entry)) for ledger, entry in entries])
