@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.handlers import (
     transactions,
     watching,
 )
-from pulsar_on_spark.broker.handlers.command_rules import guarded, unasked
+from pulsar_on_spark.broker.handlers.command_rules import guarded, unguarded
 from pulsar_on_spark.broker.services.services import Services
 
 
@@ -36,7 +36,7 @@ def make_handlers(services: Services) -> Handlers[Connection]:
                 **watching.requests(services),
             },
         ),
-        signals=unasked(
+        signals=unguarded(
             {
                 **session.signals(services),
                 **consuming.SIGNALS,

@@ -28,7 +28,7 @@ from pulsar_on_spark.protocol.commands import (
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE: Final = 1_000
-"""Message ids of one command that are handled in one step, some milliseconds, before other clients get a turn."""
+"""Message ids of one command that are handled in one step, for some milliseconds; then other clients get a turn."""
 
 
 def ack(connection: Connection, command: CommandAck) -> Steps | None:
@@ -36,21 +36,21 @@ def ack(connection: Connection, command: CommandAck) -> Steps | None:
 
     An ACK for an unknown consumer is dropped silently, as in official brokers.
     """
-    found = live_consumer(connection, command.consumer_id)
-    if found is None:
+    subscribed = live_consumer(connection, command.consumer_id)
+    if subscribed is None:
         return None
     if len(command.message_id) > IDS_AT_ONCE:
-        return _ack_in_steps(connection, command, found)
-    _answer_ack(connection, command, found, _take_acks(connection, command, found, command.message_id))
+        return _ack_in_steps(connection, command, subscribed)
+    _answer_ack(connection, command, subscribed, _take_acks(connection, command, subscribed, command.message_id))
     return None
 
 
-def _ack_in_steps(connection: Connection, command: CommandAck, found: Subscribed) -> Steps:
+def _ack_in_steps(connection: Connection, command: CommandAck, subscribed: Subscribed) -> Steps:
     problem = None
     for ids in _at_once(command.message_id):
-        problem = _take_acks(connection, command, found, ids) or problem
+        problem = _take_acks(connection, command, subscribed, ids) or problem
         yield
-    _answer_ack(connection, command, found, problem)
+    _answer_ack(connection, command, subscribed, problem)
 
 
 def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
@@ -58,15 +58,19 @@ def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
 
 
 def _take_acks(
-    connection: Connection, command: CommandAck, found: Subscribed, ids: Sequence[MessageIdData]
+    connection: Connection, command: CommandAck, subscribed: Subscribed, ids: Sequence[MessageIdData]
 ) -> PulsarpyError | None:
     """Acknowledge messages; return the error if some are refused."""
     try:
         if command.txnid_most_bits or command.txnid_least_bits:
-            raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: acknowledge alone.")
+            raise ServerRefusalError(
+                ServerError.NotAllowedError, "Transactions are not supported: acknowledge without one."
+            )
         is_cumulative = command.ack_type == CommandAck.Cumulative
-        acks = [_ack(each, found.topic, is_cumulative) for each in ids]
-        found.subscription.ack(found.consumer, [each for each in acks if each is not None], cumulative=is_cumulative)
+        acks = [_ack(id_, subscribed.topic, is_cumulative) for id_ in ids]
+        subscribed.subscription.ack(
+            subscribed.consumer, [ack_ for ack_ in acks if ack_ is not None], cumulative=is_cumulative
+        )
     except PulsarpyError as error:
         log.warning(
             "An acknowledgement of %s is refused: %s",
@@ -78,9 +82,11 @@ def _take_acks(
     return None
 
 
-def _answer_ack(connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None) -> None:
+def _answer_ack(
+    connection: Connection, command: CommandAck, subscribed: Subscribed, problem: PulsarpyError | None
+) -> None:
     if command.HasField("request_id"):
-        connection.requests.spawn(_confirm(connection, command, found, problem))
+        connection.requests.spawn(_confirm(connection, command, subscribed, problem))
 
 
 def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
@@ -96,12 +102,12 @@ def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None
 
 
 async def _confirm(
-    connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None
+    connection: Connection, command: CommandAck, subscribed: Subscribed, problem: PulsarpyError | None
 ) -> None:
     try:
         if problem is not None:
             raise problem
-        await found.subscription.wait_durable()
+        await subscribed.subscription.wait_durable()
     except PulsarpyError as error:
         answer = replies.ack_response(command.consumer_id, command.request_id, code_of(error), str(error))
     else:
@@ -111,28 +117,28 @@ async def _confirm(
 
 def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> Steps | None:
     """Handle REDELIVER_UNACKNOWLEDGED_MESSAGES."""
-    found = live_consumer(connection, command.consumer_id)
-    if found is None:
+    subscribed = live_consumer(connection, command.consumer_id)
+    if subscribed is None:
         return None
     if len(command.message_ids) > IDS_AT_ONCE:
-        return _redeliver_in_steps(command, found)
-    _redeliver(command, found, command.message_ids)
+        return _redeliver_in_steps(command, subscribed)
+    _redeliver(command, subscribed, command.message_ids)
     return None
 
 
-def _redeliver_in_steps(command: CommandRedeliverUnacknowledgedMessages, found: Subscribed) -> Steps:
+def _redeliver_in_steps(command: CommandRedeliverUnacknowledgedMessages, subscribed: Subscribed) -> Steps:
     for ids in _at_once(command.message_ids):
-        _redeliver(command, found, ids)
+        _redeliver(command, subscribed, ids)
         yield
 
 
 def _redeliver(
-    command: CommandRedeliverUnacknowledgedMessages, found: Subscribed, ids: Sequence[MessageIdData]
+    command: CommandRedeliverUnacknowledgedMessages, subscribed: Subscribed, ids: Sequence[MessageIdData]
 ) -> None:
-    if not found.consumer.is_closed:
-        entries = [(LedgerId(each.ledgerId), EntryId(each.entryId)) for each in ids]
+    if not subscribed.consumer.is_closed:
+        entries = [(LedgerId(id_.ledgerId), EntryId(id_.entryId)) for id_ in ids]
         epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
-        found.subscription.redeliver(found.consumer, entries or None, epoch)
+        subscribed.subscription.redeliver(subscribed.consumer, entries or None, epoch)
 
 
 SIGNALS: Final[dict[int, Signal[Connection]]] = {

@@ -1,7 +1,7 @@
 """The rule of each command: the operations that a client must be allowed to do before the command is carried out.
 
-A command without a line here is not served (`guarded`). Commands on a producer or consumer name it by the connection's
-own number, so they cannot reach those of others, and need no permission of their own.
+A command without a rule here is not served (`guarded`). Commands on a producer or consumer name it by an id of the
+connection, so they cannot reach producers or consumers of other clients, and need no permission.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pulsar_on_spark.security.operations import (
 )
 from pulsar_on_spark.security.rules import NotAuthorizedError
 
-Asked = tuple[Operation, Resource]
-"""An operation, and what it is done on."""
+Required = tuple[Operation, Resource]
+"""An operation that a client must be allowed to do, and its resource."""
 
 
 class CommandRule(NamedTuple):
     """The rule of a command.
 
     Attributes:
-        asks: Returns the operations that the client must be allowed to do.
-        refusal: Pulsar's message for a client that is not.
+        requires: Returns the operations that the client must be allowed to do.
+        refusal: Pulsar's message for a client that is not allowed to do them.
         shows_missing_namespace: True if a missing namespace is reported to any client, as clients' own tests expect.
     """
 
-    asks: Callable[[Any], Iterator[Asked]]
+    requires: Callable[[Any], Iterator[Required]]
     refusal: str = ""
     shows_missing_namespace: bool = False
 
@@ -58,18 +58,18 @@ def topic_name(text: str) -> TopicName:
         raise ServerRefusalError(ServerError.InvalidTopicName, str(error)) from error
 
 
-def _nothing(_: object) -> Iterator[Asked]:
+def _nothing(_: object) -> Iterator[Required]:
     return iter(())
 
 
-def _on_topic(operation: TopicOperation) -> Callable[[Any], Iterator[Asked]]:
-    def asks(command: Any) -> Iterator[Asked]:
+def _on_topic(operation: TopicOperation) -> Callable[[Any], Iterator[Required]]:
+    def requires(command: Any) -> Iterator[Required]:
         yield operation, Resource.of_topic(topic_name(command.topic))
 
-    return asks
+    return requires
 
 
-def _produces(command: CommandProducer) -> Iterator[Asked]:
+def _produces(command: CommandProducer) -> Iterator[Required]:
     name = topic_name(command.topic)
     yield TopicOperation.PRODUCE, Resource.of_topic(name)
     if is_replicator(command.producer_name):
@@ -78,11 +78,11 @@ def _produces(command: CommandProducer) -> Iterator[Asked]:
         yield TopicOperation.SUBSCRIBE, Resource.of_topic(name, command.initial_subscription_name)
 
 
-def _consumes(command: Any) -> Iterator[Asked]:
+def _consumes(command: Any) -> Iterator[Required]:
     yield TopicOperation.CONSUME, Resource.of_topic(topic_name(command.topic), command.subscription)
 
 
-def _lists(command: Any) -> Iterator[Asked]:
+def _lists(command: Any) -> Iterator[Required]:
     yield NamespaceOperation.GET_TOPICS, Resource.of_namespace(command.namespace)
 
 
@@ -102,7 +102,8 @@ GUARDS: Final[Mapping[int, CommandRule]] = {
         _on_topic(TopicOperation.LOOKUP), "Client is not authorized to Lookup", shows_missing_namespace=True
     ),
     BaseCommand.PARTITIONED_METADATA: CommandRule(
-        # It may create the topic on demand, as may any client that produces or consumes, which a lookup requires.
+        # It may create the topic on demand. Clients that may look up may also produce or consume,
+        # and both create topics, too.
         _on_topic(TopicOperation.LOOKUP),
         "Client is not authorized to Get Partition Metadata",
         shows_missing_namespace=True,
@@ -143,20 +144,20 @@ def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> 
     return {type_: _guarded(services, GUARDS[type_], request) for type_, request in requests.items()}
 
 
-def unasked(signals: Mapping[int, Signal[Connection]]) -> dict[int, Signal[Connection]]:
+def unguarded(signals: Mapping[int, Signal[Connection]]) -> dict[int, Signal[Connection]]:
     """Return handlers of commands that need no permission.
 
     Raises:
-        KeyError: a command has no rule, or one that asks for a permission.
+        KeyError: a command has no rule, or its rule requires a permission.
     """
-    free = {type_ for type_, rule in GUARDS.items() if rule.asks is _nothing}
+    free = {type_ for type_, rule in GUARDS.items() if rule.requires is _nothing}
     if missing := signals.keys() - free:
         raise KeyError(*missing)
     return dict(signals)
 
 
 def _guarded(services: Services, rule: CommandRule, request: Request[Connection]) -> Request[Connection]:
-    if rule.asks is _nothing:
+    if rule.requires is _nothing:
         return request
 
     async def handle(connection: Connection, command: Any) -> None:
@@ -167,26 +168,26 @@ def _guarded(services: Services, rule: CommandRule, request: Request[Connection]
 
 
 def require_still(services: Services, connection: Connection, type_: int, command: Any) -> None:
-    """Require that the client may still do a command whose handling took a while.
+    """Require that the client is still allowed to do a command whose handling took a while.
 
-    Handlers call it in the same turn of the event loop in which they make a producer, consumer or watcher known, so
-    that a permission revoked meanwhile is heeded either here or by `Recheck`.
+    Handlers call it in the same turn of the event loop in which they register a producer, consumer or watcher, so that
+    a permission revoked meanwhile is noticed either here or by `Recheck`.
 
     Raises:
-        NotAuthorizedError: it may not.
+        NotAuthorizedError: the client is not allowed.
     """
     require(services, connection, GUARDS[type_], command)
 
 
 def require(services: Services, connection: Connection, rule: CommandRule, command: Any) -> None:
-    """Require that the client may do a command.
+    """Require that the client is allowed to do a command.
 
     Raises:
-        NotAuthorizedError: it may not.
-        TopicNotFoundError: it may not, and the topic's namespace does not exist.
+        NotAuthorizedError: the client is not allowed.
+        TopicNotFoundError: the client is not allowed, and the topic's namespace does not exist.
     """
     assert connection.principal is not None, "nothing comes before CONNECT"
-    for operation, resource in rule.asks(command):
+    for operation, resource in rule.requires(command):
         try:
             authorize(services.access, connection.principal, operation, resource)
         except NotAuthorizedError as error:

@@ -16,19 +16,19 @@ from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats,
 async def stats(services: Services, connection: Connection, command: CommandConsumerStats) -> None:
     """Handle CONSUMER_STATS; the backlog is the subscription's, in entries, as in official brokers."""
     _, subscription, consumer = stored_consumer(connection, command.consumer_id)
-    found = consumer_stats(subscription, consumer, services.overview.meters.rates)
+    numbers = consumer_stats(subscription, consumer, services.overview.meters.rates)
     connection.write(
         replies.consumer_stats_response(
             CommandConsumerStatsResponse(
                 request_id=command.request_id,
-                msgRateOut=found.msg_rate_out,
-                msgThroughputOut=found.msg_throughput_out,
-                consumerName=found.consumer_name,
-                availablePermits=max(found.available_permits, 0),
-                unackedMessages=found.unacked_messages,
-                blockedConsumerOnUnackedMsgs=found.blocked_consumer_on_unacked_msgs,
-                address=found.address,
-                connectedSince=found.connected_since,
+                msgRateOut=numbers.msg_rate_out,
+                msgThroughputOut=numbers.msg_throughput_out,
+                consumerName=numbers.consumer_name,
+                availablePermits=max(numbers.available_permits, 0),
+                unackedMessages=numbers.unacked_messages,
+                blockedConsumerOnUnackedMsgs=numbers.blocked_consumer_on_unacked_msgs,
+                address=numbers.address,
+                connectedSince=numbers.connected_since,
                 type=subscription.type,
                 msgBacklog=subscription.kept.cursor.backlog_entries,
             )

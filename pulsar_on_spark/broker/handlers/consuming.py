@@ -115,16 +115,16 @@ async def _subscribe(services: Services, connection: Connection, command: Comman
         command.consumer_name,
         priority=command.priority_level,
         epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
-        ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+        ranges=tuple((range_.start, range_.end) for range_ in meta.hashRanges),
         takes_any_schema=command.HasField("schema") and command.schema.type == Schema.AutoConsume,
-        metadata={each.key: each.value for each in command.metadata},
+        metadata={pair.key: pair.value for pair in command.metadata},
     )
     request = SubscribeRequest(
         command.subscription,
         cast(SubscriptionType, CommandSubscribe.SubType.Name(command.subType)),
         is_durable=command.durable,
         start="latest" if isinstance(topic, NonPersistentTopic) else await _start(services.reader, topic, command),
-        properties={each.key: each.value for each in command.subscription_properties},
+        properties={pair.key: pair.value for pair in command.subscription_properties},
         key_shared=KeySharedPolicy(
             "STICKY" if meta.keySharedMode == KeySharedMode.STICKY else "AUTO_SPLIT", meta.allowOutOfOrderDelivery
         ),
@@ -134,7 +134,7 @@ async def _subscribe(services: Services, connection: Connection, command: Comman
     try:
         return await _connect(await topics.again(topic), consumer, request)
     except ConsumerBusyError:
-        if not await _evict_the_dead(topic, command.subscription):
+        if not await _evict_dead_consumers(topic, command.subscription):
             raise
         return await _connect(await topics.again(topic), consumer, request)
 
@@ -155,7 +155,7 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
             f"The consumer has {len(command.keySharedMeta.hashRanges)} hash ranges, but at most {MAX_HASH_RANGES} are "
             "allowed: merge adjacent ones.",
         )
-    check_new_properties(f"Consumer {command.consumer_name!r}", {each.key: each.value for each in command.metadata})
+    check_new_properties(f"Consumer {command.consumer_name!r}", {pair.key: pair.value for pair in command.metadata})
     try:
         check_subscription_name(command.subscription)
         if not (command.durable and name.is_persistent):
@@ -165,7 +165,8 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
         raise ServerRefusalError(ServerError.ProducerBusy, str(error)) from error
     if command.read_compacted and CommandSubscribe.SubType.Name(command.subType) not in _SINGLE:
         raise ServerRefusalError(
-            ServerError.NotAllowedError, "Only Exclusive and Failover consumers read compacted: use one of these."
+            ServerError.NotAllowedError,
+            "Only Exclusive and Failover consumers can read compacted: use one of these types.",
         )
     if command.read_compacted and not name.is_persistent:
         raise ServerRefusalError(
@@ -202,19 +203,19 @@ async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscr
     return "earliest" if command.initialPosition == CommandSubscribe.Earliest else "latest"
 
 
-async def _evict_the_dead(topic: AnyTopic, name: str) -> bool:
+async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
     """Disconnect the subscription's consumers on dead connections; True if there were any."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         return False
     # `is_alive` aborts a connection that does not respond, which removes its consumers.
-    alive = [await each.peer.is_alive() for each in subscription.consumers]
+    alive = [await consumer.peer.is_alive() for consumer in subscription.consumers]
     await asyncio.sleep(0)
     return not all(alive)
 
 
 def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
-    """Return the first entry to read for a client that starts at this message; the client drops earlier messages."""
+    """Return the first entry to read for a client that starts at this message; the client drops earlier ones."""
     first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
     if first.ledgerId >= _EARLIEST_LEDGER:
         return EARLIEST
@@ -233,9 +234,9 @@ def signed(number: int) -> int:
 
 def flow(connection: Connection, command: CommandFlow) -> None:
     """Handle FLOW."""
-    if (found := live_consumer(connection, command.consumer_id)) is not None:
-        found.consumer.flowed_ms = current_ms()
-        found.subscription.flow(found.consumer, command.messagePermits)
+    if (subscribed := live_consumer(connection, command.consumer_id)) is not None:
+        subscribed.consumer.flowed_ms = current_ms()
+        subscribed.subscription.flow(subscribed.consumer, command.messagePermits)
 
 
 async def seek(connection: Connection, command: CommandSeek) -> None:
@@ -244,7 +245,7 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
     A client that has not reconnected yet may seek again: Go's reader seeks during its creation if it starts at the
     latest message inclusively, so a seek by the user may arrive before the reader has reconnected.
     """
-    topic, subscription = _sought(connection, command.consumer_id)
+    topic, subscription = _seek_target(connection, command.consumer_id)
     await topic.wait_until_readable()
     if command.HasField("message_id"):
         position = _position(command.message_id, topic)
@@ -280,9 +281,9 @@ async def get_last_message_id(connection: Connection, command: CommandGetLastMes
 
 async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> None:
     """Handle UNSUBSCRIBE: delete the subscription."""
-    found = _required(connection, command.consumer_id)
-    if isinstance(found.topic, NonPersistentTopic):
-        _leave(found)  # there is nothing to delete
+    subscribed = _required(connection, command.consumer_id)
+    if isinstance(subscribed.topic, NonPersistentTopic):
+        _leave(subscribed)  # there is nothing to delete
     else:
         topic, subscription, consumer = stored_consumer(connection, command.consumer_id)
         await topic.subscriptions.unsubscribe(subscription, consumer, force=command.force)
@@ -293,51 +294,51 @@ async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> No
 async def close_consumer(connection: Connection, command: CommandCloseConsumer) -> None:
     """Handle CLOSE_CONSUMER: always succeeds; cancels a SUBSCRIBE that is still running."""
     connection.opening.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
-    if (found := connection.consumers.pop(command.consumer_id, None)) is not None:
-        _leave(found)
+    if (subscribed := connection.consumers.pop(command.consumer_id, None)) is not None:
+        _leave(subscribed)
     connection.write(replies.success(command.request_id))
 
 
 def closed(connection: Connection) -> None:
     """Remove the consumers of a connection that has ended."""
-    for found in connection.consumers.values():
-        _leave(found)
+    for subscribed in connection.consumers.values():
+        _leave(subscribed)
     connection.consumers.clear()
 
 
 def writable_again(connection: Connection) -> None:
     """Resume deliveries after the client has read enough."""
-    for found in connection.consumers.values():
-        if not found.consumer.is_closed:
-            found.subscription.writable_again(found.consumer)
+    for subscribed in connection.consumers.values():
+        if not subscribed.consumer.is_closed:
+            subscribed.subscription.writable_again(subscribed.consumer)
 
 
-def _leave(found: Subscribed) -> None:
-    if not found.consumer.is_closed:
-        found.consumer.is_closed = True
-        found.leave()
+def _leave(subscribed: Subscribed) -> None:
+    if not subscribed.consumer.is_closed:
+        subscribed.consumer.is_closed = True
+        subscribed.leave()
 
 
 def live_consumer(connection: Connection, number: int) -> Subscribed | None:
     """Return a client's consumer by its number; None if it is not connected."""
-    found = connection.consumers.get(number)
-    return None if found is None or found.consumer.is_closed else found
+    subscribed = connection.consumers.get(number)
+    return None if subscribed is None or subscribed.consumer.is_closed else subscribed
 
 
 def _required(connection: Connection, number: int) -> Subscribed:
-    found = live_consumer(connection, number)
-    if found is None:
+    subscribed = live_consumer(connection, number)
+    if subscribed is None:
         raise ServerRefusalError(ServerError.ConsumerNotFound, f"Consumer {number} is not connected: subscribe first.")
-    return found
+    return subscribed
 
 
-def _sought(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription]:
+def _seek_target(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription]:
     """Return the topic and subscription that a client's consumer may seek in; errors as `stored_consumer`."""
-    found = connection.consumers.get(number)
-    if found is not None and found.consumer.left_for_seek and isinstance(found.topic, BrokerTopic):
-        subscription = found.subscription
+    subscribed = connection.consumers.get(number)
+    if subscribed is not None and subscribed.consumer.left_for_seek and isinstance(subscribed.topic, BrokerTopic):
+        subscription = subscribed.subscription
         if isinstance(subscription, Subscription) and not subscription.consumers:
-            return found.topic, subscription
+            return subscribed.topic, subscription
     topic, stored, _ = stored_consumer(connection, number)
     return topic, stored
 
@@ -351,7 +352,8 @@ def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, S
     topic, subscription, consumer, _ = _required(connection, number)
     if isinstance(topic, NonPersistentTopic) or isinstance(subscription, NonPersistentSubscription):
         raise ServerRefusalError(
-            ServerError.NotAllowedError, f"Topic {topic.name} is not persistent: it has no messages but those to come."
+            ServerError.NotAllowedError,
+            f"Topic {topic.name} is not persistent and stores no messages: use a persistent topic.",
         )
     return topic, subscription, consumer
 

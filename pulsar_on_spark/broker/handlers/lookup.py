@@ -47,10 +47,10 @@ async def topics_of_namespace(services: Services, connection: Connection, comman
     mode = _MODES[command.mode]
     async with connection.large_answers.turn():
         names = await services.topics.names()
-        found = list_topics(names, command.namespace, mode, command.topics_hash)
+        listed = list_topics(names, command.namespace, mode, command.topics_hash)
         connection.write(
             replies.get_topics_of_namespace_response(
-                command.request_id, found.topics, found.topics_hash, filtered=False, changed=found.changed
+                command.request_id, listed.topics, listed.topics_hash, filtered=False, changed=listed.changed
             )
         )
 

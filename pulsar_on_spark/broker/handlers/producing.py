@@ -30,7 +30,7 @@ from pulsar_on_spark.protocol.server import Sent
 log = logging.getLogger(__name__)
 
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
-"""The largest number in the answer to PRODUCER; SEND may have twice as large ones."""
+"""The largest sequence id in the answer to PRODUCER; a SEND may have one twice as large."""
 MAX_PRODUCERS: Final = 10_000
 """Maximum number of producers on one connection."""
 
@@ -44,44 +44,44 @@ async def producer(services: Services, connection: Connection, command: CommandP
         )
     connection.opening[key] = command.request_id
     try:
-        topic, made, epoch, version = await _producer(services, connection, command)
+        topic, admitted, epoch, version = await _producer(services, connection, command)
     finally:
         is_wanted = connection.end_opening(key, command.request_id)
     if not is_wanted:
-        topic.producers.remove(made.info)
+        topic.producers.remove(admitted.info)
         return
-    if made.is_closed:
+    if admitted.is_closed:
         raise ServerRefusalError(
             ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded meanwhile: look it up again."
         )
     try:
         require_still(services, connection, BaseCommand.PRODUCER, command)
-        made.metadata = {each.key: each.value for each in command.metadata}
-        answer = _answer(command, topic, made.info, epoch, version)
-        connection.producers[command.producer_id] = made
+        admitted.metadata = {pair.key: pair.value for pair in command.metadata}
+        answer = _answer(command, topic, admitted.info, epoch, version)
+        connection.producers[command.producer_id] = admitted
         connection.update_hold()
         connection.write(answer)
     except BaseException:
-        # Its client does not know of it, so nothing but this would ever remove it.
-        _remove(connection, made)
+        # The client does not know of the producer and so would never close it.
+        _remove(connection, admitted)
         raise
 
 
 async def _producer(
     services: Services, connection: Connection, command: CommandProducer
 ) -> tuple[AnyTopic, Producer, int | None, bytes]:
-    """Admit a producer; return its topic, itself, the topic epoch if it is exclusive, and its schema's version."""
+    """Admit a producer; return its topic, the producer, its topic epoch if exclusive, and its schema's version."""
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
     check_new_name("Producer name", command.producer_name)
-    check_new_properties(f"Producer {command.producer_name!r}", {each.key: each.value for each in command.metadata})
+    check_new_properties(f"Producer {command.producer_name!r}", {pair.key: pair.value for pair in command.metadata})
     await connection.wait_for_producer_room()
     topic = await services.topics.get(name, create=connection.creations)
     schema = command.schema if command.HasField("schema") else None
     # A replicator sends entries of several schemas and registers each schema first.
     version = NO_VERSION if is_remote else await services.schemas.of_producer(name.partitioned_base, schema)
     if command.initial_subscription_name:
-        # The producer of dead letters creates their subscription, so that none is deleted before it is read.
+        # A producer of dead letters creates their subscription, so that no dead letter is deleted before it is read.
         is_allowed = services.settings.allow_auto_subscription_creation
         if isinstance(topic, BrokerTopic):
             is_allowed = topic.policies.auto_subscription_creation.allow_auto_subscription_creation
@@ -111,15 +111,15 @@ async def _producer(
         connection.write(replies.producer_success(command.request_id, info.name, producer_ready=False))
 
     try:
-        made, epoch = await _admit(connection, topic, info, queued)
+        admitted, epoch = await _admit(connection, topic, info, queued)
     except ProducerRefusedError as error:
         holder = None if error.holder is None else cast(Peer, error.holder.connection)
         if holder is None or holder is connection or await holder.is_alive():
             raise
         await asyncio.sleep(0)  # `is_alive` aborted the holder's connection, which removes its producer
         topic = await services.topics.again(topic)
-        made, epoch = await _admit(connection, topic, info, queued)
-    return topic, made, epoch, version
+        admitted, epoch = await _admit(connection, topic, info, queued)
+    return topic, admitted, epoch, version
 
 
 def _answer(command: CommandProducer, topic: AnyTopic, info: ProducerInfo, epoch: int | None, version: bytes) -> bytes:
@@ -153,20 +153,20 @@ async def _admit(
 
 def sent(connection: Connection, entry: Sent) -> None:
     """Handle SEND: publish an entry."""
-    made = connection.producers.get(entry.producer_id)
-    if made is None:
+    admitted = connection.producers.get(entry.producer_id)
+    if admitted is None:
         log.warning(
             "Closing the connection of %s: it sent for producer %d, which does not exist.",
             *_who(connection, entry),
             extra={"connection": connection.address},
         )
         connection.close()
-    elif made.is_closed:
-        return  # its client knows, and sends again after it has reconnected
+    elif admitted.is_closed:
+        return  # the client was notified, and sends the entry again after it has reconnected
     elif (refused := _problem(connection, entry)) is not None:
-        made.refuse(made.take_number(), entry.sequence_id, *refused)
+        admitted.refuse(admitted.take_number(), entry.sequence_id, *refused)
     else:
-        made.topic.publish_entry(made, entry)
+        admitted.topic.publish_entry(admitted, entry)
 
 
 def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | None:
@@ -187,39 +187,39 @@ def _who(connection: Connection, entry: Sent) -> tuple[str, int]:
 
 
 async def close_producer(connection: Connection, command: CommandCloseProducer) -> None:
-    """Handle CLOSE_PRODUCER: answer once all its messages are settled; then its name is free."""
-    made = connection.producers.get(command.producer_id)
+    """Handle CLOSE_PRODUCER: answer once all its messages have an outcome; then its name is free."""
+    admitted = connection.producers.get(command.producer_id)
     connection.opening.pop((BaseCommand.PRODUCER, command.producer_id), None)
-    asking = connection.unadmitted.pop(command.producer_id, None)
-    if asking is not None:
-        topic, info = asking
+    unadmitted = connection.unadmitted.pop(command.producer_id, None)
+    if unadmitted is not None:
+        topic, info = unadmitted
         topic.producers.remove(info)
 
-    def gone() -> None:
-        if made is not None:
-            _remove(connection, made)
+    def finish() -> None:
+        if admitted is not None:
+            _remove(connection, admitted)
         connection.write(replies.success(command.request_id))
 
-    if made is None or connection.is_closed:
-        gone()
+    if admitted is None or connection.is_closed:
+        finish()
     else:
-        made.when_drained(gone)
+        admitted.when_drained(finish)
 
 
-def _remove(connection: Connection, made: Producer) -> None:
-    if connection.producers.get(made.info.producer_id) is made:
-        del connection.producers[made.info.producer_id]
+def _remove(connection: Connection, admitted: Producer) -> None:
+    if connection.producers.get(admitted.info.producer_id) is admitted:
+        del connection.producers[admitted.info.producer_id]
         connection.update_hold()
-    made.topic.forget_producer(made)
+    admitted.topic.forget_producer(admitted)
 
 
 def closed(connection: Connection) -> None:
     """Remove the producers of a connection that has ended."""
     for topic, info in list(connection.unadmitted.values()):
         topic.producers.remove(info)
-    for made in list(connection.producers.values()):
-        made.is_closed = True
-        _remove(connection, made)
+    for admitted in list(connection.producers.values()):
+        admitted.is_closed = True
+        _remove(connection, admitted)
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:

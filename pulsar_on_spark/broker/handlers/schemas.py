@@ -21,7 +21,7 @@ async def get_schema(services: Services, connection: Connection, command: Comman
 
 
 async def get_or_create_schema(services: Services, connection: Connection, command: CommandGetOrCreateSchema) -> None:
-    """Handle GET_OR_CREATE_SCHEMA: register a schema as a producer's; the topic must exist, as in Pulsar."""
+    """Handle GET_OR_CREATE_SCHEMA: register a schema as for a producer; the topic must exist, as in Pulsar."""
     name = topic_name(command.topic)
     await services.topics.partitions(name)
     version = await services.schemas.of_producer(name, command.schema)

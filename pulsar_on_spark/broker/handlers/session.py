@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PROTOCOL_VERSION: Final = 21
 """The protocol version of Pulsar 4.2."""
 SERVER_VERSION: Final = f"pulsar_on_spark {version('pulsar-on-spark')}"
-MAX_LABEL_LETTERS: Final = 256
+MAX_LABEL_CHARACTERS: Final = 256
 """Limit of a client's version and of its authentication method's name, which are stored with the connection."""
 FEATURES: Final = FeatureFlags(
     supports_get_partitioned_metadata_without_auto_creation=True,
@@ -41,9 +41,9 @@ FEATURES: Final = FeatureFlags(
 
 def connect(services: Services, connection: Connection, command: CommandConnect) -> None:
     """Handle CONNECT: negotiate the protocol version and begin to authenticate the client."""
-    connection.client_version = command.client_version[:MAX_LABEL_LETTERS]
+    connection.client_version = command.client_version[:MAX_LABEL_CHARACTERS]
     connection.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
-    connection.auth_method = command.auth_method_name[:MAX_LABEL_LETTERS]
+    connection.auth_method = command.auth_method_name[:MAX_LABEL_CHARACTERS]
     connection.knows_source_positions = command.feature_flags.supports_repl_dedup_by_lid_and_eid
     is_forwarded = bool(command.original_principal) and not services.settings.authenticate_original_auth_data
     connection.can_renew = command.feature_flags.supports_auth_refresh and not is_forwarded
@@ -77,26 +77,26 @@ async def _authenticate(services: Services, connection: Connection, login: Login
         connection.close()
 
 
-def _admit(services: Services, connection: Connection, found: Principal) -> None:
-    """Accept the credentials of a client; those that it renews must be of the same roles.
+def _admit(services: Services, connection: Connection, principal: Principal) -> None:
+    """Accept a client's credentials. Renewed credentials must have the same roles as the first ones.
 
     Raises:
-        AccessDeniedError: they are of other roles.
+        AccessDeniedError: they have other roles.
     """
     known = connection.principal
-    if known is not None and not known.is_same_client(found):
-        raise AccessDeniedError(f"it has the role {known.role!r}, and cannot change it to {found.role!r}")
-    connection.principal = found
+    if known is not None and not known.is_same_client(principal):
+        raise AccessDeniedError(f"it has the role {known.role!r}, and cannot change it to {principal.role!r}")
+    connection.principal = principal
     connection.is_challenged = False
     if known is None:
-        services.audit.note_login(connection.address, found)
+        services.audit.note_login(connection.address, principal)
         connection.handshake_done()
         size = services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))
 
 
 def renew(connection: Connection) -> None:
-    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send any, or did not."""
+    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send them, or did not."""
     step = next_renewal(
         connection.principal, time.time(), can_renew=connection.can_renew, is_challenged=connection.is_challenged
     )
@@ -117,7 +117,7 @@ def _challenge(connection: Connection, data: bytes) -> None:
 
 
 async def _deny(services: Services, connection: Connection, data: bytes, error: AccessDeniedError) -> None:
-    """Refuse a client, after a wait if its host fails often; the reason is for the log, and could help an attacker."""
+    """Refuse a client, after a delay if its host fails often. The reason is only logged: it could help an attacker."""
     reason = str(error).rstrip(".")
     log.warning(
         "The client %s is not authenticated (method %r): %s.",

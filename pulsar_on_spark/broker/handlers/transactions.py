@@ -13,7 +13,9 @@ from pulsar_on_spark.protocol.transactions import REFUSALS
 
 async def refuse(connection: Connection, command: Any) -> None:
     """Refuse a request of a transaction."""
-    raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: make a client without them.")
+    raise ServerRefusalError(
+        ServerError.NotAllowedError, "Transactions are not supported: create the client without them."
+    )
 
 
 REQUESTS: Final[dict[int, Request[Connection]]] = {

@@ -25,17 +25,17 @@ async def watch(services: Services, connection: Connection, command: CommandWatc
         raise ServerRefusalError(
             ServerError.NotAllowedError,
             f"The pattern has {len(command.topics_pattern)} characters, above the limit of {longest} "
-            "(subscription_pattern_max_length): poll, or use a shorter one.",
+            "(subscription_pattern_max_length): use a shorter pattern, or poll.",
         )
     async with connection.large_answers.turn():
-        found = await services.watch.watch(
+        matching = await services.watch.watch(
             connection, command.watcher_id, command.namespace, command.topics_pattern, command.topics_hash
         )
         try:
             require_still(services, connection, BaseCommand.WATCH_TOPIC_LIST, command)
             connection.write(
                 replies.watch_topic_list_success(
-                    command.request_id, command.watcher_id, found.topics, found.topics_hash
+                    command.request_id, command.watcher_id, matching.topics, matching.topics_hash
                 )
             )
         except BaseException:
