@@ -31,7 +31,7 @@ class CursorPosition:
 
     Attributes:
         mark_delete: Everything before it is acknowledged.
-        ack_holes: Acknowledged messages behind it, encoded.
+        ack_holes: Acknowledged messages after it, encoded.
     """
 
     mark_delete: Position
@@ -46,9 +46,9 @@ class Backlog:
         messages: Unacknowledged messages.
         bytes: Their key and value bytes.
         mark_delete: The first entry that is not acknowledged.
-        entries: Entries from there on that are not completely acknowledged.
-        holes: Acknowledged messages behind it; empty for a subscription of Spark, whose slots have a position each.
-        oldest_publish_ms: Begin of the oldest segment that it needs; 0 if unknown, or if it needs none.
+        entries: Entries from `mark_delete` on that are not completely acknowledged.
+        holes: Acknowledged messages after `mark_delete`; empty for a Spark subscription, which has a position per slot.
+        oldest_publish_ms: Earliest publish time in the oldest segment that it needs; 0 if unknown or none.
     """
 
     messages: int
@@ -77,10 +77,10 @@ class Contents:
 
 
 class BacklogCounter:
-    """Takes snapshots of the topics of a root, one at a time; a snapshot reuses what earlier ones read of journals.
+    """Takes snapshots of the topics of a root, one at a time; a snapshot reuses journal data that earlier ones read.
 
-    Journal files that were idle for a while are closed: on a full disk their space is needed, and a retired path must
-    be possible to unmount.
+    Idle journal files are closed: an open file keeps the space of a deleted file on a full disk, and keeps a retired
+    path from being unmounted.
 
     Args:
         root: The root.
@@ -90,13 +90,13 @@ class BacklogCounter:
         self._root = root
         self._tail = Tail(root, fail_on_data_loss=False)
         self._turn = asyncio.Lock()
-        self._resting: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close the journals' files."""
-        if self._resting is not None:
-            self._resting.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         async with self._turn:
             await asyncio.to_thread(self._tail.close)
 
@@ -118,19 +118,19 @@ class BacklogCounter:
         """
         async with self._turn:
             try:
-                return await asyncio.to_thread(self._look, parts, ends, positions)
+                return await asyncio.to_thread(self._read_contents, parts, ends, positions)
             finally:
-                self._rest_later()
+                self._close_later()
 
-    def _rest_later(self) -> None:
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+    def _close_later(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._close_idle)
 
-    def _rest(self) -> None:
+    def _close_idle(self) -> None:
         self._closing = asyncio.create_task(self.close())
 
-    def _look(
+    def _read_contents(
         self,
         parts: Sequence[TopicPart],
         ends: Mapping[str, Position],
@@ -151,9 +151,11 @@ def contents(
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):
         live = positions.get((part.topic_id, record.name))
-        found = backlog_of(view, cursors, part, record) if live is None else _of_position(view, part, live)
-        backlogs[record.name] = found
-    return Contents(view, sum(each.rows for each in segments), sum(each.bytes for each in segments), backlogs)
+        backlog = backlog_of(view, cursors, part, record) if live is None else _of_position(view, part, live)
+        backlogs[record.name] = backlog
+    return Contents(
+        view, sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments), backlogs
+    )
 
 
 def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
@@ -161,8 +163,8 @@ def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
     slices = _slices(view, part, live.mark_delete)
     acked_rows, acked_bytes = acknowledged_rows(slices, holes)
     return Backlog(
-        messages=sum(each.rows for each in slices) - acked_rows,
-        bytes=sum(each.bytes for each in slices) - acked_bytes,
+        messages=sum(slice_.rows for slice_ in slices) - acked_rows,
+        bytes=sum(slice_.bytes for slice_ in slices) - acked_bytes,
         mark_delete=live.mark_delete,
         entries=_entries(slices, holes),
         holes=holes,
@@ -171,17 +173,17 @@ def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
 
 
 def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
-    """Return the backlog of a subscription whose position is in its rows."""
-    found = subscriptions.status(view, cursors, part, record)
-    known = left_out(record, cursors.of(record.topic_id, record.name))
-    holes = AckHoles() if known is None else known.holes
+    """Return the backlog of a subscription whose position is in its cursor rows."""
+    status = subscriptions.status(view, cursors, part, record)
+    left = left_out(record, cursors.of(record.topic_id, record.name))
+    holes = AckHoles() if left is None else left.holes
     return Backlog(
-        messages=found.backlog_messages,
-        bytes=found.backlog_bytes,
-        mark_delete=found.mark_delete,
-        entries=_entries(_slices(view, part, found.mark_delete), holes),
+        messages=status.backlog_messages,
+        bytes=status.backlog_bytes,
+        mark_delete=status.mark_delete,
+        entries=_entries(_slices(view, part, status.mark_delete), holes),
         holes=holes,
-        oldest_publish_ms=_oldest_ms(view, part, found.mark_delete),
+        oldest_publish_ms=_oldest_ms(view, part, status.mark_delete),
     )
 
 
@@ -193,7 +195,8 @@ def _slices(view: View, part: TopicPart, start: Position) -> Sequence[SegmentSli
 def _entries(slices: Sequence[SegmentSlice], holes: AckHoles) -> int:
     """Count the entries of the slices that are not completely acknowledged."""
     return sum(
-        each.end - each.first - holes.within(each.segment.ledger_id, each.first, each.end).count for each in slices
+        slice_.end - slice_.first - holes.within(slice_.segment.ledger_id, slice_.first, slice_.end).count
+        for slice_ in slices
     )
 
 

@@ -37,33 +37,35 @@ MAX_SHOWN_RUNS: Final = 1_000
 """Runs of acknowledged entries beyond the mark-delete position that are shown for a cursor, from the first one on."""
 
 
-def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, write_quorum: int) -> InternalStats:
+def internal_stats(
+    record: TopicRecord, topic: BrokerTopic | None, contents: Contents, write_quorum: int
+) -> InternalStats:
     """Return a topic's ledgers and cursors.
 
     Args:
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
-        seen: The topic's contents.
-        write_quorum: Copies of a file that does not state its own number.
+        contents: The topic's contents.
+        write_quorum: Number of copies of a file whose record states none.
     """
-    view = seen.view
-    holding = {each.path_id for each in view.all(PathRecord) if keeps_copies(each.state)}
+    view = contents.view
+    holding = {path.path_id for path in view.all(PathRecord) if keeps_copies(path.state)}
     segments: dict[int, list[SegmentRecord]] = defaultdict(list)
     for segment in view.all(SegmentRecord, record.topic_id):
         segments[segment.ledger_id].append(segment)
     ledgers = [
-        _ledger(view, each, segments[each.ledger_id], write_quorum, holding)
-        for each in view.all(LedgerRecord, record.topic_id)
+        _ledger(view, ledger, segments[ledger.ledger_id], write_quorum, holding)
+        for ledger in view.all(LedgerRecord, record.topic_id)
     ]
     newest = view.newest(LedgerRecord, record.topic_id)
     created_s = record.created_at.timestamp() if newest is None else newest.created_at.timestamp()
-    entries = sum(each.entries for each in ledgers)
+    entries = sum(ledger.entries for ledger in ledgers)
     is_open = bool(ledgers) and ledgers[-1].state == "open"
-    open_here = {} if topic is None else {each.name: each for each in topic.subscriptions.all}
+    open_here = {} if topic is None else {subscription.name: subscription for subscription in topic.subscriptions.all}
     return InternalStats(
         entries_added_counter=entries,
         number_of_entries=entries,
-        total_size=seen.bytes,
+        total_size=contents.bytes,
         current_ledger_entries=ledgers[-1].entries if is_open else 0,
         current_ledger_size=ledgers[-1].size if is_open else 0,
         last_ledger_created_timestamp=iso(created_s),
@@ -74,37 +76,39 @@ def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Content
         ledgers=ledgers,
         compacted_ledger=_compacted(view.get(CompactionRecord, record.topic_id)),
         cursors={
-            each.name: _cursor(seen, each, open_here.get(each.name))
-            for each in view.all(SubscriptionRecord, record.topic_id)
+            subscription.name: _cursor(contents, subscription, open_here.get(subscription.name))
+            for subscription in view.all(SubscriptionRecord, record.topic_id)
         },
     )
 
 
-def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
+def with_reasons(stats: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
     """Add each ledger's sealed segments, and the reasons why they are still kept."""
     segments: dict[int, list[SegmentStats]] = defaultdict(list)
-    for each in kept:
-        one = each.segment
-        segments[one.ledger_id].append(
-            SegmentStats(first=one.first_entry, entries=one.entries, size=one.bytes, why_kept=each.reason)
+    for kept_segment in kept:
+        segment = kept_segment.segment
+        segments[segment.ledger_id].append(
+            SegmentStats(
+                first=segment.first_entry, entries=segment.entries, size=segment.bytes, why_kept=kept_segment.reason
+            )
         )
-    ledgers = [each.model_copy(update={"segments": segments[each.ledger_id]}) for each in found.ledgers]
-    return found.model_copy(update={"ledgers": ledgers})
+    ledgers = [ledger.model_copy(update={"segments": segments[ledger.ledger_id]}) for ledger in stats.ledgers]
+    return stats.model_copy(update={"ledgers": ledgers})
 
 
 def _ledger(
-    view: View, ledger: LedgerRecord, of_it: Sequence[SegmentRecord], write_quorum: int, holding: Collection[int]
+    view: View, ledger: LedgerRecord, own_segments: Sequence[SegmentRecord], write_quorum: int, holding: Collection[int]
 ) -> LedgerStats:
-    # The journal keeps the copies of entries that are only there.
-    files = (view.get(FileRecord, each.file_id) for each in of_it)
+    # Entries that are only in the journal have no file: the journal keeps their copies.
+    files = (view.get(FileRecord, segment.file_id) for segment in own_segments)
     state = "attached" if ledger.incarnation is None else "open" if chain.is_open(view, ledger) else "closed"
     return LedgerStats(
         ledger_id=ledger.ledger_id,
-        entries=sum(each.entries for each in of_it),
-        size=sum(each.bytes for each in of_it),
-        under_replicated=any(each is not None and each.missing_copies(write_quorum, holding) > 0 for each in files),
+        entries=sum(segment.entries for segment in own_segments),
+        size=sum(segment.bytes for segment in own_segments),
+        under_replicated=any(file is not None and file.missing_copies(write_quorum, holding) > 0 for file in files),
         state=state,
-        messages=sum(each.rows for each in of_it),
+        messages=sum(segment.rows for segment in own_segments),
     )
 
 
@@ -114,9 +118,9 @@ def _compacted(record: CompactionRecord | None) -> CompactedLedgerStats | None:
     return CompactedLedgerStats(entries=record.entries, size=record.bytes, messages=record.rows)
 
 
-def _cursor(seen: Contents, record: SubscriptionRecord, here: Subscription | None) -> CursorStats:
+def _cursor(contents: Contents, record: SubscriptionRecord, here: Subscription | None) -> CursorStats:
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
-    backlog = seen.backlogs[record.name]
+    backlog = contents.backlogs[record.name]
     runs = list(backlog.holes.runs())
     shown = ",".join(f"({ledger}:{first - 1}..{ledger}:{end - 1}]" for ledger, first, end in runs[:MAX_SHOWN_RUNS])
     return CursorStats(

@@ -26,7 +26,7 @@ class Meters:
     All methods belong to the broker's event loop.
 
     Args:
-        topics: Returns the topics that are loaded now.
+        topics: The loaded topics, iterated for each sample.
         clock: Monotonic seconds.
     """
 
@@ -39,7 +39,7 @@ class Meters:
 
     def start(self) -> None:
         """Start sampling."""
-        self._sampling = asyncio.create_task(self._sample_again_and_again(), name="rate meters")
+        self._sampling = asyncio.create_task(self._keep_sampling(), name="rate meters")
 
     async def stop(self) -> None:
         """Stop sampling."""
@@ -48,14 +48,14 @@ class Meters:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """Return the current rates of an object. Unloaded objects: since the last request."""
+        """Return the current rates of an object; rates of an unloaded object begin at the last request."""
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)
 
     def sample(self) -> None:
         """Sample all loaded objects."""
-        for metered in _each(self._topics):
+        for metered in _loaded(self._topics):
             self._meter(metered).sample(self._clock(), _counters(metered))
         self._sampled_s = self._clock()
 
@@ -66,13 +66,13 @@ class Meters:
             meter = self._meters[metered] = RateMeter(self._sampled_s, Counters(0, 0), PERIOD_S)
         return meter
 
-    async def _sample_again_and_again(self) -> None:
+    async def _keep_sampling(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
             self.sample()
 
 
-def _each(topics: Iterable[BrokerTopic]) -> Iterator[Metered]:
+def _loaded(topics: Iterable[BrokerTopic]) -> Iterator[Metered]:
     for topic in topics:
         yield topic.published
         for producer in topic.producers.connected:

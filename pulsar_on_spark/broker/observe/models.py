@@ -1,4 +1,4 @@
-"""Stats as Pulsar's administrators know them: fields and units of its admin API (`TopicStats` and others).
+"""Stats with the fields and units of Pulsar's admin API (`TopicStats` and others).
 
 Fields that this broker does not measure are left out instead of reported as 0; docs/admin.md lists them. Two fields are
 exact here, unlike in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is the size of the messages
@@ -135,7 +135,7 @@ class TopicStats(Stats):
         left_out: dict[str, object] = {"publishers": []} if publishers else {}
         if consumers:
             left_out["subscriptions"] = {
-                name: each.model_copy(update={"consumers": []}) for name, each in self.subscriptions.items()
+                name: stats.model_copy(update={"consumers": []}) for name, stats in self.subscriptions.items()
             }
         return self.model_copy(update=left_out) if left_out else self
 
@@ -166,8 +166,8 @@ class SegmentStats(Stats):
 class LedgerStats(Stats):
     """A ledger of a topic. `under_replicated`: the metadata list too few copies of a file.
 
-    `state` (not in Pulsar) is open, attached (written by Spark) or closed; `segments` (not in Pulsar) lists sealed
-    ones.
+    `state` (not in Pulsar) is open, attached (written by Spark) or closed; `segments` (not in Pulsar) lists its
+    sealed segments.
     """
 
     ledger_id: int

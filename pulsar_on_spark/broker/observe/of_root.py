@@ -1,7 +1,7 @@
 """Statistics of topics from the root alone, without a running broker.
 
-They only read, as a Spark query does. Fields that only a broker knows are empty: rates, counters and connections. The
-acknowledgements of a running broker's clients may be some seconds old.
+These functions only read, as a Spark query does. Fields that only a broker knows are empty: rates, counters and
+connections. The acknowledgements of a running broker's clients may be some seconds old.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _LARGEST_BYTES: Final = JournalLimits().entry_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A topic with the contents of its partitions, or its own if it has none."""
+class _Snapshot:
+    """A topic with the contents of its partitions, or with its own contents if it has no partitions."""
 
     record: TopicRecord
     parts: Mapping[TopicPart, Contents]
@@ -65,18 +65,18 @@ def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | Partitioned
         TopicNotFoundError: the topic does not exist.
         MetadataError, StorageError: the root cannot be read.
     """
-    look = _look(root, name)
-    found = {part.name: _stats(part, seen) for part, seen in look.parts.items()}
-    return found[name.full] if look.record.partitions is None else summed(found, look.partitions)
+    snapshot = _snapshot(root, name)
+    stats = {part.name: _stats(part, contents) for part, contents in snapshot.parts.items()}
+    return stats[name.full] if snapshot.record.partitions is None else summed(stats, snapshot.partitions)
 
 
 def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats | PartitionedInternalStats:
     """Return a topic's ledgers, the reasons why segments are kept, and its cursors (errors as `stats_of_root`)."""
-    look = _look(root, name)
-    found = {part.name: _internal_stats(root, part, seen) for part, seen in look.parts.items()}
-    if look.record.partitions is None:
-        return found[name.full]
-    return PartitionedInternalStats(metadata=look.partitions, partitions=found)
+    snapshot = _snapshot(root, name)
+    stats = {part.name: _internal_stats(root, part, contents) for part, contents in snapshot.parts.items()}
+    if snapshot.record.partitions is None:
+        return stats[name.full]
+    return PartitionedInternalStats(metadata=snapshot.partitions, partitions=stats)
 
 
 def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
@@ -88,44 +88,44 @@ def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: 
         TopicNotFoundError, MetadataError, StorageError: as `stats_of_root`.
         UnbuildableEntryError: an entry written by Spark is larger than clients accept.
     """
-    look = _look(root, name)
-    if look.record.partitions is not None:
+    snapshot = _snapshot(root, name)
+    if snapshot.record.partitions is not None:
         raise InvalidArgumentError(
-            f"Peeking needs one partition: {name} has {look.record.partitions} of them, name one."
+            f"Topic {name} has {snapshot.record.partitions} partitions: name one of them to peek at."
         )
-    ((part, seen),) = look.parts.items()
-    backlog = seen.backlogs.get(subscription)
+    ((part, contents),) = snapshot.parts.items()
+    backlog = contents.backlogs.get(subscription)
     if backlog is None:
         raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
     topic_id, at = TopicId(part.topic_id), backlog.mark_delete
-    stands = CursorRecord("snapshot", topic_id, subscription, 1, NO_RECORD, at, encode_holes(backlog.holes))
-    cursor = Cursor(LedgerChain(chain_shape(seen.view, topic_id).extents), stands)
+    record = CursorRecord("snapshot", topic_id, subscription, 1, NO_RECORD, at, encode_holes(backlog.holes))
+    cursor = Cursor(LedgerChain(chain_shape(contents.view, topic_id).extents), record)
     ranges = cursor.deliverable(at, entries).ranges
     if not ranges:
         return []
     with closing(CatchUp(root, _LARGEST_BYTES)) as reader:
         # The reader may read beyond the ranges.
-        return list(islice(reader.read(EntrySource(part), ranges), sum(each.end - each.first for each in ranges)))
+        return list(islice(reader.read(EntrySource(part), ranges), sum(range_.end - range_.first for range_ in ranges)))
 
 
-def _look(root: RootHandle, name: TopicName) -> _Look:
+def _snapshot(root: RootHandle, name: TopicName) -> _Snapshot:
     durable = root.store.view(durable=True)
     record = catalog.require_topic(durable, name)
     parts = catalog.parts(durable, record)
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         view = tail.read_view(parts, durable)
     cursors = root.store.cursors()
-    return _Look(record, {part: contents(view, cursors, part, {}) for part in parts})
+    return _Snapshot(record, {part: contents(view, cursors, part, {}) for part in parts})
 
 
-def _stats(part: TopicPart, seen: Contents) -> TopicStats:
-    return topic_stats(catalog.require_topic(seen.view, TopicName.parse(part.name)), None, seen, _no_rates, "")
+def _stats(part: TopicPart, contents: Contents) -> TopicStats:
+    return topic_stats(catalog.require_topic(contents.view, TopicName.parse(part.name)), None, contents, _no_rates, "")
 
 
-def _internal_stats(root: RootHandle, part: TopicPart, seen: Contents) -> InternalStats:
+def _internal_stats(root: RootHandle, part: TopicPart, contents: Contents) -> InternalStats:
     name = TopicName.parse(part.name)
-    found = internal_stats(catalog.require_topic(seen.view, name), None, seen, root.quorum.write)
-    return with_reasons(found, kept_segments(root.store, name))
+    stats = internal_stats(catalog.require_topic(contents.view, name), None, contents, root.quorum.write)
+    return with_reasons(stats, kept_segments(root.store, name))
 
 
 def _no_rates(_: Metered) -> Rates:

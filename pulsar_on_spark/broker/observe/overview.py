@@ -1,4 +1,4 @@
-"""Stats of topics for operators: a snapshot of what is stored, combined with the broker's counters."""
+"""Stats of topics for operators: a snapshot of the stored contents, combined with the broker's counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Overview:
     Args:
         root: The root.
         topics: All topics.
-        url: The broker's URL for the stats.
+        url: The broker's URL, which the stats contain.
     """
 
     def __init__(self, root: RootHandle, topics: Topics, url: str) -> None:
@@ -46,36 +46,42 @@ class Overview:
 
     async def stats(self, records: Sequence[TopicRecord]) -> dict[str, TopicStats]:
         """Return the stats of topics without partitions, or of partitions, by full name (errors as `read_contents`)."""
-        loaded, seen = await self._look(records)
+        loaded, contents = await self._snapshot(records)
         return {
-            each.name: topic_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self.meters.rates, self._url)
-            for each in records
+            record.name: topic_stats(
+                record, loaded.get(record.topic_id), contents[record.topic_id], self.meters.rates, self._url
+            )
+            for record in records
         }
 
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
-        """Return the ledgers and cursors of such topics by full name (errors as `read_contents`)."""
-        loaded, seen = await self._look(records)
+        """Return the ledgers and cursors of topics or partitions by full name (errors as `read_contents`)."""
+        loaded, contents = await self._snapshot(records)
         return {
-            each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self._write_quorum)
-            for each in records
+            record.name: internal_stats(
+                record, loaded.get(record.topic_id), contents[record.topic_id], self._write_quorum
+            )
+            for record in records
         }
 
     async def contents(self, record: TopicRecord) -> Contents:
         """Return the contents of a topic with the backlogs of its cursors (errors as `read_contents`)."""
-        _, seen = await self._look([record])
-        return seen[record.topic_id]
+        _, contents = await self._snapshot([record])
+        return contents[record.topic_id]
 
-    async def _look(self, records: Sequence[TopicRecord]) -> tuple[dict[str, BrokerTopic], dict[str, Contents]]:
-        ids = {each.topic_id for each in records}
-        loaded: dict[str, BrokerTopic] = {each.topic_id: each for each in self._topics if each.topic_id in ids}
+    async def _snapshot(self, records: Sequence[TopicRecord]) -> tuple[dict[str, BrokerTopic], dict[str, Contents]]:
+        ids = {record.topic_id for record in records}
+        loaded: dict[str, BrokerTopic] = {topic.topic_id: topic for topic in self._topics if topic.topic_id in ids}
         ends: dict[str, Position] = {topic_id: topic.chain.end for topic_id, topic in loaded.items()}
         positions: dict[tuple[str, str], CursorPosition] = {
-            (topic_id, each.name): CursorPosition(each.kept.cursor.mark_delete, each.kept.cursor.ack_holes)
+            (topic_id, subscription.name): CursorPosition(
+                subscription.kept.cursor.mark_delete, subscription.kept.cursor.ack_holes
+            )
             for topic_id, topic in loaded.items()
-            for each in topic.subscriptions.all
-            if isinstance(each.kept, OpenCursor) and each.kept.lost is None
+            for subscription in topic.subscriptions.all
+            if isinstance(subscription.kept, OpenCursor) and subscription.kept.lost is None
         }
-        return loaded, await self._backlogs.read_contents([_part(each) for each in records], ends, positions)
+        return loaded, await self._backlogs.read_contents([_part(record) for record in records], ends, positions)
 
 
 def _part(record: TopicRecord) -> TopicPart:

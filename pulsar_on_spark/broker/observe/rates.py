@@ -1,7 +1,7 @@
 """Rates of growing counters. No clock, no IO: the caller passes the time.
 
-A rate is the growth since a sample that is one to two periods old, so it changes with each sample, and a burst has left
-it after two periods. Counters younger than a period are measured from their first sample.
+A rate is the growth since a sample that is one to two periods old. It changes with each sample, and a burst no
+longer counts after two periods. Counters younger than a period are measured from their first sample.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MIN_SPAN_S: Final = 1.0
-"""Shorter times count as this one: a message in the first millisecond is not a thousand a second."""
+"""Shorter times count as this time: a message in the first millisecond is not a thousand a second."""
 
 
 class Counters(NamedTuple):

@@ -31,10 +31,10 @@ from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers, copy_n
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 10.0
+REFRESH_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
 """The largest share of time spent on refreshing: a large root is refreshed less often."""
-_ANEW_EVERY_S: Final = 0.01
+_POLL_EVERY_S: Final = 0.01
 """Poll interval of a caller that waits for a refresh."""
 
 
@@ -45,15 +45,15 @@ class StorageState:
     Attributes:
         at_s: Start of this refresh on the monotonic clock; 0 before the first one.
         logical: Key and value bytes in segments, by topic id.
-        physical: The same, times the copies that the metadata list.
+        physical: Key and value bytes times the copies that the metadata list, by topic id.
         compacted: Entries and bytes of compacted ledgers, by topic id.
-        backlogs: Unacknowledged entries in segments of subscriptions that no broker owns, by topic id and name.
+        backlogs: Unacknowledged entries in segments, for subscriptions that no broker owns, by topic id and name.
         file_bytes: Bytes of all copies of all segment files.
         files: Number of segment files.
         open_incarnations: Incarnations whose journals are open or not yet recovered.
         storage: The storage paths and copies, as in `pulsarpy status`.
         root_total_bytes: Size of the file system that holds the metadata.
-        root_free_bytes: Free bytes there.
+        root_free_bytes: Free bytes of that file system.
     """
 
     at_s: float = 0.0
@@ -71,7 +71,7 @@ class StorageState:
     @property
     def paths_to_write(self) -> int:
         """Count the storage paths that are present and writable."""
-        return sum(each.is_writable for each in self.storage.paths)
+        return sum(path.is_writable for path in self.storage.paths)
 
 
 class Stored:
@@ -104,13 +104,13 @@ class Stored:
             await asyncio.gather(self._refreshing, return_exceptions=True)
 
     async def refresh(self, patience_s: float) -> StorageState:
-        """Return a state read from now on, or the last one if a disk hangs for longer than `patience_s`."""
+        """Return a state read after the call, or the last state if a disk hangs for longer than `patience_s`."""
         asked_s = time.monotonic()
         self._asked.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 while self.state.at_s < asked_s:
-                    await asyncio.sleep(_ANEW_EVERY_S)
+                    await asyncio.sleep(_POLL_EVERY_S)
         return self.state
 
     async def _keep_refreshing(self) -> None:
@@ -124,7 +124,7 @@ class Stored:
             except Exception:  # the cause may be gone at the next refresh
                 log.exception("Metrics of storage are outdated, the last refresh failed.")
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE)):
+                async with asyncio.timeout(max(REFRESH_EVERY_S, (time.monotonic() - began_s) / SHARE)):
                     await self._asked.wait()
             self._asked.clear()
 
@@ -146,9 +146,9 @@ class Stored:
 
 def counted(view: View) -> StorageState:
     """Count segment files and copies in the metadata. Pure."""
-    gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
-    files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
-    named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}
+    gone = {path.path_id for path in view.all(PathRecord) if path.state in ("lost", "retired")}
+    files = {file.file_id: file for file in view.all(FileRecord) if file.replaced_at is None}
+    named = {file_id: sum(copy not in gone for copy in file.copies) for file_id, file in files.items()}
     logical: defaultdict[str, int] = defaultdict(int)
     physical: defaultdict[str, int] = defaultdict(int)
     for segment in view.all(SegmentRecord):
@@ -157,18 +157,20 @@ def counted(view: View) -> StorageState:
     return StorageState(
         logical=logical,
         physical=physical,
-        compacted={each.topic_id: (each.entries, each.bytes) for each in view.all(CompactionRecord)},
-        file_bytes=sum((each.length + each.sidecar_length) * named[file_id] for file_id, each in files.items()),
+        compacted={
+            compaction.topic_id: (compaction.entries, compaction.bytes) for compaction in view.all(CompactionRecord)
+        },
+        file_bytes=sum((file.length + file.sidecar_length) * named[file_id] for file_id, file in files.items()),
         files=len(files),
-        open_incarnations=sum(each.state != "CLOSED" for each in view.all(IncarnationRecord)),
+        open_incarnations=sum(incarnation.state != "CLOSED" for incarnation in view.all(IncarnationRecord)),
     )
 
 
 def _backlogs(view: View, cursors: Cursors) -> Mapping[str, Mapping[str, int]]:
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    backlogs: defaultdict[str, dict[str, int]] = defaultdict(dict)
     parts = {part.topic_id: part for topic in catalog.topics(view) for part in catalog.parts(view, topic)}
     for record in view.all(SubscriptionRecord):
         is_at_broker = record.face == "broker" and any(owner.consumer for owner in record.owners)
         if not is_at_broker and record.topic_id in parts:
-            found[record.topic_id][record.name] = backlog_of(view, cursors, parts[record.topic_id], record).entries
-    return found
+            backlogs[record.topic_id][record.name] = backlog_of(view, cursors, parts[record.topic_id], record).entries
+    return backlogs

@@ -33,52 +33,58 @@ _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWit
 _NOTHING_YET: Final = Rates(0.0, 0.0)
 
 
-def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, rates: RatesOf, url: str) -> TopicStats:
+def topic_stats(
+    record: TopicRecord, topic: BrokerTopic | None, contents: Contents, rates: RatesOf, url: str
+) -> TopicStats:
     """Return a topic's stats.
 
     Args:
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
-        seen: The topic's contents.
+        contents: The topic's contents.
         rates: Returns the rates of a loaded object.
         url: The broker's URL.
     """
-    open_here = {} if topic is None else {each.name: each for each in topic.subscriptions.all}
-    found = {
-        each.name: _subscription(each, seen.backlogs[each.name], open_here.get(each.name), rates)
-        for each in seen.view.all(SubscriptionRecord, record.topic_id)
+    open_here = {} if topic is None else {subscription.name: subscription for subscription in topic.subscriptions.all}
+    subscriptions = {
+        subscription.name: _subscription(
+            subscription, contents.backlogs[subscription.name], open_here.get(subscription.name), rates
+        )
+        for subscription in contents.view.all(SubscriptionRecord, record.topic_id)
     }
-    found |= {
-        name: _volatile(each, rates)
-        for name, each in open_here.items()
-        if name not in found and not isinstance(each.kept, OpenCursor)
+    subscriptions |= {
+        name: _volatile(subscription, rates)
+        for name, subscription in open_here.items()
+        if name not in subscriptions and not isinstance(subscription.kept, OpenCursor)
     }
-    oldest_ms = _earliest(each.earliest_msg_publish_time_in_backlog for each in found.values())
-    came_in = _NOTHING_YET if topic is None else rates(topic.published)
+    oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlog for stats in subscriptions.values())
+    rates_in = _NOTHING_YET if topic is None else rates(topic.published)
     messages_in = 0 if topic is None else topic.published.messages
     bytes_in = 0 if topic is None else topic.published.bytes
     return TopicStats(
-        msg_rate_in=came_in.messages,
-        msg_throughput_in=came_in.bytes,
-        msg_rate_out=sum(each.msg_rate_out for each in found.values()),
-        msg_throughput_out=sum(each.msg_throughput_out for each in found.values()),
+        msg_rate_in=rates_in.messages,
+        msg_throughput_in=rates_in.bytes,
+        msg_rate_out=sum(stats.msg_rate_out for stats in subscriptions.values()),
+        msg_throughput_out=sum(stats.msg_throughput_out for stats in subscriptions.values()),
         msg_in_counter=messages_in,
         bytes_in_counter=bytes_in,
-        msg_out_counter=sum(each.msg_out_counter for each in found.values()),
-        bytes_out_counter=sum(each.bytes_out_counter for each in found.values()),
-        average_msg_size=mean_bytes(came_in),
-        storage_size=seen.bytes,
-        backlog_size=max((each.backlog_size for each in found.values()), default=0),
-        stored_messages=seen.messages,
+        msg_out_counter=sum(stats.msg_out_counter for stats in subscriptions.values()),
+        bytes_out_counter=sum(stats.bytes_out_counter for stats in subscriptions.values()),
+        average_msg_size=mean_bytes(rates_in),
+        storage_size=contents.bytes,
+        backlog_size=max((stats.backlog_size for stats in subscriptions.values()), default=0),
+        stored_messages=contents.messages,
         earliest_msg_publish_time_in_backlogs=oldest_ms,
         oldest_backlog_message_age_seconds=age_s(oldest_ms),
         non_contiguous_deleted_messages_ranges=sum(
-            each.non_contiguous_deleted_messages_ranges for each in found.values()
+            stats.non_contiguous_deleted_messages_ranges for stats in subscriptions.values()
         ),
         waiting_publishers=0 if topic is None else topic.producers.waiting,
-        compaction=_compaction(seen.view.get(CompactionRecord, record.topic_id)),
-        publishers=[] if topic is None else [publisher_stats(each, rates) for each in topic.producers.connected],
-        subscriptions=found,
+        compaction=_compaction(contents.view.get(CompactionRecord, record.topic_id)),
+        publishers=[]
+        if topic is None
+        else [publisher_stats(producer, rates) for producer in topic.producers.connected],
+        subscriptions=subscriptions,
         deduplication_status="Disabled" if topic is None or topic.dedup is None else "Enabled",
         topic_epoch=record.topic_epoch,
         owner_broker=url,
@@ -94,31 +100,31 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         partitions: The stats of its partitions by full name.
         metadata: Its number of partitions.
     """
-    each = list(partitions.values())
-    names = dict.fromkeys(name for stats in each for name in stats.subscriptions)
-    oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlogs for stats in each)
+    all_stats = list(partitions.values())
+    names = dict.fromkeys(name for stats in all_stats for name in stats.subscriptions)
+    oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlogs for stats in all_stats)
     rate_in, throughput_in = (
-        sum(getattr(stats, name) for stats in each) for name in ("msg_rate_in", "msg_throughput_in")
+        sum(getattr(stats, name) for stats in all_stats) for name in ("msg_rate_in", "msg_throughput_in")
     )
     return PartitionedTopicStats(
         msg_rate_in=rate_in,
         msg_throughput_in=throughput_in,
         average_msg_size=mean_bytes(Rates(rate_in, throughput_in)),
-        **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
+        **{name: sum(getattr(stats, name) for stats in all_stats) for name in _SUMMED},
         earliest_msg_publish_time_in_backlogs=oldest_ms,
         oldest_backlog_message_age_seconds=age_s(oldest_ms),
-        # The compaction that is longest ago: partitions are compacted in turn.
-        compaction=min((stats.compaction for stats in each), key=_succeeded_at, default=CompactionStats()),
-        publishers=[publisher for stats in each for publisher in stats.publishers],
+        # The oldest compaction: partitions are compacted in turn.
+        compaction=min((stats.compaction for stats in all_stats), key=_succeeded_at, default=CompactionStats()),
+        publishers=[publisher for stats in all_stats for publisher in stats.publishers],
         subscriptions={
-            name: _joined([stats.subscriptions[name] for stats in each if name in stats.subscriptions])
+            name: _joined([stats.subscriptions[name] for stats in all_stats if name in stats.subscriptions])
             for name in names
         },
-        deduplication_status=each[0].deduplication_status if each else "Disabled",
+        deduplication_status=all_stats[0].deduplication_status if all_stats else "Disabled",
         topic_epoch=None,
-        owner_broker=each[0].owner_broker if each else "",
-        topic_creation_time_stamp=min((stats.topic_creation_time_stamp for stats in each), default=0),
-        last_publish_time_stamp=max((stats.last_publish_time_stamp for stats in each), default=0),
+        owner_broker=all_stats[0].owner_broker if all_stats else "",
+        topic_creation_time_stamp=min((stats.topic_creation_time_stamp for stats in all_stats), default=0),
+        last_publish_time_stamp=max((stats.last_publish_time_stamp for stats in all_stats), default=0),
         metadata=metadata,
         partitions=partitions,
     )
@@ -150,17 +156,19 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "non_contiguous_deleted_messages_ranges",
     "entries_lost",
 )
-_SAID: Final = ("owner", "blocked", "problem", "key_shared_mode")
+_FIRST_OF_SUBSCRIPTION: Final = ("owner", "blocked", "problem", "key_shared_mode")
 """Fields that are taken from the first partition that has a value."""
 
 
 def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
     sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED_OF_SUBSCRIPTION}
-    said = {name: next(filter(None, (getattr(part, name) for part in parts)), None) for name in _SAID}
+    first_values = {
+        name: next(filter(None, (getattr(part, name) for part in parts)), None) for name in _FIRST_OF_SUBSCRIPTION
+    }
     return parts[0].model_copy(
         update={
             **sums,
-            **said,
+            **first_values,
             "consumers": [consumer for part in parts for consumer in part.consumers],
             "blocked_subscription_on_unacked_msgs": any(part.blocked_subscription_on_unacked_msgs for part in parts),
             "active_consumer_name": None,
@@ -172,11 +180,11 @@ def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
 def _subscription(
     record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
 ) -> SubscriptionStats:
-    """Return the stats of a durable subscription, with any owner."""
+    """Return the stats of a durable subscription, whatever its owner is."""
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
-    said = None if live is None else live.stats
-    went_out = _NOTHING_YET if live is None else rates(live)
-    delayed = 0 if said is None else said.delayed
+    numbers = None if live is None else live.stats
+    rates_out = _NOTHING_YET if live is None else rates(live)
+    delayed = 0 if numbers is None else numbers.delayed
     return SubscriptionStats(
         type=record.type if live is None else live.type,
         is_durable=True,
@@ -184,20 +192,22 @@ def _subscription(
         backlog_size=backlog.bytes,
         msg_backlog_no_delayed=max(backlog.messages - delayed, 0),
         msg_delayed=delayed,
-        unacked_messages=0 if said is None else said.unacked,
+        unacked_messages=0 if numbers is None else numbers.unacked,
         key_shared_mode=None if live is None else _key_shared_mode(live),
-        msg_rate_out=went_out.messages,
-        msg_throughput_out=went_out.bytes,
+        msg_rate_out=rates_out.messages,
+        msg_throughput_out=rates_out.bytes,
         msg_out_counter=0 if live is None else live.messages_out,
         bytes_out_counter=0 if live is None else live.bytes_out,
-        blocked_subscription_on_unacked_msgs=said is not None and said.blocked is not None and said.unacked > 0,
+        blocked_subscription_on_unacked_msgs=numbers is not None
+        and numbers.blocked is not None
+        and numbers.unacked > 0,
         active_consumer_name=None if live is None else _active(live),
         consumers=[] if live is None else _consumers(live, rates),
         subscription_properties=record.properties,
         non_contiguous_deleted_messages_ranges=sum(1 for _ in backlog.holes.runs()),
         earliest_msg_publish_time_in_backlog=backlog.oldest_publish_ms if backlog.messages else 0,
         owner=None if live is not None else _owner(record),
-        blocked=None if said is None else said.blocked,
+        blocked=None if numbers is None else numbers.blocked,
         problem=None if live is None else live.problem,
         entries_lost=0 if live is None else live.entries_lost,
     )
@@ -205,7 +215,7 @@ def _subscription(
 
 def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
     """Return the stats of a reader's subscription, whose backlog is known in entries only."""
-    said, went_out = live.stats, rates(live)
+    numbers, rates_out = live.stats, rates(live)
     backlog = live.kept.cursor.backlog_entries
     return SubscriptionStats(
         type=live.type,
@@ -213,19 +223,19 @@ def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
         msg_backlog=backlog,
         backlog_size=0,
         msg_backlog_no_delayed=backlog,
-        msg_delayed=said.delayed,
-        unacked_messages=said.unacked,
+        msg_delayed=numbers.delayed,
+        unacked_messages=numbers.unacked,
         key_shared_mode=_key_shared_mode(live),
-        msg_rate_out=went_out.messages,
-        msg_throughput_out=went_out.bytes,
+        msg_rate_out=rates_out.messages,
+        msg_throughput_out=rates_out.bytes,
         msg_out_counter=live.messages_out,
         bytes_out_counter=live.bytes_out,
-        blocked_subscription_on_unacked_msgs=said.blocked is not None and said.unacked > 0,
+        blocked_subscription_on_unacked_msgs=numbers.blocked is not None and numbers.unacked > 0,
         active_consumer_name=_active(live),
         consumers=_consumers(live, rates),
         subscription_properties={},
         earliest_msg_publish_time_in_backlog=0,
-        blocked=said.blocked,
+        blocked=numbers.blocked,
         problem=live.problem,
     )
 
@@ -235,7 +245,7 @@ def _key_shared_mode(live: Subscription) -> str | None:
 
 
 def _owner(record: SubscriptionRecord) -> str | None:
-    owners = sorted({each.consumer for each in record.owners if each.consumer is not None})
+    owners = sorted({owner.consumer for owner in record.owners if owner.consumer is not None})
     if not owners:
         return None
     return f"broker {owners[0]}" if record.face == "broker" else f"Spark: {', '.join(owners)}"
@@ -243,32 +253,32 @@ def _owner(record: SubscriptionRecord) -> str | None:
 
 def _active(live: Subscription) -> str | None:
     active = live.stats.active
-    return next((each.name for each in live.consumers if each.id == active), None)
+    return next((consumer.name for consumer in live.consumers if consumer.id == active), None)
 
 
 def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
     """Return the stats of a connected consumer."""
-    (said,) = (each for each in live.stats.consumers if each.id == consumer.id)
-    return stats_of_consumer(consumer, said, rates(consumer))
+    (numbers,) = (candidate for candidate in live.stats.consumers if candidate.id == consumer.id)
+    return stats_of_consumer(consumer, numbers, rates(consumer))
 
 
 def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
-    said = {each.id: each for each in live.stats.consumers}
-    return [stats_of_consumer(each, said[each.id], rates(each)) for each in live.consumers]
+    numbers = {consumer_numbers.id: consumer_numbers for consumer_numbers in live.stats.consumers}
+    return [stats_of_consumer(consumer, numbers[consumer.id], rates(consumer)) for consumer in live.consumers]
 
 
-def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
-    """Return the stats of a consumer, from its subscription's numbers and these rates."""
+def stats_of_consumer(consumer: Consumer, numbers: values.ConsumerStats, rates_out: Rates) -> ConsumerStats:
+    """Return the stats of a consumer from its dispatcher's numbers and its rates."""
     return ConsumerStats(
         consumer_name=consumer.name,
-        msg_rate_out=went_out.messages,
-        msg_throughput_out=went_out.bytes,
+        msg_rate_out=rates_out.messages,
+        msg_throughput_out=rates_out.bytes,
         msg_out_counter=consumer.messages_out,
         bytes_out_counter=consumer.bytes_out,
-        available_permits=said.permits,
-        unacked_messages=said.unacked or 0,
-        blocked_consumer_on_unacked_msgs=said.blocked is not None and bool(said.unacked),
-        blocked=said.blocked,
+        available_permits=numbers.permits,
+        unacked_messages=numbers.unacked or 0,
+        blocked_consumer_on_unacked_msgs=numbers.blocked is not None and bool(numbers.unacked),
+        blocked=numbers.blocked,
         address=consumer.peer.address,
         connected_since=iso(consumer.connected_at),
         client_version=consumer.peer.client_version,
@@ -279,14 +289,14 @@ def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: 
 
 def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
     """Return a producer's stats."""
-    came_in = rates(producer.published)
+    rates_in = rates(producer.published)
     return PublisherStats(
         access_mode=_ACCESS_MODES[producer.info.access_mode],
         producer_id=producer.info.producer_id,
         producer_name=producer.info.name,
-        msg_rate_in=came_in.messages,
-        msg_throughput_in=came_in.bytes,
-        average_msg_size=mean_bytes(came_in),
+        msg_rate_in=rates_in.messages,
+        msg_throughput_in=rates_in.bytes,
+        average_msg_size=mean_bytes(rates_in),
         address=producer.peer.address,
         connected_since=iso(producer.connected_at),
         client_version=producer.peer.client_version,
@@ -320,4 +330,4 @@ def _succeeded_at(stats: CompactionStats) -> int:
 
 
 def _earliest(times_ms: Iterable[int]) -> int:
-    return min((each for each in times_ms if each > 0), default=0)
+    return min((time_ms for time_ms in times_ms if time_ms > 0), default=0)

@@ -1,4 +1,4 @@
-"""The stats of a non-persistent topic, which consist of its live clients."""
+"""The stats of a non-persistent topic, which has only connected clients and no stored messages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
         rates: Returns the rates of a loaded object.
         url: The broker's URL.
     """
-    subscriptions = {each.name: _subscription(each, rates) for each in topic.subscriptions.all}
-    came_in = rates(topic.published)
+    subscriptions = {subscription.name: _subscription(subscription, rates) for subscription in topic.subscriptions.all}
+    rates_in = rates(topic.published)
     return TopicStats(
-        msg_rate_in=came_in.messages,
-        msg_throughput_in=came_in.bytes,
-        msg_rate_out=sum(each.msg_rate_out for each in subscriptions.values()),
-        msg_drop_rate=sum(each.msg_drop_rate or 0.0 for each in subscriptions.values()),
-        msg_throughput_out=sum(each.msg_throughput_out for each in subscriptions.values()),
+        msg_rate_in=rates_in.messages,
+        msg_throughput_in=rates_in.bytes,
+        msg_rate_out=sum(stats.msg_rate_out for stats in subscriptions.values()),
+        msg_drop_rate=sum(stats.msg_drop_rate or 0.0 for stats in subscriptions.values()),
+        msg_throughput_out=sum(stats.msg_throughput_out for stats in subscriptions.values()),
         msg_in_counter=topic.published.messages,
         bytes_in_counter=topic.published.bytes,
-        msg_out_counter=sum(each.msg_out_counter for each in subscriptions.values()),
-        bytes_out_counter=sum(each.bytes_out_counter for each in subscriptions.values()),
-        average_msg_size=mean_bytes(came_in),
+        msg_out_counter=sum(stats.msg_out_counter for stats in subscriptions.values()),
+        bytes_out_counter=sum(stats.bytes_out_counter for stats in subscriptions.values()),
+        average_msg_size=mean_bytes(rates_in),
         storage_size=0,
         backlog_size=0,
         stored_messages=0,
@@ -37,7 +37,7 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
         non_contiguous_deleted_messages_ranges=0,
         waiting_publishers=topic.producers.waiting,
         compaction=CompactionStats(),
-        publishers=[publisher_stats(each, rates) for each in topic.producers.connected],
+        publishers=[publisher_stats(producer, rates) for producer in topic.producers.connected],
         subscriptions=subscriptions,
         deduplication_status="Disabled",
         topic_epoch=None,
@@ -47,26 +47,28 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
     )
 
 
-def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
+def _subscription(subscription: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
     consumers = [
-        stats_of_consumer(each, values.ConsumerStats(each.id, found.permits(each), None, None), rates(each))
-        for each in found.consumers
+        stats_of_consumer(
+            consumer, values.ConsumerStats(consumer.id, subscription.permits(consumer), None, None), rates(consumer)
+        )
+        for consumer in subscription.consumers
     ]
     return SubscriptionStats(
-        type=found.type,
+        type=subscription.type,
         is_durable=False,
         msg_backlog=0,
         backlog_size=0,
         msg_backlog_no_delayed=0,
         msg_delayed=0,
         unacked_messages=0,
-        msg_rate_out=sum(each.msg_rate_out for each in consumers),
-        msg_throughput_out=sum(each.msg_throughput_out for each in consumers),
-        msg_out_counter=sum(each.msg_out_counter for each in consumers),
-        bytes_out_counter=sum(each.bytes_out_counter for each in consumers),
-        msg_drop_rate=rates(found.dropped).messages,
+        msg_rate_out=sum(stats.msg_rate_out for stats in consumers),
+        msg_throughput_out=sum(stats.msg_throughput_out for stats in consumers),
+        msg_out_counter=sum(stats.msg_out_counter for stats in consumers),
+        bytes_out_counter=sum(stats.bytes_out_counter for stats in consumers),
+        msg_drop_rate=rates(subscription.dropped).messages,
         blocked_subscription_on_unacked_msgs=False,
-        active_consumer_name=None if found.active is None else found.active.name,
+        active_consumer_name=None if subscription.active is None else subscription.active.name,
         consumers=consumers,
         subscription_properties={},
         earliest_msg_publish_time_in_backlog=0,

@@ -1,4 +1,4 @@
-"""Rates out of counters: what they are is what was counted, over a time that is never longer than two periods."""
+"""Rates of counters: what was counted in a time of at most two periods."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def at_rate(messages_per_s: float, seconds: int, step_s: int = 1) -> RateMeter:
 
 @pytest.mark.parametrize("seconds", [1, 9, 10, 11, 35, 600])
 def test_a_steady_stream_has_its_rate_at_every_moment(seconds: int) -> None:
-    found = at_rate(50, seconds).rates(seconds, Counters(50 * seconds, 5000 * seconds))
-    assert found == Rates(50, 5000)
+    rates = at_rate(50, seconds).rates(seconds, Counters(50 * seconds, 5000 * seconds))
+    assert rates == Rates(50, 5000)
 
 
 def test_a_burst_is_gone_after_two_periods() -> None:
@@ -33,7 +33,7 @@ def test_a_burst_is_gone_after_two_periods() -> None:
     assert meter.rates(30.0, counted) == Rates(0, 0)
 
 
-def test_a_moment_is_not_taken_for_a_rate() -> None:
+def test_a_time_below_a_second_counts_as_a_second() -> None:
     meter = RateMeter(0.0, Counters(0, 0), PERIOD_S)
     assert meter.rates(0.001, Counters(3, 30)) == Rates(3, 30)
 

@@ -1,4 +1,4 @@
-"""Stats out of one look: copies that are missing, partitions put together."""
+"""Stats of one snapshot: missing copies, and the sums of partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic(of: SubscriptionStats, **said: object) -> TopicStats:
     return TopicStats.model_validate(dict.fromkeys(TopicStats.model_fields, 1) | plain | said)
 
 
-def test_a_partitioned_topic_hides_no_partitions_trouble() -> None:
+def test_problems_of_a_partition_show_in_the_partitioned_topic() -> None:
     parts = {
         "t-partition-0": topic(subscription()),
         "t-partition-1": topic(
@@ -52,29 +52,29 @@ def test_a_partitioned_topic_hides_no_partitions_trouble() -> None:
         ),
         "t-partition-2": topic(subscription(entries_lost=3)),
     }
-    found = summed(parts, PartitionedTopicMetadata(partitions=3))
-    joined = found.subscriptions["s"]
+    stats = summed(parts, PartitionedTopicMetadata(partitions=3))
+    joined = stats.subscriptions["s"]
     assert (joined.msg_backlog, joined.entries_lost) == (3, 6)
     assert (joined.problem, joined.owner, joined.blocked) == ("no copy", "Spark: a", "permits")
-    assert (found.waiting_publishers, found.non_contiguous_deleted_messages_ranges) == (3, 3)
-    assert found.compaction.last_compaction_succeed_timestamp == 0
+    assert (stats.waiting_publishers, stats.non_contiguous_deleted_messages_ranges) == (3, 3)
+    assert stats.compaction.last_compaction_succeed_timestamp == 0
 
 
 @pytest.mark.parametrize("leave", [give_up, drain])
-def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int], object]) -> None:
+def test_ledgers_with_too_few_copies_are_under_replicated(tmp_path: Path, leave: Callable[[Root, int], object]) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
     messages.write(root, "t", [b"1"])
     (record,) = root.store.view().all(TopicRecord)
 
-    async def look() -> Contents:
-        looking = BacklogCounter(root)
-        found = await looking.read_contents([TopicPart(record.name, record.topic_id, -1)], {}, {})
-        await looking.close()
-        return found[record.topic_id]
+    async def read_contents() -> Contents:
+        counter = BacklogCounter(root)
+        contents = await counter.read_contents([TopicPart(record.name, record.topic_id, -1)], {}, {})
+        await counter.close()
+        return contents[record.topic_id]
 
     def is_under_replicated() -> bool:
-        (ledger,) = internal_stats(record, None, asyncio.run(look()), 3).ledgers
+        (ledger,) = internal_stats(record, None, asyncio.run(read_contents()), 3).ledgers
         return ledger.under_replicated
 
     assert not is_under_replicated()
@@ -82,7 +82,7 @@ def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int]
     assert is_under_replicated()
 
 
-def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_journal_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlogs, "IDLE_S", 0.05)
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
@@ -96,13 +96,13 @@ def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest
             while open_files_under(root.path / "storage"):
                 await asyncio.sleep(0.01)
 
-    async def look() -> None:
-        await until_closed()  # by the broker, which was killed
-        looking = BacklogCounter(root)
+    async def read_twice() -> None:
+        await until_closed()  # the killed broker's files
+        counter = BacklogCounter(root)
         for _ in range(2):
-            assert (await looking.read_contents([part], {}, {}))[part.topic_id].messages
+            assert (await counter.read_contents([part], {}, {}))[part.topic_id].messages
             assert open_files_under(root.path / "storage")
             await until_closed()
-        await looking.close()
+        await counter.close()
 
-    asyncio.run(look())
+    asyncio.run(read_twice())

@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Root:
     return made
 
 
-def look(root: Root) -> StorageState:
+def state_of(root: Root) -> StorageState:
     async def first() -> StorageState:
         stored = Stored(root, Views(root))
         stored.start()
@@ -47,50 +47,50 @@ def look(root: Root) -> StorageState:
     return asyncio.run(first())
 
 
-def numbers(found: CopyNumbers) -> dict[str, object]:
-    """All numbers but free bytes, as others write to the disk meanwhile."""
-    paths = [replace(path, free_bytes=None) for path in found.paths]
-    return {**{each.name: getattr(found, each.name) for each in fields(CopyNumbers)}, "paths": paths}
+def numbers(storage: CopyNumbers) -> dict[str, object]:
+    """Return all numbers except free bytes, because other processes write to the disk meanwhile."""
+    paths = [replace(path, free_bytes=None) for path in storage.paths]
+    return {**{field.name: getattr(storage, field.name) for field in fields(CopyNumbers)}, "paths": paths}
 
 
-def test_all_is_well(root: Root) -> None:
-    found = look(root)
-    assert found.files == 1
-    assert (found.storage.missing_copies, found.storage.bad_copies, found.storage.losses) == (0, (), ())
-    assert [each.is_there for each in found.storage.paths] == [True] * 3
-    assert 0 < found.root_free_bytes < found.root_total_bytes
-    assert found.storage.audit.audited_ms == 0
-    assert all(0 < (each.free_bytes or 0) < (each.total_bytes or 0) for each in found.storage.paths)
+def test_a_healthy_root_has_all_its_copies(root: Root) -> None:
+    state = state_of(root)
+    assert state.files == 1
+    assert (state.storage.missing_copies, state.storage.bad_copies, state.storage.losses) == (0, (), ())
+    assert [path.is_there for path in state.storage.paths] == [True] * 3
+    assert 0 < state.root_free_bytes < state.root_total_bytes
+    assert state.storage.audit.audited_ms == 0
+    assert all(0 < (path.free_bytes or 0) < (path.total_bytes or 0) for path in state.storage.paths)
 
 
-def test_backlogs_of_subscriptions_that_no_broker_has(root: Root) -> None:
+def test_backlogs_of_subscriptions_that_no_broker_owns(root: Root) -> None:
     (part,) = messages.target(root, "t").parts
     for name in ("rests", "is read"):
         subscriptions.create_subscriptions(root.store, name, "Exclusive", {part: EARLIEST})
     owner = SlotOwner(consumer="0" * 32, epoch=2, start_ledger=0, start_entry=0, slots=(0,))
 
     def take(view: View) -> Change:
-        (taken,) = (each for each in view.all(SubscriptionRecord) if each.name == "is read")
+        (taken,) = (record for record in view.all(SubscriptionRecord) if record.name == "is read")
         return Change(puts=[taken.model_copy(update={"face": "broker", "owners": (owner,)})], keys={"key": None})
 
     root.store.commit(take)
-    assert look(root).backlogs == {part.topic_id: {"rests": 1}}, "messages of one write are one entry"
+    assert state_of(root).backlogs == {part.topic_id: {"rests": 1}}, "messages of one write are one entry"
     messages.write(root, "t", [b"3"])
-    assert look(root).backlogs[part.topic_id]["rests"] == 2
+    assert state_of(root).backlogs[part.topic_id]["rests"] == 2
 
 
 def test_a_wiped_path_holds_no_copies_in_any_state(root: Root) -> None:
     directory = root.storage_paths(root.store.view())[PathId(1)].directory
     shutil.rmtree(directory)
     directory.mkdir()
-    found = look(root)
-    assert [(each.state, each.is_there) for each in found.storage.paths] == [
+    state = state_of(root)
+    assert [(path.state, path.is_there) for path in state.storage.paths] == [
         ("writable", True),
         ("writable", False),
         ("writable", True),
     ]
-    assert found.storage.missing_copies == 1
-    assert found.storage.paths[1].total_bytes is None
+    assert state.storage.missing_copies == 1
+    assert state.storage.paths[1].total_bytes is None
 
 
 def test_findings_of_readers_and_audits_are_listed(root: Root) -> None:
@@ -98,31 +98,31 @@ def test_findings_of_readers_and_audits_are_listed(root: Root) -> None:
     for kind, path_id in ((ReportKind.BAD_COPY, PathId(1)), (ReportKind.LOSS, None)):
         write_report(root.path, Finding(kind, FileId(file.file_id), path_id, "rot", 0))
         write_report(root.path, Finding(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
-    found = look(root)
-    assert (len(found.storage.bad_copies), len(found.storage.losses), found.storage.missing_copies) == (1, 1, 0)
-    assert numbers(found.storage) == numbers(storage_status(root)), "metrics have the numbers of `pulsarpy status`"
+    state = state_of(root)
+    assert (len(state.storage.bad_copies), len(state.storage.losses), state.storage.missing_copies) == (1, 1, 0)
+    assert numbers(state.storage) == numbers(storage_status(root)), "metrics have the numbers of `pulsarpy status`"
     maintain(root)
-    assert look(root).storage.audit.audited_ms > 0
+    assert state_of(root).storage.audit.audited_ms > 0
 
 
-def test_a_requested_look_is_current_and_does_not_wait_for_a_disk_that_hangs(root: Root) -> None:
+def test_a_requested_refresh_is_current_and_does_not_wait_for_a_disk_that_hangs(root: Root) -> None:
     gone, hangs = (root.storage_paths(root.store.view())[PathId(number)].directory for number in (1, 2))
 
-    async def looks() -> list[int]:
+    async def writable_paths() -> list[int]:
         stored = Stored(root, Views(root))
         stored.start()
-        found = [(await stored.refresh(60)).paths_to_write]
+        counts = [(await stored.refresh(60)).paths_to_write]
         gone.rename(gone.with_name("away"))
-        found.append((await stored.refresh(60)).paths_to_write)
+        counts.append((await stored.refresh(60)).paths_to_write)
         identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
         os.mkfifo(fifo)
-        fifo.replace(identity)  # a reader of it waits for a writer
-        found.append((await stored.refresh(0.2)).paths_to_write)
+        fifo.replace(identity)  # reading it waits for a writer
+        counts.append((await stored.refresh(0.2)).paths_to_write)
         writer = os.open(identity, os.O_WRONLY)
         identity.unlink()
         os.close(writer)
-        found.append((await stored.refresh(60)).paths_to_write)
+        counts.append((await stored.refresh(60)).paths_to_write)
         await stored.stop()
-        return found
+        return counts
 
-    assert asyncio.run(looks()) == [3, 2, 2, 1]
+    assert asyncio.run(writable_paths()) == [3, 2, 2, 1]
