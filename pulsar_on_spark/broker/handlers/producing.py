@@ -96,7 +96,7 @@ async def _producer(
     info = ProducerInfo(
         connection,
         command.producer_id,
-        command.producer_name or services.names.next(),
+        command.producer_name or services.names.next_name(),
         is_generated_name=not (command.producer_name and command.user_provided_producer_name),
         epoch=command.epoch,
         access_mode=AccessMode(command.producer_access_mode),

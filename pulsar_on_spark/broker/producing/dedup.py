@@ -1,24 +1,26 @@
 """Deduplication of one topic's messages by (sender, sequence id): a stored message is not stored again.
 
-Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator names
-the entries that it sends (`Source`). Two sequence ids are kept for each sender: of the last message that was **pushed**
-(given to the journal), and of the last one that was **persisted** (acknowledged by it):
+Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator sends
+the positions that its entries have in that cluster (`Source`). Two sequence ids are kept for each sender: of the last
+message that was **pushed** (given to the journal), and of the last message that was **persisted** (acknowledged by the
+journal):
 
     above pushed                     NEW         store it
     at or below persisted            DUPLICATE   answer with the message id (-1, -1), do not store it
     between the two                  UNDECIDED   its outcome is not known yet: an error that makes the client try again
 
-The chunks of a message share its sequence id, so only the last one is recorded; earlier ones are only checked. One rule
-is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its first
-messages are stored and its last ones are not; Pulsar drops both, here the producer gets an error. (A client's own
-retries repeat the same batches, and Java's splits one at the boundary; an application that restarts may form other
-batches.) If a client does not send the sequence id of a batch's last message, Pulsar uses the first one's.
+The chunks of a message share its sequence id, so only the last chunk is recorded; earlier ones are only checked. One
+rule is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its first
+messages are stored and its last messages are not. Pulsar drops the whole batch; here the producer gets an error.
+(Clients that retry repeat the same batches, and the Java client splits a batch at the boundary. An application that
+restarts may form other batches.) If a client does not send the sequence id of a batch's last message, `sequence_ids.py`
+finds it; Pulsar uses the id of the first message.
 
-The sequence id of a source's entry is its ledger and entry there as one number (`place_number`), so both ids belong to
-the same entry. Pulsar keeps two numbers for each replicator's name, and forgets them on a reload; here each entry
-carries its source, and the replay finds it.
+The sequence id of an entry from a source is its position there as one number (`position_number`), so ledger and entry
+always belong together. Pulsar keeps two numbers for each replicator's name, and forgets them when a topic is reloaded;
+here each entry carries its source, and the replay finds it.
 
-After a crash, the state is restored from a **snapshot** and a replay of the entries behind it. A snapshot names a
+After a crash, the state is restored from a **snapshot** and a replay of the entries after it. A snapshot names a
 position and includes each message before that position; it may be any number of entries old. No IO, no clock.
 """
 
@@ -34,7 +36,7 @@ from pulsar_on_spark.model.ids import Position
 
 NO_SEQUENCE_ID: Final = -1
 """The id that a producer without stored messages gets: its client continues with the next one, 0."""
-_PLACE_BITS: Final = 64
+_ENTRY_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,14 @@ Sender = str | Source
 """A producer's name, or another cluster."""
 
 
-def place_number(ledger: int, entry: int) -> int:
+def position_number(ledger: int, entry: int) -> int:
     """Return the sequence id of a source's entry, which grows as (ledger, entry) grows."""
-    return ledger << _PLACE_BITS | entry
+    return ledger << _ENTRY_BITS | entry
 
 
-def place_of(number: int) -> tuple[int, int]:
-    """Return the ledger and entry from which `place_number` made a number."""
-    return number >> _PLACE_BITS, number & ((1 << _PLACE_BITS) - 1)
+def position_of(number: int) -> tuple[int, int]:
+    """Return the ledger and entry from which `position_number` made a number."""
+    return number >> _ENTRY_BITS, number & ((1 << _ENTRY_BITS) - 1)
 
 
 class Verdict(Enum):
@@ -72,13 +74,13 @@ class DedupLimits:
     """Bounds of a topic's deduplication; Pulsar's defaults.
 
     Attributes:
-        max_producers: Disconnected senders that are remembered. Above it, those that disconnected first are forgotten,
-            names before sources (Pulsar leaves any of them out of its snapshots).
+        max_producers: Maximum number of disconnected senders that are remembered. Above it, senders that disconnected
+            first are forgotten, names before sources (Pulsar leaves any of them out of its snapshots).
             `brokerDeduplicationMaxNumberOfProducers`.
         inactivity_ms: Time after which the name of a disconnected producer is forgotten; a source is not.
             `brokerDeduplicationProducerInactivityTimeoutMinutes`.
-        snapshot_entries: Number of entries after which a snapshot is due, `brokerDeduplicationEntriesInterval` ...
-        snapshot_interval_ms: ... or time after which it is due if there was an entry; 0 for no time limit. A topic may
+        snapshot_entries: Number of entries after which a snapshot is due. `brokerDeduplicationEntriesInterval`.
+        snapshot_interval_ms: Time after which a snapshot is due if there was an entry; 0 for no time limit. A topic may
             have its own (`Deduplication.save_every`). `brokerDeduplicationSnapshotIntervalSeconds`.
         snapshot_pause_ms: Shortest time between two snapshots, because each is a commit. A longer pause means a longer
             replay.
@@ -92,14 +94,16 @@ class DedupLimits:
 
     def __post_init__(self) -> None:
         if self.max_producers < 1:
-            raise InvalidArgumentError("Deduplication must remember at least one producer: raise its maximum.")
+            raise InvalidArgumentError(
+                "Deduplication must remember at least one producer: raise broker_deduplication_max_number_of_producers."
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
     """The last persisted sequence id of each sender, of all entries before `position`, where the replay begins.
 
-    It may include stored entries at and behind the position.
+    It may include stored entries at and after the position.
     """
 
     position: Position
@@ -116,9 +120,9 @@ class Deduplication:
     The journal acknowledges entries in order. If the journal is lost, so is this object.
 
     Args:
-        snapshot: The newest stored one.
-        now_ms: Any monotonic clock of the caller.
-        limits: Its bounds.
+        snapshot: The newest stored snapshot.
+        now_ms: The caller's monotonic clock, in milliseconds.
+        limits: Bounds of the state.
     """
 
     def __init__(self, snapshot: DedupSnapshot, now_ms: int, limits: DedupLimits | None = None) -> None:
@@ -127,7 +131,7 @@ class Deduplication:
         self._persisted: dict[Sender, int] = dict(snapshot.sequence_ids)
         self._pushed: dict[Sender, int] = {}
         self._away: dict[Sender, int] = dict.fromkeys(self._persisted, now_ms)
-        """Disconnected senders and the time since when, the longest absent first."""
+        """Disconnected senders and the times of their disconnection, the earliest first."""
         self._connected: dict[Sender, int] = {}
         self._entries = 0
         self._snapshot_ms = now_ms
@@ -161,7 +165,7 @@ class Deduplication:
         Args:
             sender: Its producer's name, or its source.
             last: As given to `note_pushed`.
-            following: The position behind its entry.
+            following: The position after its entry.
         """
         self._record(sender, last)
         if self._pushed.get(sender) == last:
@@ -227,8 +231,8 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Return the longest absent sender with nothing in flight: an unknown outcome could be stored twice."""
-        return next((each for each in self._away if isinstance(each, kind) and each not in self._pushed), None)
+        """Return the longest absent sender without messages in flight: if forgotten, these could be stored twice."""
+        return next((sender for sender in self._away if isinstance(sender, kind) and sender not in self._pushed), None)
 
     def _forget(self, sender: Sender) -> None:
         del self._away[sender]
@@ -253,6 +257,6 @@ class Deduplication:
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:
-        """Start the interval to the next snapshot: one was taken. If storing it fails, only the replay is longer."""
+        """Note that a snapshot was taken, and start the next interval. If it is not stored, a replay is longer."""
         self._entries = 0
         self._snapshot_ms = now_ms

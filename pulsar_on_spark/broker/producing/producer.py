@@ -71,8 +71,8 @@ class Producer:
         topic: The topic to which it publishes.
         pending: Number of its entries without an answer.
         is_closed: True if its waiting and further entries are dropped.
+        receipts: Receipts of stored entries that `acknowledge` sends next.
         published: Its counters.
-        published: How much it has published.
         connected_at: Seconds since 1970.
         metadata: Properties from its client, for stats.
     """
@@ -88,13 +88,13 @@ class Producer:
     metadata: Mapping[str, str] = field(default_factory=dict)
     _taken: int = 0
     _settled: int = 0
-    """Entries are answered in order: those up to this number are."""
+    """Entries are answered in order: all entries up to this number have an answer."""
     _answers: dict[int, bytes] = field(default_factory=dict)
     """Answers to entries that were not stored, by number, kept until all entries before them are answered."""
     _drained: Callable[[], None] | None = None
 
     def when_drained(self, call: Callable[[], None]) -> None:
-        """Call a function once no entry is pending: at once, or later."""
+        """Call a function when no entry is pending: now, or later."""
         if self.pending:
             self._drained = call
         else:
@@ -116,8 +116,8 @@ class Producer:
         """Refuse an entry with a SEND_ERROR.
 
         A replicator's entries are one ordered stream, deduplicated by the highest one: if later entries were stored, a
-        retry of this one would look like a duplicate and be lost. So nothing more is accepted until the replicator
-        reconnects; it gets the error that makes it do so and repeat all entries.
+        retry of this entry would look like a duplicate and be lost. So no further entry is accepted until the
+        replicator reconnects. It gets an error that makes it reconnect and repeat all entries without a receipt.
 
         Args:
             number: The number that `take_number` returned.
@@ -136,7 +136,7 @@ class Producer:
             self.when_drained(self.disconnect)
 
     def disconnect(self) -> None:
-        """Disconnect it: its client reconnects, and sends again what has no receipt."""
+        """Disconnect the producer: its client reconnects, and sends entries without a receipt again."""
         self.is_closed = True
         if not self.peer.is_closed:
             self.peer.write(replies.close_producer(self.info.producer_id))

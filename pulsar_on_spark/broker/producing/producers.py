@@ -14,10 +14,10 @@ not fenced, and does not count (Pulsar counts it as a Shared producer). Only its
 
 The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: the effect
 `CommitEpoch` is answered by `epoch_committed` or `epoch_not_committed`. A producer that reconnects with the current
-epoch keeps it; one with an older epoch is fenced, because another producer was exclusive in between. So is one with a
-newer epoch, which no producer ever got (Pulsar stores it as the topic's): the next epoch is always the topic's own
-number. A topic without an epoch takes a producer with one as a new producer, because a non-persistent topic forgets its
-epoch when it is unloaded.
+epoch keeps it; a producer with an older epoch is fenced, because another producer was exclusive in between. A producer
+with a newer epoch, which no producer ever got, is fenced too: only the topic itself counts epochs (Pulsar stores the
+newer one as the topic's). A topic without an epoch treats a producer with an epoch as new, because a non-persistent
+topic forgets its epoch when it is unloaded.
 
 Three rules are stricter than Pulsar's: a waiting producer is admitted only when no other is left, an outdated producer
 with ExclusiveWithFencing closes no other, and an exclusive producer that reconnects replaces itself.
@@ -75,7 +75,7 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted; a replicator does not say it, because that differs by message."""
+        """True if its messages may be encrypted; a replicator does not announce it, because it differs by message."""
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
@@ -111,7 +111,7 @@ class Refused:
         producer: The producer.
         error: Pulsar's ServerError by name.
         reason: One sentence.
-        holder: The producer that has its name. If that one's connection is dead, remove its producers and add again.
+        holder: The producer that has its name. If the holder's connection is dead, remove its producers and add again.
     """
 
     producer: ProducerInfo
@@ -200,7 +200,7 @@ class Producers:
         return effects + self._advance()
 
     def remove(self, producer: ProducerInfo) -> list[Effect]:
-        """Remove a producer that its client closed, or whose connection is gone; an unknown one changes nothing."""
+        """Remove a producer that its client closed, or whose connection is gone; ignore an unknown producer."""
         if self._named(producer.name) != producer:
             return []
         self._forget(producer)
@@ -261,7 +261,11 @@ class Producers:
     def _admit_shared(self, producer: ProducerInfo, _: bool) -> list[Effect]:
         owner = self._owner()
         if owner is not None or self._waiting:
-            which = f"the exclusive producer {owner.name!r}" if owner is not None else "one that waits for exclusivity"
+            which = (
+                f"the exclusive producer {owner.name!r}"
+                if owner is not None
+                else "a producer that waits for exclusivity"
+            )
             return [Refused(producer, "ProducerBusy", f"Topic {self._topic} has {which}: close it first.")]
         self._connected[producer.name] = producer
         return [Ready(producer, None)]
@@ -287,8 +291,8 @@ class Producers:
     def _admit_fencing(self, producer: ProducerInfo, _: bool) -> list[Effect]:
         reason = f"The producer {producer.name!r} took over topic {self._topic} (ExclusiveWithFencing)."
         candidates = [] if self._candidate is None else [self._candidate]
-        fenced: list[Effect] = [Refused(each, "ProducerFenced", reason) for each in [*candidates, *self.waiting]]
-        fenced += [Close(each, notify=True) for each in self._connected.values()]
+        fenced: list[Effect] = [Refused(loser, "ProducerFenced", reason) for loser in [*candidates, *self.waiting]]
+        fenced += [Close(connected, notify=True) for connected in self._connected.values()]
         self._waiting.clear()
         self._connected.clear()
         self._exclusive, self._candidate = None, producer
@@ -358,7 +362,7 @@ class ProducerNames:
         self._prefix = f"{cluster}-{incarnation[:_NAME_HEX_DIGITS]}"
         self._made = 0
 
-    def next(self) -> str:
+    def next_name(self) -> str:
         """Return a new, unique name."""
         self._made += 1
         return f"{self._prefix}-{self._made}"

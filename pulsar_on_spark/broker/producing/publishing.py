@@ -5,7 +5,7 @@
     connection <── one write of receipts for each producer ── cache, chain ──────┘
 
 Limits: bytes of all unacknowledged entries, entries of one connection, the journal's own limits, and the sealer's lag.
-While any but the second is exceeded, nothing is read from clients with producers.
+While any limit but the second is exceeded, nothing is read from clients with producers.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class PublishedTopic(Protocol):
         """Open the topic's ledger, and then call `PublishPath.append_waiting`."""
 
     def grew(self, ledger: LedgerId, end: int) -> None:
-        """Note that entries of the ledger are acknowledged up to `end`."""
+        """Note that the entries of the ledger before `end` are acknowledged."""
 
 
 Waiting = tuple[Producer, int, Sent]
-"""A producer, an entry that the journal has not accepted yet, and the producer's number of it."""
+"""A producer, its number of an entry, and the entry, which the journal has not accepted yet."""
 _Context = tuple[PublishedTopic, Producer, Sent]
 """The context that the journal returns with an entry's outcome."""
 
@@ -101,7 +101,7 @@ class PublishPath:
         """True if clients with producers may be read."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
-        """Start with the first open journals; others may follow."""
+        """Start with the open journals of the broker; it may open more later."""
         self._journals = journals
 
     # -- to the journal ------------------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ class PublishPath:
         """Drop a topic's waiting entries of closed producers."""
         waiting = list(topic.waiting)
         topic.waiting.clear()
-        topic.waiting.extend(each for each in waiting if not each[0].is_closed)
-        for each in waiting:
-            if each[0].is_closed:
-                self._forget(*each)
+        topic.waiting.extend(item for item in waiting if not item[0].is_closed)
+        for item in waiting:
+            if item[0].is_closed:
+                self._forget(*item)
         if not topic.waiting:
             self._blocked.pop(topic, None)
         self._open_if_room()
@@ -184,8 +184,8 @@ class PublishPath:
     async def drain_entries(self) -> None:
         """Stop accepting entries, and wait until each accepted one has its receipt.
 
-        Further entries are dropped: their clients are disconnected afterwards and send them again. Disconnected
-        earlier, clients would miss the receipts and send stored entries twice.
+        Further entries are dropped: their clients are disconnected afterwards and send them again. If they
+        were disconnected earlier, they would miss receipts and send stored entries twice.
         """
         self._is_draining = True
         if self._pending:
@@ -275,7 +275,7 @@ class PublishPath:
     def _open_if_room(self) -> None:
         if self.is_open or self._is_lagging or self._blocked:
             return
-        if all(each.can_append for each in self._journals) and self.pending_bytes * 2 <= self._buffer_bytes:
+        if all(journal.can_append for journal in self._journals) and self.pending_bytes * 2 <= self._buffer_bytes:
             self._set_gate(True)
 
     def _set_gate(self, is_open: bool) -> None:
@@ -302,5 +302,5 @@ def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdi
         case Verdict.UNDECIDED:
             code, why = ServerError.PersistenceError, "was sent before and has no outcome yet: send it again later"
         case _:
-            code, why = refusal_of_one_entry(producer.peer), "begins a batch that is partly stored: send the other part"
+            code, why = refusal_of_one_entry(producer.peer), "begins a batch that is partly stored: send only the rest"
     producer.refuse(number, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")

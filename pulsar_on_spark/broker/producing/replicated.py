@@ -5,7 +5,7 @@ Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator sends *
 
     sent by the producer `pulsar.repl.<source>--><here>`    deduplicated by                     its receipt
     ─────────────────────────────────────────────────────   ─────────────────────────────────   ─────────────────────
-    positions: an entry with the property of its place      source, ledger and entry there      sequence id = ledger,
+    positions: an entry with the property of its position   source, ledger and entry there      sequence id = ledger,
                                                                                                 highest = entry there
     positions: a marker of replicated subscriptions         nothing                             as sent, highest 2^63
     positions: anything else                                refused                             PersistenceError
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsar_on_spark.broker.producing.dedup import Sender, Source, place_number
+from pulsar_on_spark.broker.producing.dedup import Sender, Source, position_number
 from pulsar_on_spark.broker.producing.sequence_ids import last_sequence_id
 from pulsar_on_spark.protocol.entry_frame import split_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata, as_text
@@ -66,7 +66,7 @@ class Identity(NamedTuple):
 
 
 def is_replicator(name: str) -> bool:
-    """True if a producer's or a subscription's name is one of another cluster's replicator."""
+    """True if the name of a producer or subscription belongs to another cluster's replicator."""
     return name.startswith(REPLICATOR_PREFIX)
 
 
@@ -77,26 +77,26 @@ def source_cluster(name: str) -> str:
 
 def identity_of(entry: bytes) -> Identity | None:
     """Return the identity in an entry's metadata; None for a marker, or an entry without a producer's name."""
-    places = split_entry(entry)
-    said = None if places is None else _metadata(entry, places)
-    if places is None or said is None or said.HasField("marker_type"):
+    bounds = split_entry(entry)
+    metadata = None if bounds is None else _metadata(entry, bounds)
+    if bounds is None or metadata is None or metadata.HasField("marker_type"):
         return None
-    at = source_position(said)
+    at = source_position(metadata)
     if at is not None:
-        number = place_number(*at)
-        return Identity(Source(as_text(said.replicated_from)), number, number, is_part=False)
-    if not said.producer_name:
+        number = position_number(*at)
+        return Identity(Source(as_text(metadata.replicated_from)), number, number, is_part=False)
+    if not metadata.producer_name:
         return None
-    last = last_sequence_id(said, memoryview(entry)[places[1] :])
-    is_part = said.num_chunks_from_msg > 1 and said.chunk_id + 1 < said.num_chunks_from_msg
-    return Identity(as_text(said.producer_name), said.sequence_id, last, is_part)
+    last = last_sequence_id(metadata, memoryview(entry)[bounds[1] :])
+    is_part = metadata.num_chunks_from_msg > 1 and metadata.chunk_id + 1 < metadata.num_chunks_from_msg
+    return Identity(as_text(metadata.producer_name), metadata.sequence_id, last, is_part)
 
 
-def source_position(said: MessageMetadata) -> tuple[int, int] | None:
-    """Return the ledger and entry of a replicated entry in its source; None if any of its source is missing."""
-    if not said.replicated_from:
+def source_position(metadata: MessageMetadata) -> tuple[int, int] | None:
+    """Return the ledger and entry of a replicated entry in its source; None without a source or a position."""
+    if not metadata.replicated_from:
         return None
-    text = next((as_text(each.value) for each in said.properties if each.key == POSITION_PROPERTY), "")
+    text = next((as_text(pair.value) for pair in metadata.properties if pair.key == POSITION_PROPERTY), "")
     ledger, _, entry = text.partition(":")
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (ledger, entry)):
         return None
@@ -105,7 +105,7 @@ def source_position(said: MessageMetadata) -> tuple[int, int] | None:
 
 
 def received(sent: Sent, name: str, replication: Replication | None) -> Sent | None:
-    """Return an entry of a replicator, or an alleged marker, with the sequence ids of its receipt.
+    """Return an entry of a replicator, or an entry sent as a marker, with the sequence ids of its receipt.
 
     Args:
         sent: The entry as received.
@@ -116,25 +116,25 @@ def received(sent: Sent, name: str, replication: Replication | None) -> Sent | N
         The entry; `marker` is true only for a real marker, which has no messages. None if it must be refused because a
         required field is missing.
     """
-    places = split_entry(sent.entry)
-    said = None if places is None else _metadata(sent.entry, places)
-    if said is None:
+    bounds = split_entry(sent.entry)
+    metadata = None if bounds is None else _metadata(sent.entry, bounds)
+    if metadata is None:
         return None if replication is Replication.BY_POSITION else sent._replace(marker=False)
-    is_marker = sent.marker and said.HasField("marker_type")
+    is_marker = sent.marker and metadata.HasField("marker_type")
     sent = sent._replace(marker=is_marker, num_messages=0 if is_marker else sent.num_messages)
     if replication is not Replication.BY_POSITION:
         return sent
     if is_marker:
-        is_known = said.marker_type in _SUBSCRIPTION_MARKERS
+        is_known = metadata.marker_type in _SUBSCRIPTION_MARKERS
         return sent._replace(highest_sequence_id=MARKER_RECEIPT) if is_known else None
-    at = source_position(said)
-    if at is None or said.replicated_from != source_cluster(name):
+    at = source_position(metadata)
+    if at is None or metadata.replicated_from != source_cluster(name):
         return None
     return sent._replace(sequence_id=at[0], highest_sequence_id=at[1])
 
 
-def _metadata(entry: bytes, places: tuple[int, int]) -> MessageMetadata | None:
+def _metadata(entry: bytes, bounds: tuple[int, int]) -> MessageMetadata | None:
     try:
-        return MessageMetadata.FromString(entry[slice(*places)])
+        return MessageMetadata.FromString(entry[slice(*bounds)])
     except DecodeError:
         return None

@@ -19,38 +19,38 @@ def with_last_sequence_id(sent: Sent) -> Sent:
     """Return an entry with the sequence id of its last message as the highest one."""
     if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
         return sent
-    places = split_entry(sent.entry)
-    if places is None:
+    bounds = split_entry(sent.entry)
+    if bounds is None:
         return sent
     try:
-        said = MessageMetadata.FromString(sent.entry[slice(*places)])
+        metadata = MessageMetadata.FromString(sent.entry[slice(*bounds)])
     except DecodeError:
         return sent
-    last = last_sequence_id(said, memoryview(sent.entry)[places[1] :])
+    last = last_sequence_id(metadata, memoryview(sent.entry)[bounds[1] :])
     return sent._replace(highest_sequence_id=max(sent.sequence_id, last))
 
 
-def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
+def last_sequence_id(metadata: MessageMetadata, payload: memoryview) -> int:
     """Return the sequence id of an entry's last message.
 
     Args:
-        said: The entry's metadata.
-        payload: The bytes behind the metadata. In a batch that is not unpacked, being encrypted or large, ids are
-            counted up from the first message, as clients do for applications that give none.
+        metadata: The entry's metadata.
+        payload: The bytes after the metadata. If a batch is not unpacked, because it is encrypted or large, its ids are
+            counted up from the first message's, as clients do for applications that set none.
     """
-    first: int = said.sequence_id
-    if said.highest_sequence_id > first or said.num_messages_in_batch <= 1:
-        return max(first, said.highest_sequence_id)
-    messages: int = said.num_messages_in_batch
-    plain_bytes = said.uncompressed_size if said.compression else len(payload)
-    is_opaque = said.encryption_keys or messages > MAX_MESSAGES or plain_bytes > MAX_BYTES
-    plain = None if is_opaque else decompress(said.compression, payload, plain_bytes)
-    found = None if plain is None else _last_of_batch(plain, messages)
-    return max(first, first + min(messages, MAX_MESSAGES_IN_ENTRY) - 1 if found is None else found)
+    first: int = metadata.sequence_id
+    if metadata.highest_sequence_id > first or metadata.num_messages_in_batch <= 1:
+        return max(first, metadata.highest_sequence_id)
+    messages: int = metadata.num_messages_in_batch
+    plain_bytes = metadata.uncompressed_size if metadata.compression else len(payload)
+    is_opaque = metadata.encryption_keys or messages > MAX_MESSAGES or plain_bytes > MAX_BYTES
+    plain = None if is_opaque else decompress(metadata.compression, payload, plain_bytes)
+    last = None if plain is None else _last_of_batch(plain, messages)
+    return max(first, first + min(messages, MAX_MESSAGES_IN_ENTRY) - 1 if last is None else last)
 
 
 def _last_of_batch(plain: bytes, messages: int) -> int | None:
-    """Return the last sequence id; None if a message has none, or if this is no batch of `messages` messages."""
+    """Return the last sequence id; None if a message has none, or if `plain` is not a batch of `messages` messages."""
     last, at = None, 0
     for _ in range(messages):
         if at >= len(plain):

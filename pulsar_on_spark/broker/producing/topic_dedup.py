@@ -1,11 +1,11 @@
 """Deduplication of loaded topics: the state is saved in the metadata and restored when a topic is loaded.
 
-    load      the topic's record, then a replay of the entries behind its position; without one, start at the topic's
-    end publish   `admit_entry` before the journal takes an entry, `on_entry_stored` after it acknowledged it
+    load      the topic's record, then a replay of the entries after its position; without a record, the topic's end
+    publish   `admit_entry` before the journal takes an entry, `on_entry_stored` after the journal acknowledged it
     snapshot  from time to time, the due records of all topics in one commit
 
 A new topic's first record is durable before anything is published, so a crash leaves a position to replay from. The
-replay finds entries acknowledged after the last record; others have no receipt and are sent again.
+replay finds entries acknowledged after the last record; all other entries have no receipt and are sent again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pulsar_on_spark.broker.producing.dedup import (
     Sender,
     Source,
     Verdict,
-    place_number,
-    place_of,
+    position_number,
+    position_of,
 )
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.producing.replicated import Replication, identity_of, source_cluster
@@ -43,7 +43,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Interval at which due snapshots are looked for."""
+"""Interval at which due snapshots are saved."""
 _REPLAY_ENTRIES: Final = 1000
 _REPLAY_BYTES: Final = 8 << 20
 
@@ -73,7 +73,7 @@ class TopicDedup:
         return verdict
 
     def on_entry_stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
-        """Note that an admitted entry is durable; `end` is the entry id behind it."""
+        """Note that an admitted entry is durable; `end` is the entry id after it."""
         following = Position(ledger, EntryId(end))
         identity = _identity(producer, sent)
         if identity is None or identity[3]:
@@ -88,12 +88,12 @@ def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, boo
     """Return the same identity as `identity_of` finds later; None for a marker, which is not deduplicated."""
     if sent.marker:
         return None
-    first, last, how = sent.sequence_id, sent.highest_sequence_id, producer.replication
-    if how is None:  # avoids the named tuple, which would double the cost
+    first, last, replication = sent.sequence_id, sent.highest_sequence_id, producer.replication
+    if replication is None:  # avoids the named tuple, which would double the cost
         return producer.name, first, last if last > first else first, sent.is_chunk and _is_first_part(sent)
-    if how is Replication.BY_SEQUENCE_ID:
+    if replication is Replication.BY_SEQUENCE_ID:
         return identity_of(sent.entry)
-    number = place_number(first, last)
+    number = position_number(first, last)
     return Source(source_cluster(producer.name)), number, number, False
 
 
@@ -131,8 +131,10 @@ class DedupStore:
             return dedup
         snapshot = _snapshot_of(record)
         dedup = TopicDedup(Deduplication(snapshot, monotonic_ms(), self._limits))
-        # Entries attached by Spark are exactly-once already, and have new names in each write.
-        brokers = {each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation is not None}
+        # Entries attached by Spark are exactly-once already, and each write has new producer names.
+        brokers = {
+            ledger.ledger_id for ledger in view.all(LedgerRecord, part.topic_id) if ledger.incarnation is not None
+        }
         await self._replay(part, chain, snapshot.position, brokers, dedup.core)
         return dedup
 
@@ -177,7 +179,7 @@ class DedupStore:
         def decide(view: View) -> Change | None:
             self._require_open(view)
             there = {name: view.get(TopicRecord, name) for name in taken}
-            puts = [record for name, record in taken.items() if _is(there[name], record)]
+            puts = [record for name, record in taken.items() if _is_same_topic(there[name], record)]
             return Change(puts=puts, keys={keys.incarnation_seal(self._incarnation): None}) if puts else None
 
         await asyncio.to_thread(self._root.store.commit, decide)
@@ -188,25 +190,27 @@ class DedupStore:
             raise JournalFencedError(f"Incarnation {self._incarnation} was taken over: start a new one.")
 
     async def _replay(
-        self, part: TopicPart, chain: LedgerChain, place: Position, ledgers: Collection[int], core: Deduplication
+        self, part: TopicPart, chain: LedgerChain, position: Position, ledgers: Collection[int], core: Deduplication
     ) -> None:
         """Apply the entries of these ledgers from a position on."""
-        start = CursorRecord("snapshot", TopicId(part.topic_id), "dedup", 1, NO_RECORD, place)
+        start = CursorRecord("snapshot", TopicId(part.topic_id), "dedup", 1, NO_RECORD, position)
         walk = Cursor(chain, start)
         at = walk.mark_delete
-        while (found := walk.deliverable(at, _REPLAY_ENTRIES)).ranges:
-            left = tuple(each for each in found.ranges if each.ledger in ledgers)
+        while (deliverable := walk.deliverable(at, _REPLAY_ENTRIES)).ranges:
+            left = tuple(range_ for range_ in deliverable.ranges if range_.ledger in ledgers)
             while left:
                 entries = await self._reader.read(part, left, _REPLAY_ENTRIES, _REPLAY_BYTES)
                 for entry in entries:
                     _replay_entry(core, entry.data, Position(entry.ledger_id, EntryId(entry.entry_id + 1)))
-                left = _behind(left, entries[-1].ledger_id, entries[-1].entry_id)
-            at = found.next
+                left = _after(left, entries[-1].ledger_id, entries[-1].entry_id)
+            at = deliverable.next
 
 
-def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
-    """Return the part of the ranges that comes after an entry of them."""
-    at = next(index for index, each in enumerate(ranges) if each.ledger == ledger and each.first <= entry < each.end)
+def _after(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
+    """Return the part of the ranges that comes after one of their entries."""
+    at = next(
+        index for index, range_ in enumerate(ranges) if range_.ledger == ledger and range_.first <= entry < range_.end
+    )
     rest = EntryRange(ledger, entry + 1, ranges[at].end)
     return (*([rest] if rest.first < rest.end else []), *ranges[at + 1 :])
 
@@ -227,7 +231,7 @@ def _is_first_part(sent: Sent) -> bool:
 
 def _snapshot_of(record: DedupRecord) -> DedupSnapshot:
     sequence_ids: dict[Sender, int] = dict(record.sequence_ids.items())
-    sequence_ids |= {Source(cluster): place_number(*at) for cluster, at in record.positions.items()}
+    sequence_ids |= {Source(cluster): position_number(*at) for cluster, at in record.positions.items()}
     return DedupSnapshot(Position(LedgerId(record.ledger), EntryId(record.entry)), sequence_ids)
 
 
@@ -238,10 +242,12 @@ def _record_of(topic_id: str, known: DedupSnapshot) -> DedupRecord:
         entry=known.position.entry,
         sequence_ids={name: last for name, last in known.sequence_ids.items() if isinstance(name, str)},
         positions={
-            source.cluster: place_of(last) for source, last in known.sequence_ids.items() if isinstance(source, Source)
+            source.cluster: position_of(last)
+            for source, last in known.sequence_ids.items()
+            if isinstance(source, Source)
         },
     )
 
 
-def _is(topic: TopicRecord | None, record: DedupRecord) -> bool:
+def _is_same_topic(topic: TopicRecord | None, record: DedupRecord) -> bool:
     return topic is not None and topic.topic_id == record.topic_id

@@ -56,7 +56,7 @@ class ProducerRefusedError(ServerRefusalError):
 
 
 @dataclass(slots=True)
-class _Asking:
+class _Admission:
     peer: Peer
     queued: Callable[[], None]
     outcome: asyncio.Future[tuple[Producer, int | None]]
@@ -82,7 +82,7 @@ class TopicProducers:
         self._topic = topic
         self._core = core
         self._commit_epoch = commit_epoch
-        self._asking: dict[ProducerInfo, _Asking] = {}
+        self._admissions: dict[ProducerInfo, _Admission] = {}
         self._connected: dict[ProducerInfo, Producer] = {}
         self._committing: asyncio.Task[None] | None = None
         self._refusal: PulsarpyError | None = None
@@ -111,7 +111,7 @@ class TopicProducers:
         return sum(1 for _ in self._core.waiting)
 
     def apply_limits(self, policies: Policies) -> None:
-        """Apply new limits of the number of producers and of their publish rate, and whether they must encrypt.
+        """Apply new limits on the number of producers and their publish rate, and whether they must encrypt.
 
         Producers that must encrypt and do not are disconnected.
         """
@@ -122,18 +122,18 @@ class TopicProducers:
         if self._requires_encryption:
             self._disconnect(_must_encrypt(), lambda info: not info.may_encrypt)
 
-    def published(self, sent: Sent) -> None:
+    def on_entry_accepted(self, sent: Sent) -> None:
         """Count an accepted entry; stop reading from producers until the topic's and the broker's rate allow the next.
 
-        Producers of other topics are stopped with their own next entry.
+        Producers of other topics are paused by their own next entry.
         """
         if self._rate.is_unlimited and self._broker_rate.is_unlimited:
             return
         now_s, messages, size_bytes = time.monotonic(), sent.num_messages, len(sent.entry)
-        wait_s = max(rate.count_messages(now_s, messages, size_bytes) for rate in (self._rate, self._broker_rate))
+        wait_s = max(rate.spend_tokens(now_s, messages, size_bytes) for rate in (self._rate, self._broker_rate))
         if wait_s > 0:
-            for each in self.connected:
-                each.peer.hold_for(wait_s)
+            for producer in self.connected:
+                producer.peer.hold_for(wait_s)
 
     async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
         """Admit a producer, waiting if its access mode requires it.
@@ -154,17 +154,17 @@ class TopicProducers:
             raise self._refusal
         if self._requires_encryption and not info.may_encrypt:
             raise _must_encrypt()
-        asking = _Asking(peer, queued, asyncio.get_running_loop().create_future())
-        self._asking[info] = asking
+        admission = _Admission(peer, queued, asyncio.get_running_loop().create_future())
+        self._admissions[info] = admission
         self._carry_out(self._core.add(info))
-        return await asking.outcome
+        return await admission.outcome
 
     def remove(self, info: ProducerInfo) -> None:
         """Remove a producer that its client closed or whose connection is gone, even if it still waits."""
-        if (producer := self._take(info)) is not None:
+        if (producer := self._remove_connected(info)) is not None:
             producer.is_closed = True
-        if (asking := self._asking.pop(info, None)) is not None:
-            asking.outcome.cancel()
+        if (admission := self._admissions.pop(info, None)) is not None:
+            admission.outcome.cancel()
         self._carry_out(self._core.remove(info))
 
     def hold_producers(self, refusal: PulsarpyError) -> None:
@@ -187,10 +187,10 @@ class TopicProducers:
         self._disconnect(error, lambda _: True)
 
     def _disconnect(self, error: PulsarpyError, which: Callable[[ProducerInfo], bool]) -> None:
-        # Waiting ones first, so that none of them gets its turn by this.
-        for info in filter(which, [*self._core.waiting, *self._asking]):
-            if (asking := self._asking.pop(info, None)) is not None:
-                asking.outcome.set_exception(error)
+        # Waiting producers first: else one would be admitted as soon as the connected producers are closed.
+        for info in filter(which, [*self._core.waiting, *self._admissions]):
+            if (admission := self._admissions.pop(info, None)) is not None:
+                admission.outcome.set_exception(error)
                 self._carry_out(self._core.remove(info))
         for producer in self.connected:
             if which(producer.info):
@@ -201,26 +201,26 @@ class TopicProducers:
         for effect in effects:
             match effect:
                 case Ready(info, epoch):
-                    asking = self._asking.pop(info)
-                    producer = Producer(info, asking.peer, self._topic, is_closed=self._refusal is not None)
+                    admission = self._admissions.pop(info)
+                    producer = Producer(info, admission.peer, self._topic, is_closed=self._refusal is not None)
                     self._connected[info] = producer
                     if self._topic.dedup is not None:
                         self._topic.dedup.core.producer_connected(info.name)
-                    asking.outcome.set_result((producer, epoch))
+                    admission.outcome.set_result((producer, epoch))
                 case Queued(info):
-                    self._asking[info].queued()
+                    self._admissions[info].queued()
                 case Refused(info):
-                    asking = self._asking.pop(info)
-                    asking.outcome.set_exception(ProducerRefusedError(effect))
+                    admission = self._admissions.pop(info)
+                    admission.outcome.set_exception(ProducerRefusedError(effect))
                 case Close(info, notify):
-                    if (closed := self._take(info)) is not None:
+                    if (closed := self._remove_connected(info)) is not None:
                         self._close(closed, notify=notify)
-                    elif (waiting := self._asking.pop(info, None)) is not None:
+                    elif (waiting := self._admissions.pop(info, None)) is not None:
                         waiting.outcome.cancel()
                 case CommitEpoch(epoch):
                     self._committing = asyncio.create_task(self._commit(epoch))
 
-    def _take(self, info: ProducerInfo) -> Producer | None:
+    def _remove_connected(self, info: ProducerInfo) -> Producer | None:
         producer = self._connected.pop(info, None)
         if producer is not None and self._topic.dedup is not None:
             self._topic.dedup.core.producer_left(info.name, monotonic_ms())

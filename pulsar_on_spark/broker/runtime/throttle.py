@@ -1,7 +1,7 @@
 """Rate limits: a token bucket that may be overdrawn. Pure, for any clock in seconds.
 
-Messages are counted after they have passed, because the size of a read or a batch is not known before. The next ones
-wait until the debt is paid, so the average stays within the rate for any sizes.
+Messages are counted after they have passed, because the size of a read or a batch is not known before. The next
+messages wait until the debt is paid, so the average stays within the rate for any sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ MAX_DEBT_S: Final = 15.0
 
 
 class Throttle:
-    """A limit of messages and bytes; -1 or 0 for no limit. The bucket starts full, with one period's allowance."""
+    """A limit on messages (or other events, such as creations) and bytes in a period; -1 or 0 for no limit.
+
+    The bucket starts full, with one period's tokens.
+    """
 
     def __init__(self, messages: int = -1, size_bytes: int = -1, period_s: float = 1.0) -> None:
         self.is_unlimited = True
@@ -34,8 +37,8 @@ class Throttle:
             self.is_unlimited = not any(limits)
             self._left = list(limits)
 
-    def count_messages(self, now_s: float, messages: int, size_bytes: int) -> float:
-        """Count messages that have passed, and return the seconds that the next ones must wait."""
+    def spend_tokens(self, now_s: float, messages: int, size_bytes: int) -> float:
+        """Spend tokens on messages that have passed, and return the seconds that the next messages must wait."""
         if self.is_unlimited:
             return 0.0
         self._fill(now_s)

@@ -264,9 +264,9 @@ class Deliveries:
         self.messages += messages
         self.size_bytes += size_bytes
         now_s = self._loop.time()
-        self.rate.count_messages(now_s, messages, size_bytes)
+        self.rate.spend_tokens(now_s, messages, size_bytes)
         if self.shared_rate is not self.rate:
-            self.shared_rate.count_messages(now_s, messages, size_bytes)
+            self.shared_rate.spend_tokens(now_s, messages, size_bytes)
         for id_, parts in frames.items():
             self._consumers[id_].peer.write(b"".join(parts))
 

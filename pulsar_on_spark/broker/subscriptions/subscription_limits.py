@@ -70,8 +70,8 @@ class SubscribeRates:
         if who not in self._consumers and len(self._consumers) >= _MAX_CONSUMERS:
             self._consumers.clear()
         throttle, now_s = self._consumers.setdefault(who, Throttle(most, -1, period_s)), time.monotonic()
-        if throttle.count_messages(now_s, 1, 0) > 0:
-            throttle.count_messages(now_s, -1, 0)  # a refused attempt does not count
+        if throttle.spend_tokens(now_s, 1, 0) > 0:
+            throttle.spend_tokens(now_s, -1, 0)  # a refused attempt does not count
             raise ServerRefusalError(
                 ServerError.TooManyRequests,
                 f"Consumer {consumer.name!r} subscribes to {topic} more than {most} times in {period_s} s "

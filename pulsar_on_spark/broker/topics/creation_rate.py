@@ -38,6 +38,6 @@ class CreationRate:
         now_s = time.monotonic()
         if self._throttle.wait_s(now_s) > _PATIENCE_S:
             raise ServerRefusalError(ServerError.TooManyRequests, "Topics are created too fast: try again later.")
-        wait_s = self._throttle.count_messages(now_s, 1, 0)
+        wait_s = self._throttle.spend_tokens(now_s, 1, 0)
         if wait_s > 0:
             await asyncio.sleep(wait_s)

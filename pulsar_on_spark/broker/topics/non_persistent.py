@@ -303,7 +303,7 @@ class NonPersistentTopic:
             published.bytes += len(sent.entry)
         receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
         producer.peer.write(replies.send_receipts(producer.info.producer_id, [receipt]))
-        self.producers.published(sent)
+        self.producers.on_entry_accepted(sent)
 
     def forget_producer(self, producer: Producer) -> None:
         """Remove a producer that has closed or lost its connection."""

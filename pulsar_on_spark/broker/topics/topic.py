@@ -290,7 +290,7 @@ class BrokerTopic:
             self._publish_unlike_others(producer, sent)
             return
         self._path.publish_entry(self, producer, sent)
-        self.producers.published(sent)
+        self.producers.on_entry_accepted(sent)
 
     def _publish_unlike_others(self, producer: Producer, sent: Sent) -> None:
         """Publish a marker or an entry of another cluster's replicator, to which the publish rate does not apply."""
@@ -301,7 +301,7 @@ class BrokerTopic:
             return
         self._path.publish_entry(self, producer, entry)
         if producer.info.replication is None:
-            self.producers.published(entry)
+            self.producers.on_entry_accepted(entry)
 
     def need_ledger(self) -> None:
         """Open a ledger in the background: the journal has none for the topic's waiting entries."""

@@ -1,4 +1,4 @@
-"""Deduplication against what clients and a journal do: they send again, acknowledge late, crash anywhere."""
+"""Deduplication while clients send again, the journal acknowledges late, and the broker crashes at any step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pulsar_on_spark.broker.producing.dedup import (
     Sender,
     Source,
     Verdict,
-    place_number,
-    place_of,
+    position_number,
+    position_of,
 )
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
@@ -117,7 +117,7 @@ def test_a_successor_that_connects_before_the_old_producer_leaves_keeps_the_name
     assert core.last_sequence_id("p") == 1
 
 
-def test_restored_producers_are_inactive_from_then_on() -> None:
+def test_restored_producers_count_as_inactive_from_the_restore_on() -> None:
     core = Deduplication(DedupSnapshot(at(3), {"p": 1}), 5_000, DedupLimits(inactivity_ms=100))
     core.replay("q", 2, at(4))
     core.forget_inactive(5_099)
@@ -159,22 +159,22 @@ def test_when_a_snapshot_is_due() -> None:
     assert not core.is_snapshot_due(1_000_000), "not by time"
 
 
-def test_places_in_a_source_are_ordered_as_pairs() -> None:
-    places = [(0, 0), (0, 2**63 - 1), (1, 0), (7, 1), (7, 2), (2**63 - 1, 0)]
-    numbers = [place_number(*each) for each in places]
+def test_position_numbers_have_the_order_of_the_positions() -> None:
+    positions = [(0, 0), (0, 2**63 - 1), (1, 0), (7, 1), (7, 2), (2**63 - 1, 0)]
+    numbers = [position_number(*position) for position in positions]
     assert numbers == sorted(set(numbers))
-    assert [place_of(each) for each in numbers] == places
+    assert [position_of(number) for number in numbers] == positions
 
 
-def test_sources_and_names_do_not_meet() -> None:
+def test_a_source_and_a_producer_of_one_name_are_independent() -> None:
     core = fresh()
     store(core, "peer", 9)
     assert core.check(Source("peer"), 0, 0) is NEW
-    store(core, Source("peer"), place_number(7, 1))
-    assert core.snapshot().sequence_ids == {"peer": 9, Source("peer"): place_number(7, 1)}
+    store(core, Source("peer"), position_number(7, 1))
+    assert core.snapshot().sequence_ids == {"peer": 9, Source("peer"): position_number(7, 1)}
 
 
-def test_a_source_is_not_forgotten_for_its_silence_nor_before_names() -> None:
+def test_sources_are_forgotten_only_above_the_limit_and_after_names() -> None:
     core = fresh(max_producers=2, inactivity_ms=100)
     store(core, Source("east"), 1)
     core.forget_inactive(1_000)
@@ -186,7 +186,7 @@ def test_a_source_is_not_forgotten_for_its_silence_nor_before_names() -> None:
     assert set(core.snapshot().sequence_ids) == {Source("west"), Source("north")}, "they are bounded all the same"
 
 
-def test_a_name_in_replicated_entries_is_active() -> None:
+def test_replicated_entries_keep_their_producers_name_active() -> None:
     core = fresh(inactivity_ms=100)
     store(core, "p", 1)
     core.note_relayed("p", 1_000)
@@ -199,7 +199,7 @@ def test_a_name_in_replicated_entries_is_active() -> None:
 # -- clients, a journal, crashes ---------------------------------------------------------------------------------------
 
 Message = tuple[str, int, int]
-"""(producer, how often its name was forgotten before, sequence id): the identity of what an application sent."""
+"""Identity of a sent message: producer, number of times that its name was forgotten before, and sequence id."""
 
 
 @dataclass
@@ -225,7 +225,7 @@ class Operation:
 
 @dataclass
 class Client:
-    """An official client: sends again, in order and with the same batches, what it has no receipt of."""
+    """An official client: it sends entries without a receipt again, in order and in the same batches."""
 
     name: str
     life: int = 0
@@ -252,10 +252,10 @@ class DedupMachine(RuleBasedStateMachine):
     # The topic is one ledger: entry n is `journal[n]`.
 
     def messages_of(self, operations: list[Operation]) -> set[Message]:
-        return {message for each in operations if each.is_last_chunk for message in each.messages}
+        return {message for operation in operations if operation.is_last_chunk for message in operation.messages}
 
-    def joined(self, data: st.DataObject) -> Client:
-        """A client, connected if it was not."""
+    def connected_client(self, data: st.DataObject) -> Client:
+        """Return a client; connect it if it is not connected."""
         client = data.draw(st.sampled_from(self.clients))
         if not client.is_connected:
             last = self.core.last_sequence_id(client.name)
@@ -267,7 +267,7 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3), chunks=st.integers(1, 3))
     def send(self, data: st.DataObject, sizes: list[int], chunks: int) -> None:
-        client = self.joined(data)
+        client = self.connected_client(data)
         for size in sizes:
             made = [(client.name, client.life, client.following + number) for number in range(size)]
             client.following += size
@@ -277,14 +277,14 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_taken=st.sampled_from([True, True, True, False]), times=st.integers(1, 3))
     def arrive(self, data: st.DataObject, is_taken: bool, times: int) -> None:
-        client = self.joined(data)
+        client = self.connected_client(data)
         for _ in range(times):
             if client.is_connected and client.sent < len(client.pending):
                 self.arrives(client, client.pending[client.sent], is_taken)
 
     def arrives(self, client: Client, operation: Operation, is_taken: bool) -> None:
         verdict = self.core.check(client.name, operation.first, operation.last)
-        assert verdict is not OVERLAPPING, "what is sent again has the same bounds"
+        assert verdict is not OVERLAPPING, "a retry has the same bounds"
         if verdict is UNDECIDED or (verdict is NEW and not is_taken):
             self.leave(client)
         elif verdict is DUPLICATE:
@@ -311,7 +311,7 @@ class DedupMachine(RuleBasedStateMachine):
             self.core.note_persisted(name, operation.last, following)
         else:
             self.core.note_passed(following)
-        (client,) = (each for each in self.clients if each.name == name)
+        (client,) = (client for client in self.clients if client.name == name)
         if client.is_connected and client.sent and client.pending[0] is operation:
             if is_heard:
                 client.pending.pop(0)
@@ -330,7 +330,7 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(passed_ms=st.integers(1, 60))
     def time_passes(self, passed_ms: int) -> None:
-        """No client is away for long with something to send."""
+        """Let time pass; clients with something to send reconnect."""
         self.now += passed_ms
         for client in self.clients:
             if client.pending and not client.is_connected:
@@ -350,14 +350,14 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(kept=st.integers(0, 3))
     def crash(self, kept: int) -> None:
-        """Of what was not acknowledged some may be durable all the same: recovery finds it, in order."""
+        """Crash; the first `kept` unacknowledged entries are durable, and recovery finds them."""
         del self.journal[len(self.durable) + kept :]
         self.durable = list(self.journal)
         self.begun = None
         self.core = Deduplication(self.stored_snapshot, self.now, self.limits)
         for client in self.clients:
             client.is_connected, client.sent = bool(client.pending), 0
-            if client.pending:  # or it could be one too many to be remembered
+            if client.pending:  # else it might be forgotten above the limit
                 self.core.producer_connected(client.name)
         position = self.stored_snapshot.position
         for entry, operation in enumerate(self.durable):
@@ -366,8 +366,8 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), size=st.integers(1, 4))
     def application_starts_again(self, data: st.DataObject, size: int) -> None:
-        """It gives its own sequence ids and goes back, with other batches than before."""
-        client = self.joined(data)
+        """Repeat earlier sequence ids in other batches, as an application does that sets its own ids."""
+        client = self.connected_client(data)
         if client.pending or not client.following:
             return
         first = data.draw(st.integers(0, client.following - 1))
@@ -397,7 +397,7 @@ class DedupMachine(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         there = self.messages_of(self.journal)
         for client in self.clients:
-            there |= {message for each in client.pending for message in each.messages}
+            there |= {message for operation in client.pending for message in operation.messages}
         assert self.made <= there
 
 

@@ -30,14 +30,14 @@ def producer(name: str, mode: AccessMode = SHARED, **given: object) -> ProducerI
     return ProducerInfo(name=name, **fields)  # type: ignore[arg-type]
 
 
-def make_exclusive(core: Producers, who: ProducerInfo) -> None:
-    *_, commit = core.add(who)
+def make_exclusive(core: Producers, info: ProducerInfo) -> None:
+    *_, commit = core.add(info)
     assert isinstance(commit, CommitEpoch)
-    assert core.epoch_committed() == [Ready(who, commit.epoch)]
+    assert core.epoch_committed() == [Ready(info, commit.epoch)]
 
 
 def errors(effects: list[Effect]) -> list[tuple[str, str]]:
-    return [(each.producer.name, each.error) for each in effects if isinstance(each, Refused)]
+    return [(effect.producer.name, effect.error) for effect in effects if isinstance(effect, Refused)]
 
 
 def test_shared_producers_are_admitted_together() -> None:
@@ -105,8 +105,8 @@ def test_an_epoch_that_cannot_be_committed_refuses_only_its_producer() -> None:
 def test_waiting_producers_get_their_turn_in_order_when_no_other_is_left() -> None:
     core = Producers(TOPIC)
     shared = [producer("s1"), producer("s2")]
-    for each in shared:
-        core.add(each)
+    for info in shared:
+        core.add(info)
     first, second = producer("w1", WAIT), producer("w2", WAIT)
     assert core.add(first) == [Queued(first)]
     assert core.add(second) == [Queued(second)]
@@ -233,19 +233,19 @@ def test_the_limit_counts_waiting_producers() -> None:
     assert errors(core.add(producer("c", WAIT))) == [("c", "ProducerBusy")]
 
 
-def test_another_limit_holds_for_newcomers() -> None:
+def test_a_changed_limit_applies_to_new_producers() -> None:
     core = Producers(TOPIC, max_producers=1)
     core.add(producer("one"))
     core.set_max_producers(2)
     assert core.add(producer("two")) == [Ready(producer("two"), None)]
     core.set_max_producers(1)
     assert errors(core.add(producer("three"))) == [("three", "ProducerBusy")]
-    assert [each.name for each in core.connected] == ["one", "two"]
+    assert [info.name for info in core.connected] == ["one", "two"]
     core.set_max_producers(0)
     assert core.add(producer("three")) == [Ready(producer("three"), None)]
 
 
-def test_a_replicator_is_beside_all_modes_and_needs_only_its_name() -> None:
+def test_a_replicator_is_admitted_beside_all_modes_if_its_name_is_free() -> None:
     core = Producers(TOPIC, max_producers=1)
     remote = producer("pulsar.repl.peer-->here", replication=Replication.BY_POSITION)
     make_exclusive(core, owner := producer("owner", EXCLUSIVE))
@@ -264,18 +264,18 @@ def test_a_replicator_is_beside_all_modes_and_needs_only_its_name() -> None:
     assert not core.is_empty
     make_exclusive(core, producer("next", EXCLUSIVE))
     core.remove(again)
-    assert [each.name for each in core.connected] == ["next"]
+    assert [info.name for info in core.connected] == ["next"]
 
 
-def test_names_are_the_clusters_and_the_runs() -> None:
+def test_generated_names_contain_the_cluster_and_the_incarnation() -> None:
     one, two = ProducerNames("standalone", "a" * 32), ProducerNames("standalone", "b" * 32)
-    made = [names.next() for names in (one, two) for _ in range(3)]
+    made = [names.next_name() for names in (one, two) for _ in range(3)]
     assert len(set(made)) == 6
     assert made[0] == f"standalone-{'a' * 16}-1"
 
 
 class ProducersMachine(RuleBasedStateMachine):
-    """Clients come, go and come back; commits end well or not, at any time."""
+    """Clients connect, leave and reconnect, and commits succeed or fail, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,16 +308,16 @@ class ProducersMachine(RuleBasedStateMachine):
                 self.ready.pop(effect.producer, None)
 
     def become_ready(self, effect: Ready) -> None:
-        who, epoch = effect.producer, effect.topic_epoch
-        if who.access_mode is SHARED:
+        info, epoch = effect.producer, effect.topic_epoch
+        if info.access_mode is SHARED:
             assert epoch is None
-            assert all(each.access_mode is SHARED for each in self.ready)
+            assert all(info.access_mode is SHARED for info in self.ready)
         else:
             assert not self.ready, "alone"
             assert epoch == self.durable, "no epoch before it is durable, no older one"
             assert epoch is not None
-            assert self.owner_of.setdefault(epoch, who.name) == who.name
-        self.ready[who] = epoch
+            assert self.owner_of.setdefault(epoch, info.name) == info.name
+        self.ready[info] = epoch
 
     @rule(
         name=st.sampled_from(["a", "b", "c", "d"]),
@@ -331,19 +331,19 @@ class ProducersMachine(RuleBasedStateMachine):
         epoch = None
         if age is not None and self.durable is not None and self.owner_of.get(self.durable - age) == name:
             epoch = self.durable - age
-        who = ProducerInfo(connection, ord(name), name, generated, attempt, mode, epoch)
-        self.asked.add(who)
-        self.apply(self.core.add(who))
+        info = ProducerInfo(connection, ord(name), name, generated, attempt, mode, epoch)
+        self.asked.add(info)
+        self.apply(self.core.add(info))
 
     @precondition(lambda self: self.ready or self.queued or self.asked)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        known = sorted({*self.ready, *self.queued, *self.asked}, key=lambda each: (each.name, each.epoch))
-        who = data.draw(st.sampled_from(known))
-        self.ready.pop(who, None)
-        self.queued.discard(who)
-        self.asked.discard(who)
-        self.apply(self.core.remove(who))
+        known = sorted({*self.ready, *self.queued, *self.asked}, key=lambda info: (info.name, info.epoch))
+        info = data.draw(st.sampled_from(known))
+        self.ready.pop(info, None)
+        self.queued.discard(info)
+        self.asked.discard(info)
+        self.apply(self.core.remove(info))
 
     @precondition(lambda self: self.committing is not None)
     @rule(well=st.booleans())
@@ -360,23 +360,23 @@ class ProducersMachine(RuleBasedStateMachine):
         assert set(self.core.connected) == set(self.ready)
         assert set(self.core.waiting) <= self.queued
         assert self.core.topic_epoch == self.durable
-        names = [each.name for each in {*self.ready, *self.queued, *self.asked}]
+        names = [info.name for info in {*self.ready, *self.queued, *self.asked}]
         assert len(names) == len(set(names)), "a name has one producer"
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
+    def no_producer_waits_without_a_reason(self) -> None:
         if self.committing is None:
-            assert not self.asked, "each has its answer"
+            assert not self.asked, "every producer has its answer"
             assert not self.queued or self.ready
 
     def teardown(self) -> None:
         for _ in range(len(self.ready) + len(self.queued) + len(self.asked) + 1):
             while self.committing is not None:
                 self.commit_ends(True)
-            for who in list(self.ready):
-                self.ready.pop(who)
-                self.apply(self.core.remove(who))
-        assert self.core.is_empty, "each one's turn comes"
+            for info in list(self.ready):
+                self.ready.pop(info)
+                self.apply(self.core.remove(info))
+        assert self.core.is_empty, "every producer gets its turn"
 
 
 TestProducersMachine = ProducersMachine.TestCase

@@ -1,10 +1,10 @@
-"""The identity that deduplicates an entry, as read from it, and the numbers of a replicator's receipts."""
+"""The identity by which an entry is deduplicated, and the sequence ids in a replicator's receipts."""
 
 from __future__ import annotations
 
 import pytest
 
-from pulsar_on_spark.broker.producing.dedup import Source, place_number
+from pulsar_on_spark.broker.producing.dedup import Source, position_number
 from pulsar_on_spark.broker.producing.replicated import (
     POSITION_PROPERTY,
     Identity,
@@ -24,10 +24,10 @@ NAME = "pulsar.repl.peer-->here"
 
 
 def entry(position: str | None = "7:1", **metadata: object) -> bytes:
-    return join_entry(said(position, **metadata).SerializeToString(), b"v")
+    return join_entry(metadata_of(position, **metadata).SerializeToString(), b"v")
 
 
-def said(position: str | None = "7:1", **metadata: object) -> MessageMetadata:
+def metadata_of(position: str | None = "7:1", **metadata: object) -> MessageMetadata:
     fields: dict[str, object] = {"producer_name": "p", "sequence_id": 5, "publish_time": 1, "replicated_from": "peer"}
     properties = [] if position is None else [{"key": POSITION_PROPERTY, "value": position}]
     return MessageMetadata(properties=properties, **(fields | metadata))
@@ -51,11 +51,11 @@ def test_other_names_are_no_replicators(name: str) -> None:
 
 
 def test_a_replicated_entry_has_its_position_in_the_source() -> None:
-    assert source_position(said("9223372036854775807:0")) == (2**63 - 1, 0)
+    assert source_position(metadata_of("9223372036854775807:0")) == (2**63 - 1, 0)
     texts = ("", ":", "7", "7:", ":1", "7:1:2", "-7:1", "+7:1", " 7:1", "7:x", "\u0667:1", "9223372036854775808:0")
-    assert [source_position(said(each)) for each in (*texts, "7:" + "1" * 5_000)] == [None] * (len(texts) + 1)
-    assert source_position(said("7:1", replicated_from="")) is None
-    twice = said("7:1")
+    assert [source_position(metadata_of(text)) for text in (*texts, "7:" + "1" * 5_000)] == [None] * (len(texts) + 1)
+    assert source_position(metadata_of("7:1", replicated_from="")) is None
+    twice = metadata_of("7:1")
     twice.properties.add(key=POSITION_PROPERTY, value="8:1")
     assert source_position(twice) == (7, 1), "the first one counts, as in Pulsar"
 
@@ -63,13 +63,13 @@ def test_a_replicated_entry_has_its_position_in_the_source() -> None:
 @pytest.mark.parametrize(
     ("data", "identity"),
     [
-        (entry(), Identity(Source("peer"), place_number(7, 1), place_number(7, 1), is_part=False)),
+        (entry(), Identity(Source("peer"), position_number(7, 1), position_number(7, 1), is_part=False)),
         (
             entry(chunk_id=0, num_chunks_from_msg=2),
-            Identity(Source("peer"), place_number(7, 1), place_number(7, 1), False),
+            Identity(Source("peer"), position_number(7, 1), position_number(7, 1), False),
         ),
         (entry(None), Identity("p", 5, 5, is_part=False)),
-        (entry("no place", highest_sequence_id=9), Identity("p", 5, 9, is_part=False)),
+        (entry("no position", highest_sequence_id=9), Identity("p", 5, 9, is_part=False)),
         (entry(None, chunk_id=0, num_chunks_from_msg=2), Identity("p", 5, 5, is_part=True)),
         (entry(None, chunk_id=1, num_chunks_from_msg=2), Identity("p", 5, 5, is_part=False)),
         (entry(replicated_from=""), Identity("p", 5, 5, is_part=False)),
@@ -85,8 +85,8 @@ def test_a_replicated_entry_has_its_deduplication_key(data: bytes, identity: Ide
 
 def test_receipts_of_positions_and_of_markers() -> None:
     def numbers(given: Sent, replication: Replication | None) -> tuple[int, int, int, bool] | None:
-        found = received(given, NAME, replication)
-        return found and (found.sequence_id, found.highest_sequence_id, found.num_messages, found.marker)
+        prepared = received(given, NAME, replication)
+        return prepared and (prepared.sequence_id, prepared.highest_sequence_id, prepared.num_messages, prepared.marker)
 
     assert numbers(sent(entry()), POSITION) == (7, 1, 3, False)
     assert numbers(sent(entry()), SEQUENCE_ID) == (40, 0, 3, False)

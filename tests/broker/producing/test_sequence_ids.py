@@ -1,4 +1,4 @@
-"""With which sequence id a batch ends, whether its client says so or not."""
+"""The sequence id of a batch's last message, sent by the client or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sent(entry: bytes, count: int, highest: int = 0) -> Sent:
 
 
 def batch(*sequence_ids: int | None) -> list[ClientMessage]:
-    return [ClientMessage(b"x" * 100, sequence_id=each) for each in sequence_ids]
+    return [ClientMessage(b"x" * 100, sequence_id=sequence_id) for sequence_id in sequence_ids]
 
 
 def last(given: Sent) -> int:
@@ -37,19 +37,19 @@ def test_the_clients_highest_sequence_id_counts() -> None:
     assert last(sent(single_entry(ClientMessage(b"x", sequence_id=20)), 1)) == 0
 
 
-def test_a_batch_that_cannot_be_looked_into_counts_up() -> None:
+def test_ids_of_a_batch_that_cannot_be_unpacked_are_counted_up() -> None:
     secret = MessageMetadata(sequence_id=20, encryption_keys=[{"key": "k", "value": b"v"}])
     assert last(sent(batch_entry(batch(20, 30, 45), metadata=secret), 3)) == 22
     assert last(sent(batch_entry(batch(None, None), metadata=MessageMetadata(sequence_id=20)), 2)) == 21
 
 
-def test_a_large_batch_is_not_looked_into() -> None:
-    """The broker's other clients would wait for it."""
+def test_a_large_batch_is_not_unpacked() -> None:
+    """Unpacking would delay the broker's other clients."""
     large, liar = batch_bomb(1_000_000), batch_bomb(1_000, claimed=10, size=2**32 - 1)
     began_s = time.monotonic()
     for _ in range(1_000):
         assert last(sent(large, 100_000)) == 7 + 100_000 - 1
         assert last(sent(liar, 10)) == 20
-    assert time.monotonic() - began_s < 10, "to look into the first alone takes half a second each time"
+    assert time.monotonic() - began_s < 10, "unpacking the first batch takes half a second each time"
     many = batch_entry(batch(*range(20, 20_020)), Codec.ZSTD, MessageMetadata(sequence_id=20))
     assert last(sent(many, 20_000)) == 20_019
