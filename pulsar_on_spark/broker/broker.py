@@ -1,7 +1,7 @@
 """The run of a broker: the order in which its parts start, drain and end.
 
 start   root and its lock -> recover the last broker's journal -> incarnation -> sealing process -> servers
-drain   refuse new clients, unload topics (clients reconnect), acknowledge what was published, close the ledgers
+drain   refuse new clients, unload topics (clients reconnect), acknowledge published entries, close the ledgers
 end     a broker whose incarnation was taken over serves no client and exits
 """
 
@@ -82,7 +82,7 @@ _INCOMPLETE_FRAMES_FACTOR = 4
 
 
 class Broker:
-    """A broker of one root; made by `start`.
+    """A broker of one root; create it by `start`.
 
     Attributes:
         root: The root.
@@ -108,7 +108,7 @@ class Broker:
         self._audit = audit
         self._lock = lock
         self._running = AsyncExitStack()
-        """Ends what was started, in reverse order."""
+        """Stops the started parts, in reverse order."""
         self._running.callback(lock.release)
         self._running.callback(audit.close)
         self._settings = self._settings_in_force = settings
@@ -121,12 +121,12 @@ class Broker:
 
     @classmethod
     async def start(cls, path: Path, settings: BrokerSettings, quorum: Quorum | None = None) -> Broker:
-        """Open or make the root, recover what a dead broker left, and serve.
+        """Open or create the root, recover the journal of a dead broker, and serve clients.
 
         Args:
             path: The root.
             settings: The broker's settings.
-            quorum: The journal's quorum; None for the root's. A newly created root gets it as its default.
+            quorum: The journal's quorum; None for the root's default. A new root gets it as its default.
 
         Raises:
             PulsarpyError: the broker cannot serve; one sentence says why.
@@ -170,7 +170,7 @@ class Broker:
         self._journals = Journals(
             self.root,
             self._path,
-            self._incarnation_ended,
+            self._on_incarnation_ended,
             SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB),
             roll_over(self._settings),
             lambda incarnations: self._lock.note(incarnations, self.service_url),
@@ -183,7 +183,7 @@ class Broker:
         try:
             await self._journals.stop()
         except PulsarpyError as error:
-            log.warning("The journal is not closed, the next broker recovers it: %s", error)
+            log.warning("The journal could not be closed, the next broker recovers it: %s", error)
 
     async def _start(self) -> None:
         ends = self._running
@@ -194,7 +194,7 @@ class Broker:
         self._follower.start()
         ends.push_async_callback(self._follower.stop)
         commits = GroupedCommits(self.root.store)
-        self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._lost)
+        self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._on_cursor_lost)
         # A frame has metadata beside the largest message.
         largest_bytes = self._settings.max_message_size + FRAME_PADDING_BYTES
         self._reader = EntryReader(self.root, self._cache, max_message_size_bytes=largest_bytes)
@@ -314,13 +314,13 @@ class Broker:
             snapshot_entries=settings.broker_deduplication_entries_interval,
         )
 
-    def _lost(self, cursor: OpenCursor) -> None:
+    def _on_cursor_lost(self, cursor: OpenCursor) -> None:
         """Disconnect the consumers of a cursor that another owner has now."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.on_cursor_lost(cursor)
 
-    def _incarnation_ended(self, reason: str) -> None:
+    def _on_incarnation_ended(self, reason: str) -> None:
         """Disconnect all clients, which then look up the new owner: nothing can be acknowledged in this incarnation."""
         self._connections.close()
         if self._keeper is not None:
@@ -329,15 +329,15 @@ class Broker:
             self._over.set_result(reason)
 
     def reopen_audit(self) -> None:
-        """Open the file of the audit again, after a rotation has renamed it."""
+        """Open the file of the audit log again, after a rotation has renamed it."""
         self._audit.reopen()
 
     async def wait(self) -> str:
-        """Wait until the incarnation is over; returns the reason."""
+        """Wait until the incarnation is over; return the reason."""
         return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
-        """Drain: settle what clients published, disconnect them, save cursors, close ledgers and the journal."""
+        """Drain: acknowledge published entries, disconnect clients, save cursors, close ledgers and the journal."""
         try:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
                 await self._web.stop()
@@ -350,12 +350,12 @@ class Broker:
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
             # Everything acknowledged is durable; the next owner recovers the journal.
-            log.warning("The broker could not end in order: %s", error or "it took too long")
+            log.warning("The broker could not stop cleanly: %s", error or "it took too long")
         finally:
             await self._running.aclose()
 
     async def abandon(self) -> None:
-        """End after the incarnation is over: nothing is left to settle."""
+        """Stop after the incarnation is over: published entries can no longer be acknowledged."""
         await self._web.stop()
         await self._connections.stop_listening()
         self._connections.close()
@@ -370,35 +370,39 @@ class Broker:
         await asyncio.gather(self._saving, return_exceptions=True)
 
     async def _save_dedups(self) -> None:
-        await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
+        await self._dedups.save_due((topic.part, topic.dedup) for topic in self._topics if topic.dedup is not None)
 
 
 def _open(path: Path, quorum: Quorum | None, settings: BrokerSettings) -> Root:
-    """Open the root; `InvalidArgumentError` if it has other permissions than the settings ask for."""
+    """Open the root, or create it.
+
+    Raises:
+        InvalidArgumentError: the root has other permissions than the settings require.
+    """
     file_mode = int(settings.root_file_mode, 8)
     if not Root.is_occupied(path):
         return Root.create(path, quorum=quorum or DEFAULT_QUORUM, file_mode=file_mode)
     root = Root.shared(path)
-    found = permissions.mode_of(root.path)
-    if "root_file_mode" in settings.model_fields_set and found != permissions.folder_mode(file_mode):
+    mode = permissions.mode_of(root.path)
+    if "root_file_mode" in settings.model_fields_set and mode != permissions.folder_mode(file_mode):
         raise InvalidArgumentError(
-            f"The root {path} has the permissions {found:04o}, and root_file_mode is {settings.root_file_mode}: change "
-            "those of the root and all that is in it, as docs/operations.md says, or leave the setting out."
+            f"The root {path} has the permissions {mode:04o}, and root_file_mode is {settings.root_file_mode}: change "
+            "the permissions of the root and its contents as docs/operations.md says, or leave the setting out."
         )
-    if found & 0o007:
+    if mode & 0o007:
         log.warning(
-            "Every user of this host may look into the root %s (permissions %04o): chmod -R o= %s", path, found, path
+            "Every user of this host can access the root %s (permissions %04o): chmod -R o= %s", path, mode, path
         )
     return root
 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:
-    """Close the journal of the root's last broker; if that fails, the topics that it has open stay closed."""
+    """Recover and close the journal of the root's last broker; if that fails, its open topics cannot be served."""
     record = root.store.view().get(IncarnationRecord, incarnation)
     if record is None or record.state == "CLOSED":
         return
     log.warning(
-        "The last broker did not end in order: its journal %s is recovered.",
+        "The last broker did not stop cleanly: its journal %s is being recovered.",
         incarnation,
         extra={"incarnation": incarnation},
     )
@@ -406,7 +410,7 @@ def _recover(root: Root, incarnation: IncarnationId) -> None:
         recover_incarnation(root, incarnation)
     except (PulsarpyError, OSError) as error:
         log.error(
-            "The journal %s is not recovered, topics that it has open cannot be served: %s",
+            "The journal %s could not be recovered, its open topics cannot be served: %s",
             incarnation,
             error,
             extra={"incarnation": incarnation},

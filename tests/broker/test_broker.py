@@ -1,4 +1,4 @@
-"""A broker as a whole, in this process: where its parts must be reached, or made to fail."""
+"""A whole broker in the process of the tests, which reach its parts or make them fail."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def test_a_start_that_fails_late_stops_its_parts(tmp_path: Path, monkeypatch: py
 
 
 def test_a_broker_that_other_hosts_reach_warns_at_each_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The starts end at a root that is none: nothing is served to other hosts."""
+    """The starts fail because the path is not a root, so nothing is served to other hosts."""
     root = tmp_path / "root"
     root.write_text("not a folder")
     for _ in range(2):
         caplog.clear()
         with pytest.raises((PulsarpyError, OSError)):
             asyncio.run(Broker.start(root, SETTINGS.model_copy(update={"bind_address": "0.0.0.0"})))
-        (warning,) = [each for each in caplog.records if "authenticates no client" in each.getMessage()]
+        (warning,) = [record for record in caplog.records if "authenticates no client" in record.getMessage()]
         assert warning.levelname == "WARNING"
         assert "listens on 0.0.0.0" in warning.getMessage()
 
@@ -137,16 +137,16 @@ def test_an_unused_topic_is_unloaded_and_loaded_again_on_demand(running: Running
     used = client.create_producer("used")
     client.subscribe("unused", "s").close()
 
-    async def look() -> list[str]:
+    async def loaded_topics() -> list[str]:
         watch = TopicWatch(broker._views, broker._topics, forget_after_s=0)
         await watch.scan_metadata()
         return [topic.name.local for topic in broker._topics]
 
-    wait_until(lambda: running.do(look()) == ["used"])
+    wait_until(lambda: running.do(loaded_topics()) == ["used"])
     used.send(b"kept: its ledger is open")
-    assert running.do(look()) == ["used"]
+    assert running.do(loaded_topics()) == ["used"]
     used.close()
-    assert running.do(look()) == ["used"], "its ledger is open still"
+    assert running.do(loaded_topics()) == ["used"], "its ledger is open still"
     reader = client.create_reader("used", pulsar.MessageId.earliest)
     assert reader.read_next(LIMIT_S * 1000).data() == b"kept: its ledger is open"
     client.create_producer("unused").send(b"loaded again")
@@ -157,7 +157,7 @@ def test_an_unused_topic_is_unloaded_and_loaded_again_on_demand(running: Running
 
 
 class Riddles(OpenAccess):
-    """Challenges once, as SASL does; the same answer later renews the credentials."""
+    """Authenticates with one challenge, as SASL does; the same answer later renews the credentials."""
 
     def login(self, hello: Hello) -> Login:
         if hello.method != "riddle":
@@ -195,20 +195,20 @@ def looking_up() -> bytes:
 
 
 def conversation(url: str, said: list[bytes]) -> list[BaseCommand]:
-    """Return the broker's answer to each, up to its closing the connection."""
+    """Send commands one by one; return the broker's answers, until it closes the connection."""
 
     async def scene() -> list[BaseCommand]:
         host, _, port = url.removeprefix("pulsar://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        heard = []
+        answers = []
         try:
-            for each in said:
-                writer.write(each)
-                heard.append(await answer(reader))
+            for sent in said:
+                writer.write(sent)
+                answers.append(await answer(reader))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         writer.close()
-        return heard
+        return answers
 
     return asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
@@ -245,11 +245,11 @@ def test_a_connection_keeps_its_role(riddles: str) -> None:
     assert refused.error.error == ServerError.AuthenticationError
 
 
-# -- faults of the broker's own ----------------------------------------------------------------------------------------
+# -- bugs in the broker ----------------------------------------------------------------------------------------------
 
 
 async def fail_with_a_path() -> list[str]:
-    """Fail by a fault of the broker's own, whose text names what no client should see."""
+    """Raise an unexpected error whose text no client should see."""
     raise KeyError("/secret/path", object())
 
 
@@ -266,14 +266,14 @@ def test_a_bug_in_the_broker_is_answered_with_one_sentence_and_logged(
     assert (refused.error.request_id, refused.error.error) == (7, ServerError.UnknownError)
     assert refused.error.message == BUG_REASON
     assert looked_up.type == BaseCommand.LOOKUP_RESPONSE, "the connection serves its other requests"
-    logged = [each.exc_info[0] for each in caplog.records if each.exc_info]
+    logged = [record.exc_info[0] for record in caplog.records if record.exc_info]
     assert logged.count(KeyError) >= 2, "operators see what clients do not"
 
 
 def test_a_topic_whose_ledger_could_not_be_closed_is_loaded_completely(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deduplication and cursors go by the chain: what has its receipt must be in it."""
+    """Deduplication and cursors rely on the chain: it must contain every entry with a receipt."""
     name = TopicName.parse("not-closed")
     client = pulsar.Client(running.broker.service_url)
     try:
