@@ -156,7 +156,7 @@ class CursorKeeper:
         await self._complete(self._reset(cursor, position, ack_set, batch_size))
 
     async def release_subscriptions(self, cursors: Sequence[OpenCursor]) -> None:
-        """Release subscriptions whose last consumers are gone; skips those that are lost already.
+        """Release subscriptions whose last consumers are gone; skip cursors that are lost already.
 
         Raises:
             MetadataError: a commit failed. Cursors that are not `lost` are still owned, and can be released again.

@@ -62,7 +62,7 @@ class DelayedEntries:
         """Return the position to read again from if the horizon has come; call it after `take_due`."""
         if self._horizon_ms is None or now_ms < self._horizon_ms:
             return None
-        assert not self._heap, "take what is due first"
+        assert not self._heap, "take due entries first"
         position, self._unread, self._horizon_ms = self._unread, None, None
         return position
 

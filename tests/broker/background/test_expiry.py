@@ -37,7 +37,7 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
 
     def left() -> set[tuple[str, str]]:
         names = {topic.topic_id: topic.name.rpartition("/")[2] for topic in root.topics()}
-        return {(names[each.topic_id], each.name) for each in root.store.view().all(SubscriptionRecord)}
+        return {(names[record.topic_id], record.name) for record in root.store.view().all(SubscriptionRecord)}
 
     def use() -> None:
         """Simulate a consumer that connected and left: the subscription has a new epoch."""

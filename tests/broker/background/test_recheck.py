@@ -97,14 +97,14 @@ def test_clients_are_checked_where_rights_changed_and_in_bounded_turns(tmp_path:
         topics = Loaded([topic("public/other", elsewhere), topic(NAMESPACE, many)])
         recheck = Recheck(views, cast(Topics, topics), cast(TopicWatch, watch), Refusing())
         await recheck.check_clients()
-        assert not any(each.is_closed for each in many), "nothing has changed"
+        assert not any(client.is_closed for client in many), "nothing has changed"
         permissions.grant_permission(root.store, NAMESPACE, "a", ["produce"])
         await views.view()
         seen: list[int] = []
 
         async def others() -> None:
             while True:
-                seen.append(sum(each.is_closed for each in many))
+                seen.append(sum(client.is_closed for client in many))
                 await asyncio.sleep(0)
 
         turn = asyncio.create_task(others())
@@ -113,7 +113,9 @@ def test_clients_are_checked_where_rights_changed_and_in_bounded_turns(tmp_path:
         steps = [after - before for before, after in pairwise(seen)]
         assert max(steps, default=0) <= AT_ONCE
         assert len(seen) >= 2, "other work had its turns"
-        assert [each.is_closed for each in many] == [each.peer.principal == Principal("revoked") for each in many]
+        assert [client.is_closed for client in many] == [
+            client.peer.principal == Principal("revoked") for client in many
+        ]
         assert not elsewhere[0].is_closed
         assert ended == [0]
 
@@ -161,7 +163,7 @@ def test_a_right_that_is_revoked_while_a_topic_is_loaded_opens_nothing(
                 await asyncio.to_thread(opening, client)
             (loaded,) = broker._topics
             assert loaded.producers.is_empty
-            assert [each.consumers for each in loaded.subscriptions.all if each.consumers] == []
+            assert [subscription.consumers for subscription in loaded.subscriptions.all if subscription.consumers] == []
         finally:
             await asyncio.to_thread(client.close)
             await broker.stop()

@@ -139,10 +139,10 @@ class Life:
 
     def acked(self, cursor: OpenCursor) -> Messages:
         left: set[tuple[int, int, int]] = set()
-        for found in cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges:
-            for entry in range(found.first, found.end):
-                bits = cursor.cursor.ack_set(found.ledger, EntryId(entry)) or (1 << BATCH) - 1
-                left |= {(found.ledger, entry, index) for index in range(BATCH) if bits >> index & 1}
+        for range_ in cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges:
+            for entry in range(range_.first, range_.end):
+                bits = cursor.cursor.ack_set(range_.ledger, EntryId(entry)) or (1 << BATCH) - 1
+                left |= {(range_.ledger, entry, index) for index in range(BATCH) if bits >> index & 1}
         return self.messages(range(ENTRIES)) - left
 
 

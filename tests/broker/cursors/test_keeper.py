@@ -19,7 +19,7 @@ from tests.kit.waiting import until
 
 
 def record(root: Root, name: str = "s") -> SubscriptionRecord | None:
-    (topic,) = [each for each in root.topics() if each.name.endswith("/t")]
+    (topic,) = [topic for topic in root.topics() if topic.name.endswith("/t")]
     return root.store.view().get(SubscriptionRecord, f"{topic.topic_id}/{name}")
 
 

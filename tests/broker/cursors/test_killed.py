@@ -41,10 +41,10 @@ async def run():
         sent += await broker.send("t", [b"x"] * 5_000)
     sent += await broker.send("t", [b"x"] * 3_000, batch=3)
     cursor = await broker.open("t")
-    for each in sent[1:100_000:2]:
-        cursor.cursor.acknowledge(each.ledger, each.entry)
-    for each in sent[100_000:]:
-        cursor.cursor.acknowledge(each.ledger, each.entry, 0b101, 3)
+    for message in sent[1:100_000:2]:
+        cursor.cursor.acknowledge(message.ledger, message.entry)
+    for message in sent[100_000:]:
+        cursor.cursor.acknowledge(message.ledger, message.entry, 0b101, 3)
     cursor.record_changes()
     await cursor.wait_durable()
     print("confirmed", flush=True)
