@@ -31,14 +31,17 @@ def main(
     pairs: Annotated[int, typer.Option(min=1, help="Number of pairs.")] = 5,
     seconds: Annotated[float, typer.Option(help="Duration of a burst, after 10 s of warm-up.")] = 10.0,
     only: Annotated[list[str] | None, typer.Option(help="Run only this measure (may be repeated).")] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the roots; in memory, the disk's changes do not count.")
+    ] = None,
 ) -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="bench-paired-") as folder:
-        work = Path(folder)
-        bench = Bench(Load(work), seconds, 0, 0, 0)
+    with tempfile.TemporaryDirectory(prefix="bench-paired-", dir=work) as folder:
+        roots = Path(folder)
+        bench = Bench(Load(roots), seconds, 0, 0, 0)
         with (
-            our_broker(work, Quorum.parse(quorum)) as plain,
-            our_broker(work, Quorum.parse(quorum), protection) as protected,
+            our_broker(roots, Quorum.parse(quorum)) as plain,
+            our_broker(roots, Quorum.parse(quorum), protection) as protected,
         ):
             found = [
                 _pair(plain, protected, bench, number, only or list(_MEASURES))
@@ -59,7 +62,7 @@ def _pair(plain: Target, protected: Target, bench: Bench, number: int, measures:
 def _show(pairs: list[tuple[Figures, Figures]], protection: Protection) -> None:
     table = Table("medians", "none", str(protection), "ratio", "lowest", "highest", title=f"{len(pairs)} pairs")
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     for figure in pairs[0][0]:
         ratios = [protected[figure] / plain[figure] for plain, protected in pairs]
         row = (

@@ -325,6 +325,11 @@ class DedupMachine(RuleBasedStateMachine):
         self.leave(data.draw(st.sampled_from([client for client in self.clients if client.is_connected])))
 
     def leave(self, client: Client) -> None:
+        """Disconnect a client; above the limit of absent ones, first those reconnect that have something to send."""
+        others = [other for other in self.clients if other is not client]
+        if not any(other.is_connected for other in others):
+            for other in others:
+                self.reconnect(other)
         self.core.producer_left(client.name, self.now)
         client.is_connected, client.sent = False, 0
 
@@ -333,10 +338,14 @@ class DedupMachine(RuleBasedStateMachine):
         """Let time pass; clients with something to send reconnect."""
         self.now += passed_ms
         for client in self.clients:
-            if client.pending and not client.is_connected:
-                self.core.producer_connected(client.name)
-                client.is_connected = True
+            self.reconnect(client)
         self.core.forget_inactive(self.now)
+
+    def reconnect(self, client: Client) -> None:
+        """Connect a client that has something to send."""
+        if client.pending and not client.is_connected:
+            self.core.producer_connected(client.name)
+            client.is_connected = True
 
     @rule(ends=st.sampled_from(["stored", "stored", "failed", "later"]))
     def snapshot(self, ends: str) -> None:
