@@ -1,8 +1,8 @@
-"""Read-ahead: entries from the reading process stay in their slab of shared memory until another read needs it.
+"""Read-ahead: entries from the reading process stay in their slab of shared memory until another read needs the slab.
 
-A read that continues at the end of a slab gets twice as much, up to a whole slab; when half of a slab is consumed, the
-next one is fetched. So a single entry in the middle of a backlog is cheap to read, and a consumer that reads a backlog
-finds the next entries in memory.
+A read that continues where a slab ends fetches twice as many bytes as the read before, up to a whole slab. When a
+consumer is past half of a slab, the next slab is fetched. So a single entry in the middle of a backlog is cheap to
+read, and a consumer that reads a whole backlog finds the next entries in memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 FIRST_BYTES = 1024 * 1024
 """Bytes of a first read."""
 _OWN_MEMORY = -1
-"""Number in place of a slab's for an entry larger than a slab; one such entry is kept, or all that a read waits for."""
+"""Slab number of an entry that is larger than a slab; only the last entry of this kind and pinned ones are kept."""
 _MAX_RANGES = 256
 """Maximum number of ranges in one job."""
 
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """A filled slab and its number; a pinned one is not evicted."""
+    """A filled slab and its number; it is not evicted while it is pinned."""
 
     slab: Slab
     number: int
@@ -45,7 +45,7 @@ class Fetched:
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A running job, and the number of its waiters."""
+    """A running job, and the number of callers that wait for it."""
 
     task: asyncio.Task[Fetched]
     waiters: int = 0
@@ -76,17 +76,17 @@ class ReadAhead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def copy_entries(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Return copies of consecutive entries from `first` on that are in one slab (see `Slab.copy_entries`)."""
+        """Return copies of consecutive entries from `first` on, all from one slab (see `Slab.copy_entries`)."""
         for fetched in self._of_source.get(source_id, ()):
-            found = fetched.slab.copy_entries(ledger, first, end, max_bytes)
-            if found:
-                return found
+            entries = fetched.slab.copy_entries(ledger, first, end, max_bytes)
+            if entries:
+                return entries
         return []
 
     def ack_set(self, source_id: str, ledger: LedgerId, entry: int) -> int:
         """Return the `StoredEntry.ack_set` of an entry that `copy_entries` has just returned."""
-        found = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
-        return next((bits for bits in found if bits), 0)
+        ack_sets = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
+        return next((bits for bits in ack_sets if bits), 0)
 
     async def fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Fetched:
         """Fetch entries, at least the first one of the ranges; the caller must `release` the result.
@@ -112,7 +112,7 @@ class ReadAhead:
             self._wake()
 
     def taken(self, source: EntrySource, ledger: LedgerId, entry: EntryId) -> None:
-        """Note that a consumer got entries up to this one, and fetch the next ones if it is likely to continue."""
+        """Note that a consumer got entries up to this one, and fetch the next ones if more reads are likely."""
         for fetched in self._of_source.get(source.id, ()):
             if fetched.slab.is_past_half(ledger, entry):
                 self._recent.move_to_end(fetched)
@@ -124,21 +124,21 @@ class ReadAhead:
                 return
 
     def _fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> _Fetch:
-        place = (ranges[0].ledger, ranges[0].first)
-        fetch = self._fetches.get((source.id, *place))
+        position = (ranges[0].ledger, ranges[0].first)
+        fetch = self._fetches.get((source.id, *position))
         if fetch is None:
-            before = next((f for f in self._of_source.get(source.id, ()) if f.slab.next == place), None)
+            before = next((f for f in self._of_source.get(source.id, ()) if f.slab.next == position), None)
             ahead_bytes = FIRST_BYTES if before is None else min(2 * before.ahead_bytes, self._max_bytes)
             task = asyncio.create_task(self._fetched(source, tuple(ranges[:_MAX_RANGES]), ahead_bytes))
             task.add_done_callback(_log_error)
-            fetch = self._fetches[source.id, *place] = _Fetch(task)
+            fetch = self._fetches[source.id, *position] = _Fetch(task)
         return fetch
 
     async def _fetched(self, source: EntrySource, ranges: tuple[EntryRange, ...], ahead_bytes: int) -> Fetched:
         try:
             slab = await self._empty_slab()
             try:
-                outcome, large = await self._process.do(
+                outcome, large = await self._process.run_job(
                     lambda number: FillJob(number, source, ranges, slab, ahead_bytes)
                 )
             except BaseException:
@@ -149,19 +149,19 @@ class ReadAhead:
         if isinstance(outcome, Large):
             self._give_back(slab)
             assert large is not None, "a large entry's bytes follow"
-            for other in [each for each in self._recent if each.number == _OWN_MEMORY and not each.pins]:
-                self._evict(other)
-            found = Fetched(_alone(outcome, large), _OWN_MEMORY, source.id, more=True, ahead_bytes=FIRST_BYTES)
+            for large_one in [slab for slab in self._recent if slab.number == _OWN_MEMORY and not slab.pins]:
+                self._evict(large_one)
+            fetched = Fetched(_alone(outcome, large), _OWN_MEMORY, source.id, more=True, ahead_bytes=FIRST_BYTES)
         else:
             assert isinstance(outcome, Filled)
             filled = Slab(self._process.slabs[slab], outcome.runs, outcome.next, outcome.ack_sets)
-            found = Fetched(filled, slab, source.id, outcome.next is not None, ahead_bytes)
-        found.pins = fetch.waiters
-        self._recent[found] = None
-        self._of_source.setdefault(source.id, []).append(found)
-        if not found.pins:
+            fetched = Fetched(filled, slab, source.id, outcome.next is not None, ahead_bytes)
+        fetched.pins = fetch.waiters
+        self._recent[fetched] = None
+        self._of_source.setdefault(source.id, []).append(fetched)
+        if not fetched.pins:
             self._wake()
-        return found
+        return fetched
 
     # -- slabs ---------------------------------------------------------------------------------------------------------
 
@@ -211,6 +211,6 @@ def _alone(large: Large, data: bytes) -> Slab:
 
 
 def _log_error(fetch: asyncio.Task[Fetched]) -> None:
-    """Log the error of a fetch: waiters get it raised, but a read-ahead may have none."""
+    """Log the error of a fetch: it is raised in waiting callers, but a read-ahead may have none."""
     if not fetch.cancelled() and (error := fetch.exception()) is not None:
         log.debug("Reading ahead failed: %s", error)

@@ -1,4 +1,4 @@
-"""Reading entries that are not in memory: raw from journals, or rebuilt from segments. Blocks: call it in a thread.
+"""Reading entries that are not in memory: raw from journals, or rebuilt from segments. All calls block.
 
 A read is planned from the current metadata. If a file is gone when it is read (merged, sealed, trimmed after sealing),
 the rest is planned again from the position that the read has reached; ids and messages stay the same.
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 _PLANS = 5
 """Maximum number of plans in a row that yield no entry."""
 _TOPICS_IN_JOURNALS = 64
-"""Topics whose entries in journals are indexed; reading more of them concurrently scans the journals for each read."""
+"""Maximum number of topics whose entries in journals stay indexed; reads of other topics scan the journals again."""
 _MAX_REPORTED = 1_000
 """Maximum number of bad copies that are remembered as reported."""
 
@@ -62,7 +62,7 @@ class InJournalError(Exception):
 
 
 class CatchUp:
-    """A reader of entries of any topics of one root. Not thread-safe.
+    """A reader of the entries of any topic of one root. Not thread-safe.
 
     Args:
         root: The root.
@@ -85,7 +85,7 @@ class CatchUp:
             self._tail.close()
 
     def read(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
-        """Yield the entries of the ranges, and then the known entries that follow the last one in its ledger.
+        """Yield the entries of the ranges, and then the known entries that follow the last range in its ledger.
 
         From a compacted ledger, yields all entries from the beginning of the first range.
 
@@ -102,17 +102,17 @@ class CatchUp:
         """
         if source.compaction is not None:
             first = Position(ranges[0].ledger, EntryId(ranges[0].first))
-            return self._compacted(source.part, source.compaction, first)
-        return self._log(source.part, ranges)
+            return self._compacted_entries(source.part, source.compaction, first)
+        return self._log_entries(source.part, ranges)
 
-    def _log(self, part: TopicPart, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
+    def _log_entries(self, part: TopicPart, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
         for number, wanted in enumerate(ranges):
             is_last = number == len(ranges) - 1
             position, plans = wanted.first, 0
             while position < wanted.end:
                 plans += 1
                 try:
-                    for entry in self._planned(part, wanted._replace(first=position), and_on=is_last):
+                    for entry in self._planned(part, wanted._replace(first=position), past_end=is_last):
                         yield entry
                         position, plans = entry.entry_id + 1, 0
                 except (SegmentGoneError, JournalGoneError) as error:
@@ -130,7 +130,9 @@ class CatchUp:
                     if position < wanted.end:
                         raise
 
-    def _compacted(self, part: TopicPart, compaction: CompactionRecord, first: Position) -> Generator[StoredEntry]:
+    def _compacted_entries(
+        self, part: TopicPart, compaction: CompactionRecord, first: Position
+    ) -> Generator[StoredEntry]:
         view = self._root.store.view(durable=True)
         paths = partial(self._root.storage_paths, view)
         entries = (
@@ -170,7 +172,7 @@ class CatchUp:
             early = self._first_compacted(part, source.compaction, start, publish_ms)
             if early is not None:
                 return min(early, end)
-        view = self._journals(part, self._root.store.view(durable=True), end)
+        view = self._journal_view(part, self._root.store.view(durable=True), end)
         if source.compaction is not None:
             start = max(start, log_start(view, part.topic_id, source.compaction))
         paths = partial(self._root.storage_paths, view)
@@ -178,11 +180,11 @@ class CatchUp:
         slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # lost entries have no time
         for is_raw, group in groupby(slices, lambda slice_: isinstance(slice_.file, JournalPlace)):
             if is_raw:
-                found = self._first_raw(part, list(group), publish_ms)
+                position = self._first_raw(part, list(group), publish_ms)
             else:
-                found = self._first_sealed(group, publish_ms, paths)
-            if found is not None:
-                return found
+                position = self._first_sealed(group, publish_ms, paths)
+            if position is not None:
+                return position
         return end
 
     def _first_compacted(
@@ -208,7 +210,7 @@ class CatchUp:
         return None
 
     def _first_raw(self, part: TopicPart, slices: Sequence[SegmentSlice], publish_ms: int) -> Position | None:
-        """Return the first late enough entry in journals, by binary search."""
+        """Return the first entry in journals that was published at `publish_ms` or later, by binary search."""
         counts = list(accumulate((slice_.end - slice_.first for slice_ in slices), initial=0))
 
         def position(number: int) -> Position:
@@ -217,28 +219,29 @@ class CatchUp:
 
         def is_late(number: int) -> bool:
             ledger, entry = position(number).ledger, position(number).entry
-            with closing(self._log(part, [EntryRange(ledger, entry, entry + 1)])) as entries:
+            with closing(self._log_entries(part, [EntryRange(ledger, entry, entry + 1)])) as entries:
                 return look_at(next(entries).data).publish_ms >= publish_ms
 
         first = bisect_left(range(counts[-1]), True, key=is_late)
         return position(first) if first < counts[-1] else None
 
-    def _planned(self, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[StoredEntry]:
-        """Yield entries from the range's first one on without a gap: at least that one, as many as one source has.
+    def _planned(self, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[StoredEntry]:
+        """Yield consecutive entries from the range's first one on, at least that one; none follows a gap.
 
-        Sealed entries come from segments; if the first one is not sealed, the journals are read.
+        Reads only segments if the first entry is sealed, and then ends at the first entry that is not sealed. Otherwise
+        reads journals too.
         """
         end = Position(wanted.ledger, EntryId(wanted.end))
         view = self._root.store.view(durable=True)
-        slices = _slices(view, part, wanted, and_on=and_on)
+        slices = _slices(view, part, wanted, past_end=past_end)
         first = next(slices, None)
         if first is None:
-            slices = _slices(self._journals(part, view, end), part, wanted, and_on=and_on)
+            slices = _slices(self._journal_view(part, view, end), part, wanted, past_end=past_end)
             first = next(slices, None)
         if first is None:
             raise DataLossError(
-                f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, it is in no segment and in no "
-                "journal file: bring back storage paths that are away, or move the subscription past it."
+                f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, because it is in no segment and "
+                "in no journal file: bring back storage paths that are away, or move the subscription past it."
             )
         paths = partial(self._root.storage_paths, view)
         for slice_ in chain((first,), slices):
@@ -247,15 +250,15 @@ class CatchUp:
             else:
                 yield from self._rebuilt(slice_, paths)
 
-    def _journals(self, part: TopicPart, view: View, end: Position) -> View:
-        """Return the view with the topic's entries in journals.
+    def _journal_view(self, part: TopicPart, view: View, end: Position) -> View:
+        """Return the view, extended by the topic's entries in journals.
 
         Recently read topics are updated together, so that the journals are not scanned from their beginning for each
         topic; a topic with a gap does not affect the others.
         """
         if self._tail is None:
             raise InJournalError
-        others = [each for topic_id, each in self._lately.items() if topic_id != part.topic_id]
+        others = [other for topic_id, other in self._lately.items() if topic_id != part.topic_id]
         try:
             seen = self._tail.read_view([part, *others], view, reach={part.topic_id: end})
         except (DataLossError, CopiesUnreachableError):
@@ -291,7 +294,7 @@ class CatchUp:
             yield rows_of(where, batch)
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        """Report a bad or missing copy; other copies may be good."""
+        """Report a bad or missing copy, once per copy; other copies may be good."""
         if (file_id, path) in self._reported:
             return
         if len(self._reported) >= _MAX_REPORTED:
@@ -308,10 +311,10 @@ def _walk(view: View, part: TopicPart, start: Position, end: Position) -> Iterat
     return walk_range(view, part.name, part.topic_id, part.partition, start, end)
 
 
-def _slices(view: View, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[SegmentSlice]:
-    """Yield the slices from a range's first entry up to a gap; with `and_on`, past the range to the end of the view."""
+def _slices(view: View, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[SegmentSlice]:
+    """Yield the slices from a range's first entry up to a gap or the range's end; `past_end` adds the ledger's rest."""
     start, end = Position(wanted.ledger, EntryId(wanted.first)), wanted.end
-    if and_on:
+    if past_end:
         end = max(end, readable_end(view, part.topic_id, wanted.ledger))
     for piece in _walk(view, part, start, Position(wanted.ledger, EntryId(end))):
         if isinstance(piece, Loss) or piece.start_position != start:

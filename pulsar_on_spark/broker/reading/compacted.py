@@ -70,11 +70,11 @@ class CompactedEntries:
         self.compacted = compacted
         self._reader = reader
 
-    def here(
+    def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Return entries from memory as `EntryReader.here`; none if the first entry is not in memory."""
-        return self._reader.here_from(*self._first_of(part, ranges), max_entries, max_bytes)
+        """Return entries from memory as `EntryReader.read_in_memory`; none if the first entry is not in memory."""
+        return self._reader.read_in_memory_from(*self._first_of(part, ranges), max_entries, max_bytes)
 
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
@@ -107,7 +107,7 @@ class CompactedEntries:
 
     def _first_of(self, part: TopicPart, ranges: Sequence[EntryRange]) -> tuple[EntrySource, Sequence[EntryRange]]:
         """Return the source of the first entry, and the ranges that are in the same source."""
-        below = [each for each in ranges if (each.ledger, each.first) < self._horizon]
+        below = [range_ for range_ in ranges if (range_.ledger, range_.first) < self._horizon]
         if not below:
             return EntrySource(part), ranges
         last = below[-1]
@@ -120,7 +120,7 @@ class CompactedEntries:
 
 
 def is_outlived(compacted: Compacted | None, next_: Position, log_chain: LedgerChain) -> bool:
-    """True if the log was trimmed beyond a subscription's position or its compaction's horizon.
+    """True if the log was trimmed beyond the first entry that a subscription still reads from it.
 
     The trimmed messages are then in a newer compacted ledger.
 
@@ -149,8 +149,8 @@ def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compact
     record = view.get(CompactionRecord, part.topic_id)
     if record is None:
         return None
-    for each in known:
-        if each.record.compaction_id == record.compaction_id:
-            return each
+    for compacted in known:
+        if compacted.record.compaction_id == record.compaction_id:
+            return compacted
     report = partial(report_bad_copy, root.path)
     return Compacted(record, read_index(view, part, record, root.current_storage_paths, report))

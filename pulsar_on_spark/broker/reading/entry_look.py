@@ -46,9 +46,9 @@ UNREADABLE = EntryLook(1, False, None, None, 0, False, None)
 
 
 def look_at(entry: bytes) -> EntryLook:
-    """Parse the metadata of an entry without its checksum, which was verified on arrival; UNREADABLE if that fails.
+    """Parse the metadata of an entry; return UNREADABLE if that fails. The checksum was verified on arrival.
 
-    It raises nothing, whatever a client sent: an entry that cannot be looked at would stop all its readers for good.
+    Raises nothing, whatever a client sent: an entry that made this function raise would stop all its readers for good.
     """
     start = _CHECKSUM_BYTES if entry[:2] == CHECKSUM_MAGIC else 0
     metadata_at = start + _SIZE_BYTES
@@ -56,24 +56,26 @@ def look_at(entry: bytes) -> EntryLook:
     if payload_at > len(entry):
         return UNREADABLE
     try:
-        said = MessageMetadata.FromString(entry[metadata_at:payload_at])
+        metadata = MessageMetadata.FromString(entry[metadata_at:payload_at])
     except DecodeError:
         return UNREADABLE
     # Reading a field's value costs half as much as checking its presence.
-    messages = said.num_messages_in_batch
+    messages = metadata.num_messages_in_batch
     return EntryLook(
-        max(messages, 1) if messages <= _USUAL_MESSAGES else _believed(said, len(entry) - payload_at),
-        messages != 1 or said.HasField("num_messages_in_batch"),
-        _sticky_key(said),
-        said.deliver_at_time or None,
-        said.publish_time,
-        said.HasField("marker_type"),
-        (as_text(said.uuid), said.chunk_id, said.num_chunks_from_msg) if said.num_chunks_from_msg else None,
+        max(messages, 1) if messages <= _USUAL_MESSAGES else _plausible_messages(metadata, len(entry) - payload_at),
+        messages != 1 or metadata.HasField("num_messages_in_batch"),
+        _sticky_key(metadata),
+        metadata.deliver_at_time or None,
+        metadata.publish_time,
+        metadata.HasField("marker_type"),
+        (as_text(metadata.uuid), metadata.chunk_id, metadata.num_chunks_from_msg)
+        if metadata.num_chunks_from_msg
+        else None,
     )
 
 
 def is_encrypted(entry: bytes) -> bool:
-    """True if the producer of an entry has encrypted it: its metadata have the encrypted key of the payload."""
+    """True if the producer of an entry has encrypted it: its metadata holds the encrypted key of the payload."""
     parts = split_entry(entry)
     try:
         return parts is not None and bool(MessageMetadata.FromString(entry[parts[0] : parts[1]]).encryption_keys)
@@ -81,22 +83,22 @@ def is_encrypted(entry: bytes) -> bool:
         return False
 
 
-def _believed(said: MessageMetadata, payload_bytes: int) -> int:
-    """Limit the claimed number of messages: permits are counted by it, so it must be one that clients can see."""
-    plain_bytes = max(payload_bytes, said.uncompressed_size)
-    return max(1, min(said.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
+def _plausible_messages(metadata: MessageMetadata, payload_bytes: int) -> int:
+    """Limit a claimed number of messages to what the payload can hold: clients grant permits for messages they see."""
+    plain_bytes = max(payload_bytes, metadata.uncompressed_size)
+    return max(1, min(metadata.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
 
 
-def _sticky_key(said: MessageMetadata) -> bytes:
+def _sticky_key(metadata: MessageMetadata) -> bytes:
     """Return the sticky key by the rule of Pulsar's `Commands.resolveStickyKey`."""
-    if said.HasField("ordering_key"):
-        return said.ordering_key
-    if said.HasField("partition_key"):
-        key = as_bytes(said.partition_key)
-        if said.partition_key_b64_encoded:
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        key = as_bytes(metadata.partition_key)
+        if metadata.partition_key_b64_encoded:
             try:
                 return base64.b64decode(key, validate=True)
             except binascii.Error:
                 return key
         return key
-    return as_bytes(said.producer_name) + b"-%d" % said.sequence_id
+    return as_bytes(metadata.producer_name) + b"-%d" % metadata.sequence_id

@@ -17,11 +17,11 @@ class UnknownEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChainShape:
-    """The readable part of a topic by the metadata.
+    """The readable part of a topic according to the metadata.
 
     Attributes:
         extents: The ledgers up to and including the first that has not ended; later ones are not visible.
-        open_in: The incarnation that has the last of these open; None if it is Spark's or has ended.
+        open_in: The incarnation in which the last of them is open; None if that ledger is Spark's or has ended.
     """
 
     extents: tuple[LedgerExtent, ...] = ()
@@ -45,16 +45,16 @@ def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> 
     kept = _kept(view, topic_id, known.extents)
     after = kept[-1].ledger if kept else 0
     newest = view.newest(LedgerRecord, topic_id)
-    found: list[LedgerExtent] = []
+    extents: list[LedgerExtent] = []
     for ledger in view.since(LedgerRecord, topic_id, f"{topic_id}/{after + 1:020d}"):
         if ledger.ledger_id <= after:
             continue
         extent = _extent(view, ledger, is_last=ledger is newest)
-        found.append(extent)
+        extents.append(extent)
         if not extent.ended:
             open_in = None if ledger.incarnation is None else IncarnationId(ledger.incarnation)
-            return ChainShape((*kept, *found), open_in)
-    return ChainShape((*kept, *found))
+            return ChainShape((*kept, *extents), open_in)
+    return ChainShape((*kept, *extents))
 
 
 def _kept(view: View, topic_id: TopicId, known: tuple[LedgerExtent, ...]) -> tuple[LedgerExtent, ...]:

@@ -1,7 +1,7 @@
 """The `LedgerChain` of each loaded topic, kept up to date by the metadata and the broker's own acknowledgements.
 
-    metadata, every 0.25 s (two stats while nothing is new) ──> topics whose ledgers or segments changed ──> extents
-    acknowledged entries ─────────────────────────────────────────────────────────────────────────────────> grow
+    metadata, every 0.25 s (two stat calls if unchanged) ──> topics whose ledgers or segments changed ──> extents
+    acknowledged entries ──────────────────────────────────────────────────────────────────────────────> grow
 
 Ledgers that Spark attached become visible in the order of the chain: never before the broker's own ledger in front of
 them has ended. Call all methods in one event loop; the metadata is read in a thread.
@@ -42,7 +42,7 @@ SETTLE_S = 10.0
 class ChainListener(Protocol):
     """Callbacks for changes of a topic's chain; called in the event loop, must not raise."""
 
-    def chain_grew(self, chain: LedgerChain) -> None:
+    def on_chain_grew(self, chain: LedgerChain) -> None:
         """Handle more readable entries in the chain's last ledger, which Spark attached.
 
         Growth that was passed to `grow_ledger` causes no call.
@@ -65,7 +65,7 @@ class _Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Scan:
     """The result of one scan of the metadata: the shapes of some topics, and the errors of others."""
 
     revision: int
@@ -120,15 +120,15 @@ class ChainFollower:
             self._topics[topic_id] = followed = _Followed(part, listener)
         followed.listener = listener
         try:
-            # Later changes than an older view's were scanned for other topics, before this one was followed.
+            # An older view is of no use: scans between it and now did not include this topic.
             is_new = view is not None and view.state.revision >= self._seen
-            look = await asyncio.to_thread(self._look, [followed], view if is_new else None)
-            for error in look.errors.values():
+            scan = await asyncio.to_thread(self._scan, [followed], view if is_new else None)
+            for error in scan.errors.values():
                 raise error
         except BaseException:
             self._topics.pop(topic_id, None)
             raise
-        self._install(followed, *look.chains[topic_id], look.revision, is_told=False)
+        self._install(followed, *scan.chains[topic_id], scan.revision, notifies=False)
         return followed.chain
 
     def unfollow_topic(self, topic_id: TopicId) -> None:
@@ -136,10 +136,10 @@ class ChainFollower:
         self._topics.pop(topic_id, None)
 
     def grow_ledger(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
-        """Note that entries of an own ledger are acknowledged up to `end`; True if they are readable at once.
+        """Note that entries of a ledger of this broker are acknowledged up to `end`; True if they are readable at once.
 
-        They are not while an earlier ledger has not ended, or before their ledger is known here; then the listener is
-        called once they are.
+        They are not readable while an earlier ledger has not ended, or before a scan has shown their ledger; the
+        listener is called when they become readable.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -155,7 +155,7 @@ class ChainFollower:
     async def wait_until_readable(self, topic_id: TopicId) -> None:
         """Wait until all entries acknowledged so far are readable, at most `SETTLE_S`.
 
-        A client with a receipt that asks for the last message, or for the end, must see a chain with that message.
+        A client that has a receipt and then asks for the topic's last message, or its end, must see that message.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -163,14 +163,14 @@ class ChainFollower:
         wanted = dict(followed.acknowledged)
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                # A ledger that is no longer among them has ended, and its end is in the chain.
+                # A ledger that is no longer in `acknowledged` has ended, and its end is in the chain.
                 while any(
                     ledger in followed.acknowledged and followed.chain.readable_end(ledger) < end
                     for ledger, end in wanted.items()
                 ):
                     await self._installed.wait()
 
-    # -- the metadata's news -------------------------------------------------------------------------------------------
+    # -- scans of the metadata -----------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
         while True:
@@ -189,12 +189,12 @@ class ChainFollower:
             PulsarpyError: the metadata cannot be read.
         """
         topics = dict(self._topics)
-        look = await asyncio.to_thread(self._news, topics, self._seen, self._failed)
-        for topic_id, (shape, chain) in look.chains.items():
+        scan = await asyncio.to_thread(self._scan_changed, topics, self._seen, self._failed)
+        for topic_id, (shape, chain) in scan.chains.items():
             followed = self._topics.get(topic_id)
             if followed is not None and followed is topics[topic_id]:
-                self._install(followed, shape, chain, look.revision)
-        for topic_id, error in look.errors.items():
+                self._install(followed, shape, chain, scan.revision)
+        for topic_id, error in scan.errors.items():
             if topic_id not in self._failed:
                 log.warning(
                     "The chain of %s cannot be updated now: %s",
@@ -202,32 +202,32 @@ class ChainFollower:
                     error,
                     extra={"topic": topics[topic_id].part.name},
                 )
-        self._failed = frozenset(look.errors)
+        self._failed = frozenset(scan.errors)
         if all(topic_id in topics for topic_id in self._topics):
-            self._seen = look.revision  # else topics followed meanwhile need the changes since the old revision
+            self._seen = scan.revision  # else topics followed meanwhile need the changes since the old revision
 
-    def _news(self, topics: Mapping[TopicId, _Followed], seen: int, failed: Collection[TopicId]) -> _Look:
+    def _scan_changed(self, topics: Mapping[TopicId, _Followed], seen: int, failed: Collection[TopicId]) -> _Scan:
         """Scan the topics that changed since a revision, and those that failed before. Runs in a thread."""
         view = self._root.store.view(durable=True)
         if view.state.revision == seen and not failed:
-            return _Look(seen, {}, {})
+            return _Scan(seen, {}, {})
         changed = view.state.chains_since(seen)
         due = [
             followed
             for topic_id, followed in topics.items()
-            if changed is None or topic_id in failed or self._has_news(view, followed, changed)
+            if changed is None or topic_id in failed or self._has_changed(view, followed, changed)
         ]
         if any(self._is_attached_behind(view, TopicId(followed.part.topic_id)) for followed in due):
-            for each in self._incarnations:
-                self._loop.call_soon_threadsafe(each.scan_metadata)
+            for incarnation in self._incarnations:
+                self._loop.call_soon_threadsafe(incarnation.scan_metadata)
         return self._extents(view, due)
 
-    def _has_news(self, view: View, followed: _Followed, changed: ChangedChains) -> bool:
+    def _has_changed(self, view: View, followed: _Followed, changed: ChangedChains) -> bool:
         topic_id, open_in = followed.part.topic_id, followed.shape.open_in
         if topic_id in changed.shaped:
             return True
-        if any(open_in == each.id for each in self._incarnations):
-            return False  # sealing of the broker's own open ledger is no news
+        if any(open_in == incarnation.id for incarnation in self._incarnations):
+            return False  # sealing entries of the broker's own open ledger does not change the chain
         if topic_id in changed.grown:
             return True
         owner = None if open_in is None else view.get(IncarnationRecord, open_in)
@@ -239,14 +239,14 @@ class ChainFollower:
 
     def _own_ledger(self, topic_id: TopicId) -> OpenLedger | None:
         """Return the ledger of a topic that the broker has open, or None."""
-        found = (each.ledgers.get(topic_id) for each in self._incarnations)
-        return next((ledger for ledger in found if ledger is not None), None)
+        ledgers = (incarnation.ledgers.get(topic_id) for incarnation in self._incarnations)
+        return next((ledger for ledger in ledgers if ledger is not None), None)
 
-    def _look(self, topics: Collection[_Followed], view: View | None) -> _Look:
+    def _scan(self, topics: Collection[_Followed], view: View | None) -> _Scan:
         return self._extents(view or self._root.store.view(durable=True), topics)
 
-    def _extents(self, view: View, topics: Collection[_Followed]) -> _Look:
-        found: dict[TopicId, tuple[ChainShape, LedgerChain]] = {}
+    def _extents(self, view: View, topics: Collection[_Followed]) -> _Scan:
+        chains: dict[TopicId, tuple[ChainShape, LedgerChain]] = {}
         errors: dict[TopicId, PulsarpyError] = {}
         for followed in topics:
             topic_id = TopicId(followed.part.topic_id)
@@ -255,8 +255,8 @@ class ChainFollower:
             except PulsarpyError as error:
                 errors[topic_id] = error
             else:
-                found[topic_id] = shape, LedgerChain(shape.extents)
-        return _Look(view.state.revision, found, errors)
+                chains[topic_id] = shape, LedgerChain(shape.extents)
+        return _Scan(view.state.revision, chains, errors)
 
     def _shape(self, view: View, followed: _Followed) -> ChainShape:
         topic_id, known = TopicId(followed.part.topic_id), followed.shape
@@ -269,7 +269,7 @@ class ChainFollower:
     # -- installing ----------------------------------------------------------------------------------------------------
 
     def _install(
-        self, followed: _Followed, shape: ChainShape, chain: LedgerChain, revision: int, *, is_told: bool = True
+        self, followed: _Followed, shape: ChainShape, chain: LedgerChain, revision: int, *, notifies: bool = True
     ) -> None:
         """Apply a scan to a topic's chain, and call the listener if it changed; an older scan is ignored."""
         if revision < followed.revision:
@@ -283,16 +283,16 @@ class ChainFollower:
             last = extents[-1].ledger
             if chain.readable_end(last) > followed.chain.readable_end(last):
                 followed.chain.grow_ledger(last, chain.readable_end(last))
-                if is_told:
-                    followed.listener.chain_grew(followed.chain)
+                if notifies:
+                    followed.listener.on_chain_grew(followed.chain)
         elif extents or before:
             followed.chain = chain
-            # Only the last known ledger had not ended, besides later ones that only the broker knew.
-            candidates = {*followed.acknowledged, *(each.ledger for each in before[-1:] if not each.ended)}
+            # Ledgers that had not ended: the last one in the metadata, and later ones that only the broker knew.
+            candidates = {*followed.acknowledged, *(extent.ledger for extent in before[-1:] if not extent.ended)}
             ended = sorted(ledger for ledger in candidates if self._has_ended(shape, ledger))
             for ledger in ended:
                 followed.acknowledged.pop(ledger, None)
-            if is_told:
+            if notifies:
                 followed.listener.on_chain_changed(followed.chain, ended)
         self._installed.set()
         self._installed = asyncio.Event()

@@ -39,26 +39,26 @@ def lost_entries(
         view: The metadata.
         part: The topic.
         first: The entry that cannot be read.
-        end: One after the last entry of its ledger that was wanted.
+        end: One after the last entry that the read wanted of this ledger.
         error: The error of the read.
-        now_ms: The clock, for the report.
+        now_ms: The time in milliseconds since 1970, for the report.
     """
     alone = LostEntries(first.entry + 1, None)
     if isinstance(error, UnbuildableEntryError):
         return alone
     pieces = walk_range(view, part.name, part.topic_id, part.partition, first, Position(first.ledger, EntryId(end)))
-    found = next((piece for piece in pieces if isinstance(piece, SegmentSlice)), None)
-    if found is None:
-        return alone  # it is in a journal, where each frame is lost by itself
-    if found.start_position != first:
-        return LostEntries(found.first, None)
-    batch = found.batches()[0]
+    slice_ = next((piece for piece in pieces if isinstance(piece, SegmentSlice)), None)
+    if slice_ is None:
+        return alone  # the entry is in a journal, where each frame is lost by itself
+    if slice_.start_position != first:
+        return LostEntries(slice_.first, None)
+    batch = slice_.batches()[0]
     stop = min(batch.end, end)
-    if not isinstance(found.file, FileRecord):
+    if not isinstance(slice_.file, FileRecord):
         return alone
-    rows = sum(rows for _, rows in found.part(batch.first, batch.end).entry_runs())
+    rows = sum(rows for _, rows in slice_.part(batch.first, batch.end).entry_runs())
     lost = LostBatches(part.name, batch.number, (rows,))
-    report = Finding(ReportKind.LOSS, FileId(found.file.file_id), None, str(error), now_ms, lost)
+    report = Finding(ReportKind.LOSS, FileId(slice_.file.file_id), None, str(error), now_ms, lost)
     return LostEntries(stop, report)
 
 

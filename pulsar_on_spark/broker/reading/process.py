@@ -59,10 +59,10 @@ class ReadingProcess:
     def __init__(self, root: Path, max_message_size_bytes: int, slabs: int = SLABS) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
-        # Reads wait for each other, so small messages must not make them more numerous.
+        # Reads run one after the other, so slabs are large even if messages are small: fewer reads are needed.
         self.slab_entries_bytes = max(max_message_size_bytes, MAX_MESSAGE_BYTES) + _MARGIN_BYTES
         self._context = multiprocessing.get_context("spawn")
-        # Unlike a shared array it is not filled with zeros: unused slabs take no memory.
+        # Unlike a shared array, this memory is not filled with zeros, so unused slabs take none.
         self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))
         self.slabs = views_of(self._memory, slabs)
         self._given: dict[int, _Given] = {}
@@ -85,18 +85,18 @@ class ReadingProcess:
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
         start_giving_way(self._process)
         theirs.close()
-        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._receive_outcomes)
 
     async def stop(self) -> None:
         """Stop the process; running jobs fail."""
         if self._restart is not None:
             self._restart.cancel()
-        process = self._leave()
+        process = self._detach()
         self._fail_all("The broker's reading process was stopped: ask another broker.")
         if process is not None:
             await asyncio.to_thread(_end, process)
 
-    async def do(self, make: Callable[[int], Job]) -> tuple[Outcome, bytes | None]:
+    async def run_job(self, make: Callable[[int], Job]) -> tuple[Outcome, bytes | None]:
         """Run a job; return its outcome, and the entry's bytes if that is `Large`.
 
         Args:
@@ -114,13 +114,13 @@ class ReadingProcess:
 
     def _send(self, job: Job) -> None:
         if self._pipe is None:
-            return  # `_go_on` sends it
+            return  # `_start_next` sends it
         try:
             self._pipe.send(job)
-        except OSError as error:  # the process is dead, which `_hear` notices
+        except OSError as error:  # the process is dead, which `_receive_outcomes` notices
             log.debug("A job waits for the next reading process: %s", error)
 
-    def _hear(self) -> None:
+    def _receive_outcomes(self) -> None:
         """Receive outcomes from the process."""
         assert self._pipe is not None
         try:
@@ -129,7 +129,7 @@ class ReadingProcess:
                 large = self._pipe.recv_bytes() if isinstance(outcome, Large) else None
                 self._conclude(outcome, large)
         except (EOFError, OSError):
-            self._begin_again()
+            self._restart_later()
 
     def _conclude(self, outcome: Outcome, large: bytes | None) -> None:
         given = self._given.pop(outcome.number)
@@ -140,30 +140,31 @@ class ReadingProcess:
         else:
             given.outcome.set_result((outcome, large))
 
-    def _begin_again(self) -> None:
-        process = self._leave()
+    def _restart_later(self) -> None:
+        process = self._detach()
         assert process is not None
-        process.kill()  # its end of the pipe is closed, so it can do no more jobs
+        process.kill()  # its end of the pipe is closed, so it can run no more jobs
         process.join()
         log.warning("The reading process ended with code %s and is restarted.", process.exitcode)
         process.close()
         later_s = max(self._started_s + RESTART_EVERY_S - time.monotonic(), 0.0)
-        self._restart = asyncio.get_running_loop().call_later(later_s, self._go_on)
+        self._restart = asyncio.get_running_loop().call_later(later_s, self._start_next)
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         """Start the next process, and send it the unfinished jobs of the last one."""
         self.start()
         for number, given in list(self._given.items()):
             given.attempts += 1
             if given.attempts > _ATTEMPTS:
                 error = (
-                    f"A read of {given.job.source.part.name} ended its process {_ATTEMPTS} times: report this as a bug."
+                    f"A read of {given.job.source.part.name} crashed the reading process {_ATTEMPTS} times: report "
+                    "this as a bug."
                 )
                 self._conclude(Failed(number, StorageError(error)), None)
             else:
                 self._send(given.job)
 
-    def _leave(self) -> SpawnProcess | None:
+    def _detach(self) -> SpawnProcess | None:
         if self._pipe is not None:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._pipe.close()

@@ -46,7 +46,7 @@ MAX_MARKERS = 1_000
 class Reads(Protocol):
     """The reading interface of `EntryReader` and of views of compacted topics."""
 
-    def here(
+    def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
         """Return entries from memory; none if the first entry is not in memory."""
@@ -88,21 +88,21 @@ class EntryReader:
         await self._ahead.close()
         await self._process.stop()
 
-    def here(
+    def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
         """Return entries as `read`, but from memory only: none if the first entry is not in memory."""
-        return self.here_from(EntrySource(part), ranges, max_entries, max_bytes)
+        return self.read_in_memory_from(EntrySource(part), ranges, max_entries, max_bytes)
 
-    def here_from(
+    def read_in_memory_from(
         self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Return entries as `here`, from a log or a compacted ledger."""
-        found = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
-        if found:
-            self.hits += len(found)
-            self._ahead.taken(source, found[-1].ledger_id, found[-1].entry_id)
-        return found
+        """Return entries as `read_in_memory`, from a log or a compacted ledger."""
+        entries = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
+        if entries:
+            self.hits += len(entries)
+            self._ahead.taken(source, entries[-1].ledger_id, entries[-1].entry_id)
+        return entries
 
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
@@ -131,17 +131,17 @@ class EntryReader:
         Raises:
             SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago.
         """
-        if found := self.here_from(source, ranges, max_entries, max_bytes):
-            return found
+        if entries := self.read_in_memory_from(source, ranges, max_entries, max_bytes):
+            return entries
         fetched = await self._ahead.fetch(source, ranges)
         try:
-            found = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
+            entries = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
         finally:
             self._ahead.release(fetched)
-        if found:
-            self.misses += len(found)
-            self._ahead.taken(source, found[-1].ledger_id, found[-1].entry_id)
-        return found
+        if entries:
+            self.misses += len(entries)
+            self._ahead.taken(source, entries[-1].ledger_id, entries[-1].entry_id)
+        return entries
 
     async def last_message_id(
         self, part: TopicPart, chain: LedgerChain, entries: Reads | None = None
@@ -184,14 +184,14 @@ class EntryReader:
         """Return the first entry published at a time (ms since 1970) or later; the chain's end if there is none.
 
         Raises:
-            DataLossError, StorageError, MetadataError: something there cannot be read.
+            DataLossError, StorageError, MetadataError: an entry or the metadata cannot be read.
         """
         return await self.position_in(EntrySource(part), chain, publish_ms)
 
     async def position_in(self, source: EntrySource, chain: LedgerChain, publish_ms: int) -> Position:
         """Return a position as `position_at`, in a log or in a compacted ledger and the log after it."""
         start, end = chain.start, chain.end
-        outcome, _ = await self._process.do(lambda number: FindJob(number, source, start, end, publish_ms))
+        outcome, _ = await self._process.run_job(lambda number: FindJob(number, source, start, end, publish_ms))
         assert isinstance(outcome, FoundAt)
         return outcome.position
 
@@ -201,45 +201,45 @@ class EntryReader:
         Args:
             part: The topic.
             first: The entry.
-            end: One after the last entry of its ledger that was wanted.
+            end: One after the last entry that the read wanted of this ledger.
             error: The error of the read.
 
         Raises:
             MetadataError: the metadata cannot be read.
         """
 
-        def look() -> int:
+        def report_loss() -> int:
             lost = lost_entries(self.root.store.view(durable=True), part, first, end, error, current_ms())
             if lost.report is not None:
                 write_report(self.root.path, lost.report)
             return lost.end
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(report_loss)
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
         """Return the ranges' entries up to the first that is not in memory, or up to the limits."""
         get, take = self.cache.get, self._ahead.copy_entries
         is_log, source_id = source.compaction is None, source.id
-        found: list[StoredEntry] = []
+        entries: list[StoredEntry] = []
         size_bytes = 0
         for wanted in ranges:
             ledger, entry = wanted.ledger, wanted.first
             while entry < wanted.end:
-                if len(found) == limits.entries:
-                    return found
+                if len(entries) == limits.entries:
+                    return entries
                 cached = get(ledger, EntryId(entry)) if is_log else None
                 if cached is not None:
                     taken = [cached]
                 else:
-                    end = min(wanted.end, entry + limits.entries - len(found))
+                    end = min(wanted.end, entry + limits.entries - len(entries))
                     taken = take(source_id, ledger, entry, end, limits.bytes - size_bytes)
                 if not taken:
-                    return found
+                    return entries
                 for data in taken:
                     size_bytes += len(data)
-                    if found and size_bytes > limits.bytes:
-                        return found
+                    if entries and size_bytes > limits.bytes:
+                        return entries
                     ack_set = 0 if is_log else self._ahead.ack_set(source_id, ledger, entry)
-                    found.append(StoredEntry(ledger, EntryId(entry), data, ack_set))
+                    entries.append(StoredEntry(ledger, EntryId(entry), data, ack_set))
                     entry += 1
-        return found
+        return entries

@@ -2,8 +2,8 @@
 
     [ends of the entries, u32 each] [entry][entry]...
 
-Only one side uses a slab at a time: messages through the pipe pass it on. An entry is copied when a consumer gets it,
-so read-ahead costs the event loop nothing.
+Only one side uses a slab at a time: a message through the pipe hands it to the other side. An entry is copied when a
+consumer gets it, so read-ahead costs the event loop nothing.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ class Slab:
         self._runs.sort()
         self._starts = [run[:2] for run, _ in self._runs]
         self.next = next_ or (runs[-1].ledger, runs[-1].end)
-        """The position after its last entry."""
+        """The position after the slab's last entry."""
 
     def copy_entries(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
         """Return copies of the entries from `first` to `end` in the slab, up to `max_bytes` but at least one."""
-        found = self._number(ledger, first)
-        if found is None:
+        number_and_rest = self._number(ledger, first)
+        if number_and_rest is None:
             return []
-        number, left = found
+        number, left = number_and_rest
         last = number + min(end - first, left)
         fitting = bisect_right(self._ends, self._ends[number] + max_bytes, number, last + 1) - 1
         bounds = self._ends[number : max(fitting, number + 1) + 1].tolist()
@@ -115,8 +115,8 @@ class Slab:
 
     def is_past_half(self, ledger: int, entry: int) -> bool:
         """True if the entry lies in the second half of the slab's bytes."""
-        found = self._number(ledger, entry)
-        return found is not None and 2 * self._ends[found[0]] >= self._ends[-1]
+        number_and_rest = self._number(ledger, entry)
+        return number_and_rest is not None and 2 * self._ends[number_and_rest[0]] >= self._ends[-1]
 
     def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
         """Return an entry's number in the slab and the rest of its run from there; None if it is not here."""

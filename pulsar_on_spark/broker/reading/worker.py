@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SUSPENDED_SEALED = 4
 """Suspended reads of segments that a later job can continue; each holds a decoded record batch."""
 SUSPENDED_ANY = 32
-"""Suspended reads of the thread that reads journals too; each of those holds a frame."""
+"""Suspended reads of the thread that also reads journals; each holds a frame."""
 IDLE_S = 30.0
 """Time without reads after which files are closed, in seconds."""
 
@@ -55,12 +55,12 @@ class _Worker:
 
     def run(self) -> None:
         with ThreadPoolExecutor(1, "sealed") as sealed, ThreadPoolExecutor(1, "journals") as journals:
-            rested_s = time.monotonic()
+            checked_s = time.monotonic()
             while True:
-                if time.monotonic() - rested_s >= IDLE_S / 2:
-                    rested_s = time.monotonic()
-                    sealed.submit(self._sealed.rest)
-                    journals.submit(self._any.rest)
+                if time.monotonic() - checked_s >= IDLE_S / 2:
+                    checked_s = time.monotonic()
+                    sealed.submit(self._sealed.close_idle)
+                    journals.submit(self._any.close_idle)
                 try:
                     if not self._jobs.poll(IDLE_S / 2):
                         continue
@@ -81,8 +81,8 @@ class _Worker:
         outcome: Outcome
         try:
             if isinstance(job, FindJob):
-                found = reads.catch_up.position_at(job.source, job.start, job.end, job.publish_ms)
-                outcome = FoundAt(job.number, found)
+                position = reads.catch_up.position_at(job.source, job.start, job.end, job.publish_ms)
+                outcome = FoundAt(job.number, position)
             else:
                 outcome, large = reads.fill(job)
         except InJournalError:
@@ -103,7 +103,7 @@ class _Worker:
 
 
 class _Suspended(NamedTuple):
-    """A read that stopped before an entry, with the time."""
+    """A read that stopped before an entry, and the time when it did."""
 
     entry: StoredEntry
     following: Generator[StoredEntry]
@@ -139,10 +139,10 @@ class _Reads:
         except (PulsarpyError, InJournalError):
             if not len(slab):
                 raise
-            # The error of a later entry is raised to the job that asks for it.
+            # The job that reads the unreadable entry first gets the error.
         return Filled(job.number, slab.finish(), None, slab.ack_sets), None
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close files that were not read for `IDLE_S`: a deleted file takes space while it is open."""
         self._close_suspended(before_s=time.monotonic() - IDLE_S)
         if time.monotonic() - self._used_s >= IDLE_S:
@@ -154,13 +154,13 @@ class _Reads:
         self.catch_up.close()
 
     def _suspend(self, source_id: str, entry: StoredEntry, following: Generator[StoredEntry]) -> None:
-        place = (source_id, entry.ledger_id, entry.entry_id)
-        former = self._suspended.pop(place, None)
+        key = (source_id, entry.ledger_id, entry.entry_id)
+        former = self._suspended.pop(key, None)
         if former is None and len(self._suspended) == self._max_suspended:
             former = self._suspended.popitem(last=False)[1]
         if former is not None:
             former.following.close()
-        self._suspended[place] = _Suspended(entry, following, time.monotonic())
+        self._suspended[key] = _Suspended(entry, following, time.monotonic())
 
     def _close_suspended(self, before_s: float) -> None:
         while self._suspended and next(iter(self._suspended.values())).at_s <= before_s:

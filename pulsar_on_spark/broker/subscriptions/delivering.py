@@ -123,7 +123,7 @@ class Deliveries:
         if self._reading is not None or (wanted := self._wanted()) is None:
             return
         try:
-            entries = self.entries.here(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
+            entries = self.entries.read_in_memory(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
             if entries:
                 self._offer(wanted, entries)
         except Exception as error:

@@ -364,7 +364,7 @@ class BrokerTopic:
 
     # -- the chain -----------------------------------------------------------------------------------------------------
 
-    def chain_grew(self, chain: LedgerChain) -> None:
+    def on_chain_grew(self, chain: LedgerChain) -> None:
         """Follow a chain with more entries, and wake the subscriptions."""
         self.subscriptions.on_entries_grew()
         self._tell_end()

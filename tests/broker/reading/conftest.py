@@ -27,7 +27,7 @@ class Heard:
         self.grew = 0
         self.ended: list[LedgerId] = []
 
-    def chain_grew(self, chain: LedgerChain) -> None:
+    def on_chain_grew(self, chain: LedgerChain) -> None:
         self.chain = chain
         self.grew += 1
 

@@ -33,7 +33,7 @@ class Heard:
         self.told = 0
         self.ended: list[LedgerId] = []
 
-    def chain_grew(self, chain: LedgerChain) -> None:
+    def on_chain_grew(self, chain: LedgerChain) -> None:
         assert chain is self.chain, "what grew is the chain that is known"
         self.told += 1
 
@@ -261,9 +261,9 @@ def test_an_older_view_changes_nothing(root: Root) -> None:
         async with following(root, started=False) as topic:
             await topic.follow()
             await topic.attach()
-            look = topic.follower._look
+            scan = topic.follower._scan
             followed = topic.follower._topics[topic.topic_id]
-            older = look([followed], None)
+            older = scan([followed], None)
             await topic.attach()
             await topic.send(1)
             await topic.follower.refresh()

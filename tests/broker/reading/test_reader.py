@@ -114,7 +114,7 @@ def test_a_small_limit_of_messages_makes_no_small_reads(root: Root) -> None:
         async def scenario() -> None:
             async with reading(root, max_message_size_bytes=1_000) as reader:
                 await reader.read(part_of(root), [EntryRange(ledger, 0, 1)], 1, MIB)
-                found = reader.here(part_of(root), [EntryRange(ledger, 0, 200)], 200, MIB)
+                found = reader.read_in_memory(part_of(root), [EntryRange(ledger, 0, 200)], 200, MIB)
                 assert len(found) == 200
 
         asyncio.run(scenario())

@@ -100,10 +100,10 @@ def test_files_are_let_go(root: Root, part: TopicPart, monkeypatch: pytest.Monke
     first = reading.fill(part, ledger, 0, 200)
     assert isinstance(first, Filled)
     assert opened()
-    reading.reads.rest()
+    reading.reads.close_idle()
     assert opened(), "not yet"
     monkeypatch.setattr(worker, "IDLE_S", 0.0)
-    reading.reads.rest()
+    reading.reads.close_idle()
     assert opened() == []
     done = len(reading.values(first))
     second = reading.fill(part, ledger, done, 200)

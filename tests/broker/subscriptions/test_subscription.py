@@ -67,7 +67,7 @@ class Entries:
         self.failures = failures
         self.reads = 0
 
-    def here(
+    def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
         return []
@@ -91,7 +91,7 @@ class Entries:
 class InMemory(Entries):
     """Has them all at hand."""
 
-    def here(
+    def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
         return self._read(ranges)
