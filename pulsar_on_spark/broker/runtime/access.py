@@ -27,7 +27,7 @@ from pulsar_on_spark.security.rules import ALLOWED, Decision, NotAuthorizedError
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 ORIGINAL_PRINCIPAL_HEADER: Final = "x-original-principal"
 _HTTP_METHODS: Final = ("token", "basic", "tls")
-"""The methods whose credentials are where HTTP has them."""
+"""The methods whose credentials are in standard parts of an HTTP request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class OpenAccess(Access):
 
 
 class AuthenticatedAccess(OpenAccess):
-    """Access with authentication alone: every client that is known may do everything.
+    """Access with authentication alone: every authenticated client may do everything.
 
     Args:
         authentication: The providers and their rules.
@@ -162,17 +162,22 @@ def grants_of(view: RecentView, authorities: Authorities, resource: Resource) ->
     """Return the grants that decide about a resource: two look-ups in the view, and nothing is copied."""
     tenant = view.get(TenantRecord, resource.tenant)
     admins = () if tenant is None else tenant.admin_roles
-    found = view.get(PermissionsRecord, resource.namespace)
-    if found is None:
+    permissions = view.get(PermissionsRecord, resource.namespace)
+    if permissions is None:
         return Grants(authorities, admins)
-    is_prefixed = found.subscription_auth_mode == "Prefix"
+    is_prefixed = permissions.subscription_auth_mode == "Prefix"
     return Grants(
-        authorities, admins, found.namespace_auth, found.topic_auth, found.subscription_auth, is_prefixed=is_prefixed
+        authorities,
+        admins,
+        permissions.namespace_auth,
+        permissions.topic_auth,
+        permissions.subscription_auth,
+        is_prefixed=is_prefixed,
     )
 
 
 def access_of(settings: BrokerSettings, authentication: Authentication | None) -> Callable[[Views], Access]:
-    """Return the access to a broker, which is made with the views of its root.
+    """Return a function that creates the access to a broker from the views of its root.
 
     Args:
         settings: The broker's settings.
@@ -213,7 +218,7 @@ class _Login(Login):
         self._authentication = authentication
         self._hello = hello
         self._connected_by: bytes | None = None
-        """The credentials of a proxy, which its clients' renewals are checked together with."""
+        """The proxy's own credentials; a renewal by its client is checked together with them."""
 
     @override
     async def step(self, data: bytes) -> Principal | Challenge:
@@ -222,14 +227,14 @@ class _Login(Login):
             # The answer to a challenge comes from the proxy's client.
             claimed, data = Claimed(claimed.role, claimed.method, data), self._connected_by
         evidence = Evidence(data, self._hello.certificate)
-        found = await self._authentication.authenticate(self._hello.method, evidence, claimed)
-        if found.is_expired(time.time()):
+        principal = await self._authentication.authenticate(self._hello.method, evidence, claimed)
+        if principal.is_expired(time.time()):
             refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
             self._authentication.meter.note_failure(refusal)
             raise refusal
-        if found.original_role is not None and self._authentication.proxies.verifies:
+        if principal.original_role is not None and self._authentication.proxies.verifies:
             self._connected_by = data
-        return found
+        return principal
 
 
 def http_evidence(
@@ -250,17 +255,17 @@ def http_evidence(
     request = Evidence(certificate=certificate, headers=headers)
     if method is not None and method not in _HTTP_METHODS:
         return {method: request}
-    found: dict[str, Evidence] = {}
+    evidences: dict[str, Evidence] = {}
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        found["token"] = replace(request, data=value.strip().encode("utf-8", "surrogateescape"))
+        evidences["token"] = replace(request, data=value.strip().encode("utf-8", "surrogateescape"))
     elif scheme.lower() == "basic":
         try:
-            found["basic"] = replace(request, data=base64.b64decode(value.strip(), validate=True))
+            evidences["basic"] = replace(request, data=base64.b64decode(value.strip(), validate=True))
         except (binascii.Error, ValueError):
             raise NotAuthenticatedError(Failure.MALFORMED, "the header Authorization is not base64") from None
     elif scheme:
         raise NotAuthenticatedError(Failure.METHOD, "the header Authorization is neither Bearer nor Basic")
     if certificate:
-        found["tls"] = request
-    return found
+        evidences["tls"] = request
+    return evidences

@@ -44,7 +44,8 @@ def authentication_of(settings: BrokerSettings) -> Authentication | None:
         )
     if settings.anonymous_user_role in settings.proxy_roles:
         raise InvalidArgumentError(
-            "Setting anonymous_user_role is one of proxy_roles, so any client could speak for any other: give another."
+            "Setting anonymous_user_role is one of proxy_roles, so any client could speak for any other: give another "
+            "role."
         )
     return Authentication(
         providers,
@@ -71,7 +72,7 @@ def _providers(settings: BrokerSettings) -> Iterator[Provider]:
 
 
 def _short(given: str) -> str:
-    """Return the short name of a provider, as in `_MAKERS`: of Pulsar's class name the part that differs."""
+    """Return the short name of a provider, as in `_MAKERS`; of a Pulsar class, the part of its name that differs."""
     return given.rpartition(".")[2].removeprefix(_CLASS_PREFIX).lower()
 
 
@@ -121,11 +122,11 @@ def _openid(settings: BrokerSettings) -> Provider:
             "Authentication by openid needs issuers and audiences: set open_id_allowed_token_issuers and "
             "open_id_allowed_audiences."
         )
-    for each in issuers:
-        if not is_usable(each, requires_https=settings.open_id_require_issuers_use_https):
+    for issuer in issuers:
+        if not is_usable(issuer, requires_https=settings.open_id_require_issuers_use_https):
             raise InvalidArgumentError(
-                f"Setting open_id_allowed_token_issuers has {each!r}, which is no https URL: correct it, or for tests "
-                "set open_id_require_issuers_use_https to false."
+                f"Setting open_id_allowed_token_issuers has {issuer!r}, which is not an https URL: correct it, or for "
+                "tests set open_id_require_issuers_use_https to false."
             )
     rules = OpenIdRules.of(
         issuers,
@@ -172,10 +173,10 @@ _OTHERS: Final = {"sasl": "SASL (Kerberos)", "kerberos": "SASL (Kerberos)", "ath
 
 
 class _UsersFile:
-    """The users of the settings; a file is read again when it was replaced.
+    """The users of setting `basic_auth_conf`; its file is read again after it was replaced.
 
     Raises:
-        InvalidArgumentError: it cannot be used.
+        InvalidArgumentError: the file cannot be used.
     """
 
     def __init__(self, given: str) -> None:

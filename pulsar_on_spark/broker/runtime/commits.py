@@ -56,7 +56,7 @@ class GroupedCommits:
         Args:
             decide: Returns the change and a result; called in a thread, and called again after each conflict. Its
                 exceptions are raised here. Its cursors are the durable rows, read after the view.
-            rows: Cursor rows to append before.
+            rows: Cursor rows to append first.
 
         Raises:
             MetadataError: the commit failed; whether it was made is unknown.
@@ -107,7 +107,7 @@ class GroupedCommits:
             asked.error = None
             try:
                 change, asked.result = asked.decide(view, cursors)
-            except Exception as error:  # not in this attempt; a next attempt decides it again
+            except Exception as error:  # this attempt leaves the request out; the next one decides it again
                 asked.error = error
             else:
                 if change is not None:

@@ -1,8 +1,8 @@
 """A broker's journals: one per quorum that its topics use, each with an incarnation and a sealing process.
 
 The first one has the broker's default quorum, stores all cursors and lives as long as the broker. Another one is opened
-when a topic with its quorum is loaded, and closed when no topic has used it for a while; housekeeping seals the rest of
-it. If any journal is taken over, the broker stops.
+when a topic with its quorum is loaded, and closed when no topic has used it for a while; housekeeping seals the entries
+that are left in it. If any journal is taken over, the broker stops.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Journals:
     Args:
         root: The root.
         entry_sink: Receives the outcome of entries from all of them.
-        on_ended: Called with the reason when one of them ends, which ends the broker.
+        on_ended: Called with the reason when a journal ends unexpectedly, which ends the broker.
         sealing: The policy of the sealing processes.
         roll_over: The limits at which a topic continues in a new ledger.
         changed: Called with all incarnations' ids after a journal is opened, before it has entries, or closed.
@@ -84,7 +84,7 @@ class Journals:
         self._opening = asyncio.Lock()
 
     def __iter__(self) -> Iterator[Incarnation]:
-        return iter([each.incarnation for each in self._journals])
+        return iter([journal.incarnation for journal in self._journals])
 
     @property
     def first(self) -> Journal:
@@ -107,9 +107,9 @@ class Journals:
 
     async def start_sealing(self) -> None:
         """Start the sealing processes that are not running."""
-        for each in self._journals:
-            if not each.sealing.is_alive():
-                await asyncio.to_thread(each.sealing.start)
+        for journal in self._journals:
+            if not journal.sealing.is_alive():
+                await asyncio.to_thread(journal.sealing.start)
 
     async def acquire_journal(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
         """Return the journal for a topic until `release_journal`, opening it if needed; the first one for None.
@@ -121,24 +121,24 @@ class Journals:
             PulsarpyError: as `Incarnation.start`.
         """
         async with self._opening:
-            found = next((each for each in self._journals if topic_id in each.incarnation.ledgers), None)
-            if found is None:
-                found = await self._of(quorum or self.first.incarnation.quorum)
+            journal = next((journal for journal in self._journals if topic_id in journal.incarnation.ledgers), None)
+            if journal is None:
+                journal = await self._of(quorum or self.first.incarnation.quorum)
             self.release_journal(topic_id)
-            found.topics.add(topic_id)
-            return found.incarnation
+            journal.topics.add(topic_id)
+            return journal.incarnation
 
     def release_journal(self, topic_id: TopicId) -> None:
         """Note that a topic was unloaded."""
-        for each in self._journals:
-            if topic_id in each.topics:
-                each.topics.discard(topic_id)
-                each.used_s = time.monotonic()
+        for journal in self._journals:
+            if topic_id in journal.topics:
+                journal.topics.discard(topic_id)
+                journal.used_s = time.monotonic()
 
     async def _of(self, quorum: Quorum) -> Journal:
-        found = next((each for each in self._journals if is_same(each.incarnation.quorum, quorum)), None)
-        if found is not None:
-            return found
+        journal = next((journal for journal in self._journals if is_same(journal.incarnation.quorum, quorum)), None)
+        if journal is not None:
+            return journal
         if len(self._journals) >= MAX_JOURNALS:
             raise JournalUnavailableError(
                 f"A journal of quorum {quorum} cannot be opened, because {MAX_JOURNALS} others are open: use fewer "
@@ -155,20 +155,20 @@ class Journals:
         sealing = SealingProcess(self._root.path, incarnation.id, self._sealing)
         opened = Journal(incarnation, sealing)
         self._journals += (opened,)
-        self._changed([each.id for each in self])
+        self._changed([incarnation.id for incarnation in self])
         return opened
 
     # -- background work -----------------------------------------------------------------------------------------------
 
     def look_at_sealing(self) -> bool:
         """Drop trimmed files from the journals; True if a sealing process is too far behind."""
-        for each in self._journals:
-            each.incarnation.forget_trimmed_frames(each.sealing.deleted_before)
-        return any(each.sealing.is_over_lag_limit() for each in self._journals)
+        for journal in self._journals:
+            journal.incarnation.forget_trimmed_frames(journal.sealing.deleted_before)
+        return any(journal.sealing.is_over_lag_limit() for journal in self._journals)
 
     async def restart_sealing(self) -> None:
         """Restart sealing processes that have ended unexpectedly."""
-        if not all(each.sealing.is_alive() for each in self._journals):
+        if not all(journal.sealing.is_alive() for journal in self._journals):
             log.warning("A sealing process has ended unexpectedly and is restarted.")
             await self.start_sealing()
 
@@ -179,12 +179,12 @@ class Journals:
             now_s: The time on the monotonic clock.
         """
         async with self._opening:
-            for each in self.others:
-                is_used = each.topics or each.incarnation.ledgers or now_s - each.used_s < CLOSE_UNUSED_S
+            for journal in self.others:
+                is_used = journal.topics or journal.incarnation.ledgers or now_s - journal.used_s < CLOSE_UNUSED_S
                 if not is_used:
-                    self._journals = tuple(other for other in self._journals if other is not each)
-                    await self._close(each)
-            self._changed([each.id for each in self])
+                    self._journals = tuple(other for other in self._journals if other is not journal)
+                    await self._close(journal)
+            self._changed([incarnation.id for incarnation in self])
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -194,14 +194,14 @@ class Journals:
         Raises:
             PulsarpyError: the first journal could not be closed.
         """
-        for each in self._journals[:0:-1]:
-            await self._close(each)
+        for journal in self._journals[:0:-1]:
+            await self._close(journal)
         await self.first.incarnation.stop()
 
     async def stop_sealing(self) -> None:
         """Stop the sealing processes."""
-        for each in self._journals:
-            await asyncio.to_thread(each.sealing.stop)
+        for journal in self._journals:
+            await asyncio.to_thread(journal.sealing.stop)
 
     @staticmethod
     async def _close(journal: Journal) -> None:

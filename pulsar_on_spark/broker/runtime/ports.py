@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PortNumbers(NamedTuple):
-    """The port numbers of a broker, and the hints for clients that connect to the wrong one of two."""
+    """The port numbers of a broker, and hints for clients that connect to the wrong port."""
 
     binary: int | None
     binary_tls: int | None
@@ -27,7 +27,7 @@ class PortNumbers(NamedTuple):
 
     @property
     def use_binary_tls(self) -> str:
-        """The remedy for a Pulsar client with TLS at the port without."""
+        """The remedy for a Pulsar client with TLS at the port without TLS."""
         return _with_tls(self.binary_tls, "broker_service_port_tls")
 
     @property
@@ -72,12 +72,12 @@ class Ports:
 
     def dup(self) -> Ports:
         """Duplicate the sockets, for servers that close theirs."""
-        return Ports(*(None if each is None else each.dup() for each in self._all))
+        return Ports(*(None if listening is None else listening.dup() for listening in self._all))
 
     @property
     def numbers(self) -> PortNumbers:
-        """Return the port numbers."""
-        return PortNumbers(*(None if each is None else int(each.getsockname()[1]) for each in self._all))
+        """The port numbers."""
+        return PortNumbers(*(None if listening is None else int(listening.getsockname()[1]) for listening in self._all))
 
     @property
     def _all(self) -> tuple[socket.socket | None, ...]:
@@ -161,7 +161,7 @@ def check_reach(settings: BrokerSettings) -> None:
             raise InvalidArgumentError(
                 f"Setting {name} is {host!r}, and no other host reaches bind_address {settings.bind_address!r}, the "
                 "default: set bind_address to '0.0.0.0' if clients on other hosts shall be served without "
-                "authentication, or to '127.0.0.1' if something on this host forwards to it."
+                "authentication, or to '127.0.0.1' if a program on this host forwards to it."
             )
 
 

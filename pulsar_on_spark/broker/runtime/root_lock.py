@@ -25,7 +25,7 @@ class RootLock:
     """The lock of a root, held until `release` or the end of the process; child processes do not inherit it.
 
     Attributes:
-        former: The incarnations of the previous holder that it had noted.
+        former: The incarnations that the previous holder noted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,11 +45,11 @@ class RootLock:
             raise BrokerRunningError(
                 f"The root {root} is served by another broker already{who}: stop that one, or give another root."
             ) from error
-        self.former = [IncarnationId(each) for each in incarnations.split()]
+        self.former = [IncarnationId(incarnation) for incarnation in incarnations.split()]
         self._write(incarnations, "")
 
     def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
-        """Write the incarnations that live as long as this lock; not synced, because after a power cut leases decide.
+        """Write the incarnations that live as long as this lock, without a sync: after a power cut, leases decide.
 
         Args:
             incarnations: The broker's incarnations.

@@ -44,11 +44,11 @@ class BrokerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     broker_service_port: Port = 6650
-    """Port for clients; 0 takes a free port, and with "" there is only the one with TLS."""
+    """Port for clients; 0 takes a free port, and with "" there is only the port with TLS."""
     broker_service_port_tls: Port = None
     """Port for clients with TLS (see [security](security.md)), usually 6651."""
     web_service_port: Port = 8080
-    """Port for HTTP; 0 takes a free port, and with "" there is only the one with TLS."""
+    """Port for HTTP; 0 takes a free port, and with "" there is only the port for HTTPS."""
     web_service_port_tls: Port = None
     """Port for HTTPS, usually 8443."""
     bind_address: str = "127.0.0.1"
@@ -68,7 +68,7 @@ class BrokerSettings(BaseModel):
     tls_trust_certs_file_path: str = ""
     """PEM file of the CAs that issue client certificates; without it, clients are not asked for one."""
     tls_require_trusted_client_cert_on_connect: bool = False
-    """Refusal of clients without a certificate of these CAs, on the ports with TLS."""
+    """Refusal of clients without a certificate from these CAs, on the ports with TLS."""
     tls_allow_insecure_connection: bool = False
     """Acceptance of any client certificate: clients are not asked for one, whatever the CAs."""
     tls_protocols: Names = ("TLSv1.3", "TLSv1.2")
@@ -80,8 +80,8 @@ class BrokerSettings(BaseModel):
     authentication_enabled: bool = False
     """Refusal of clients that do not prove their role (see [security](security.md))."""
     authentication_providers: Names = ()
-    """The ways to prove it: `token`, `openid`, `basic` and `tls`, or the names of Pulsar's classes, or plug-ins, in the
-    order in which they are tried."""
+    """The ways to prove a role: `token`, `openid`, `basic` and `tls`, or the names of Pulsar's classes, or plug-ins, in
+    the order in which they are tried."""
     strict_auth_method: bool = False
     """Refusal of HTTP requests that do not name their method (`X-Pulsar-Auth-Method-Name`)."""
     anonymous_user_role: str = ""
@@ -117,11 +117,11 @@ class BrokerSettings(BaseModel):
     open_id_allowed_token_issuers: Names = ()
     """OpenID issuers whose tokens the provider `openid` accepts, as the tokens name them (`iss`)."""
     open_id_allowed_audiences: Names = ()
-    """Audiences of this broker, one of which such a token must be for (`aud`)."""
+    """Audiences of this broker: an OpenID token must be for one of them (`aud`)."""
     open_id_token_issuer_trust_certs_file_path: str = ""
     """PEM file of the CAs of issuers; by default those of the system."""
     open_id_role_claim: str = "sub"
-    """Claim of such a token that holds the role."""
+    """Claim of an OpenID token that holds the role."""
     open_id_accepted_time_leeway_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Time by which the clock of an issuer may differ."""
     open_id_require_issuers_use_https: bool = True
@@ -160,8 +160,8 @@ class BrokerSettings(BaseModel):
     """Metrics for each consumer, if there are metrics for each topic."""
 
     max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
-    """Bytes of an entry with its metadata; clients split larger messages into chunks where that is switched on. A
-    journal takes entries of up to 16 MiB."""
+    """Bytes of an entry with its metadata; clients with chunking split larger messages. A journal accepts entries of up
+    to 16 MiB."""
     keep_alive_interval_seconds: Annotated[float, Field(gt=0)] = 30
     """Silence after which the broker pings a connection. After the same time again without an answer, it closes the
     connection."""
@@ -215,15 +215,16 @@ class BrokerSettings(BaseModel):
     max_consumers_per_subscription: Count = 0
     """Consumers of one subscription."""
     max_unacked_messages_per_consumer: Count = 50_000
-    """Messages at a Shared or Key_Shared consumer that are not acknowledged: it gets no more until half of them are."""
+    """Unacknowledged messages of a Shared or Key_Shared consumer: it gets no more until half of them are
+    acknowledged."""
     max_unacked_messages_per_subscription: Count = 200_000
-    """The same of all consumers of a subscription."""
+    """Unacknowledged messages of all consumers of a subscription; as above."""
     auto_skip_non_recoverable_data: bool = False
     """Subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
     dispatcher_max_read_batch_size: Some = 100
-    """Most entries in one read for a subscription."""
+    """Maximum number of entries in one read for a subscription."""
     dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
-    """Most bytes of entries in one read for a subscription; a larger entry is read alone."""
+    """Maximum bytes of entries in one read for a subscription; a larger entry is read alone."""
     dispatcher_max_round_robin_batch_size: Some = 20
     """Messages that one Shared consumer gets before the next one."""
     active_consumer_failover_delay_time_millis: Count = 1000
@@ -233,7 +234,7 @@ class BrokerSettings(BaseModel):
     delayed_delivery_tick_time_millis: Some = 1000
     """Interval of checks for delayed messages that are due."""
     subscription_pattern_max_length: Some = 50
-    """Characters of a regular expression by which a client watches topics; with a longer one it polls."""
+    """Characters of a regular expression by which a client watches topics; with a longer one, the client polls."""
     max_subscriptions_per_topic: Count = 0
     """Durable subscriptions of one topic."""
 
@@ -247,7 +248,7 @@ class BrokerSettings(BaseModel):
     ttl_duration_default_in_seconds: Count = 0
     """Age above which entries are acknowledged in every subscription; 0 for never."""
     message_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
-    """Interval of checks for such entries."""
+    """Interval of checks for entries above that age."""
     backlog_quota_default_limit_bytes: Limit = -1
     """Bytes in the largest backlog of a topic; -1 for no limit."""
     backlog_quota_default_limit_second: Limit = -1
@@ -255,13 +256,13 @@ class BrokerSettings(BaseModel):
     backlog_quota_default_retention_policy: Literal[
         "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
     ] = "producer_request_hold"
-    """Action above these limits."""
+    """Action when a backlog exceeds one of these limits."""
     backlog_quota_check_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
     """Interval of checks of backlogs."""
     subscription_expiration_time_minutes: Count = 0
     """Time after which a subscription without consumers is deleted; 0 for never."""
     subscription_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
-    """Interval of checks for such subscriptions."""
+    """Interval of checks for unused subscriptions."""
     broker_delete_inactive_topics_enabled: bool = False
     """Deletion of unused topics. Pulsar's default is true. Here, a topic that Spark has written and no client has read
     yet would be deleted with its content."""
@@ -270,9 +271,9 @@ class BrokerSettings(BaseModel):
     ] = "delete_when_no_subscriptions"
     """Condition under which a topic without producers and consumers is unused."""
     broker_delete_inactive_topics_max_inactive_duration_seconds: Some = 60
-    """Time without use before such a topic is deleted."""
+    """Time without use before an unused topic is deleted."""
     broker_delete_inactive_topics_frequency_seconds: Annotated[float, Field(gt=0)] = 60
-    """Interval of checks for such topics."""
+    """Interval of checks for unused topics."""
     managed_ledger_max_entries_per_ledger: Some = 50_000
     """Entries after which a topic continues in a new ledger."""
     managed_ledger_max_size_per_ledger_mbytes: Some = 2048
@@ -317,7 +318,7 @@ class BrokerSettings(BaseModel):
     managed_ledger_cache_size_mb: Some = 256
     """Memory for acknowledged entries, for consumers at the tail. Pulsar's default is a fifth of the direct memory."""
     broker_shutdown_timeout_ms: Some = 60_000
-    """Longest time of a drain: clients are sent away, published entries are acknowledged, cursors are saved."""
+    """Time limit of a drain: clients are disconnected, published entries are acknowledged, cursors are saved."""
 
     sealing_lag_limit_mb: Some = 4096
     """Size of the unsealed journal above which producers are held back."""
@@ -342,7 +343,7 @@ def load(
 
     Args:
         file: A TOML file.
-        environment: Environment variables; those that are no settings are ignored.
+        environment: Environment variables; those that are not settings are ignored.
         flags: Settings of the command line; None counts as not set.
 
     Raises:
@@ -375,7 +376,8 @@ def load(
                 ) from error
             if name == "token_public_alg":
                 raise InvalidArgumentError(
-                    f"Setting {name!r} {sources[name]} is not needed: the key itself says its kind, leave it out."
+                    f"Setting {name!r} {sources[name]} is not needed, because the key itself shows its algorithm: "
+                    "leave it out."
                 ) from error
             close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
             remedy = f"did you mean {close[0]}?" if close else "see docs/configuration.md for all settings."

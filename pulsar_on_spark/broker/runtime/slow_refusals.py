@@ -1,4 +1,4 @@
-"""The wait before a refusal that follows too many others of the same source."""
+"""The wait before a refusal that follows too many others from the same source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SlowRefusals:
         self._waiting = 0
 
     async def turn(self, address: str) -> bool:
-        """Wait until a client may be answered; False if too many wait, and it gets no answer.
+        """Wait until a client may be answered; False if too many clients wait already, so that it gets no answer.
 
         Args:
             address: Its address, with a port.

@@ -93,7 +93,7 @@ class BrokerTls:
 
     def start(self) -> None:
         """Begin to check the files."""
-        what = "The TLS files were not checked, and will be again soon"
+        what = "The TLS files could not be checked and are checked again soon"
         self._checking = asyncio.create_task(every(self._check_s, self.check, what), name="TLS files")
 
     async def stop(self) -> None:
@@ -107,16 +107,16 @@ class BrokerTls:
         try:
             self._loaded = await asyncio.to_thread(self._read_if_replaced, self._loaded)
         except (PulsarpyError, OSError) as error:
-            log.error("The TLS files were replaced and cannot be used, the former ones stay in use: %s", error)
+            log.error("The TLS files were replaced and cannot be used, so the former ones stay in use: %s", error)
         self._warn()
 
     def _read_if_replaced(self, loaded: LoadedTls) -> LoadedTls:
         if stamps_of(self._tls.files) == loaded.stamps:
             return loaded
-        found = load_server(self._tls)
+        replaced = load_server(self._tls)
         log.info("The TLS files were replaced and are in use for new connections: %s", self._tls.certificate)
         self._warn_at_s = 0.0
-        return found
+        return replaced
 
     def _warn(self) -> None:
         warning, now_s = self.warning, time.monotonic()

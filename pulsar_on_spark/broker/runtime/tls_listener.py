@@ -1,4 +1,4 @@
-"""Ports with TLS: connections are accepted one by one, as many a second as handshakes may cost.
+"""Ports with TLS: connections are accepted one by one, at a limited rate because handshakes are costly.
 
 A handshake costs the event loop half a millisecond or more, so a flood of them would starve the clients that are
 connected. Above `HANDSHAKES_PER_S`, connections wait in the kernel. Because each handshake must end within a timeout,
@@ -59,7 +59,7 @@ class TlsListener:
 
     Args:
         tls: The broker's TLS.
-        remedy: For clients without TLS, such as "the port without TLS is 6650".
+        remedy: The remedy for clients without TLS, such as "the port without TLS is 6650".
         handshake_timeout_s: Time in which a handshake must be over.
     """
 
@@ -101,7 +101,7 @@ class TlsListener:
                 handshake = loop.create_task(self._shake_hands(client, f"{address[0]}:{address[1]}", protocol))
                 self._handshakes.add(handshake)
                 handshake.add_done_callback(self._handshakes.discard)
-                # At least one turn of the loop: many clients that wait must not keep it from the others.
+                # Other tasks get at least one turn, even if many clients wait for a handshake.
                 await asyncio.sleep(self._pace.begin(loop.time()))
 
     async def _shake_hands(self, client: socket.socket, address: str, protocol: Callable[[], asyncio.Protocol]) -> None:

@@ -46,7 +46,7 @@ class Views:
             while (asked := self._next) is not None:
                 self._next = None
                 try:
-                    # Durable, because clients get to see it: it must survive a crash.
+                    # Durable, because clients see the view: its changes must survive a crash.
                     view = await asyncio.to_thread(lambda: self._root.store.view(durable=True))
                 except Exception as error:  # raised in every caller
                     asked.set_exception(error)

@@ -89,7 +89,7 @@ def test_providers_that_cannot_be_used_say_what_to_do(provider: str, said: str) 
 
 @pytest.mark.parametrize("issuer", ["http://issuer.example.com", "issuer.example.com", "file:///etc/passwd"])
 def test_issuers_need_https(issuer: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no https URL: correct it"):
+    with pytest.raises(InvalidArgumentError, match="is not an https URL: correct it"):
         authentication("openid", open_id_allowed_token_issuers=[issuer], open_id_allowed_audiences=["pulsar"])
 
 
