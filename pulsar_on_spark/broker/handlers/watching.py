@@ -51,7 +51,7 @@ def unwatch(services: Services, connection: Connection, command: CommandWatchTop
 
 def closed(services: Services, connection: Connection) -> None:
     """Remove the watchers of a connection that has ended."""
-    services.watch.left(connection)
+    services.watch.unwatch_all(connection)
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:

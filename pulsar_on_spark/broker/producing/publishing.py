@@ -61,7 +61,7 @@ class PublishedTopic(Protocol):
     def need_ledger(self) -> None:
         """Open the topic's ledger, and then call `PublishPath.append_waiting`."""
 
-    def grew(self, ledger: LedgerId, end: int) -> None:
+    def on_ledger_grew(self, ledger: LedgerId, end: int) -> None:
         """Note that the entries of the ledger before `end` are acknowledged."""
 
 
@@ -230,7 +230,7 @@ class PublishPath:
             topic.published.messages += group.messages
             topic.published.bytes += group.size_bytes
             for ledger_id, end in group.ends.items():
-                topic.grew(ledger_id, end)
+                topic.on_ledger_grew(ledger_id, end)
         self._note_journaled(len(entries))
         self._settle(len(entries), sum(group.size_bytes for group in groups.values()))
         self._open_if_room()

@@ -19,7 +19,7 @@ TOPICS_AT_ONCE: Final = 50
 
 
 class ConsumerNumbers(NamedTuple):
-    """A consumer. Its id is the broker's, because clients of the same name may use the same numbers."""
+    """The numbers of a consumer; `id` is unique in the subscription, because clients may use the same ids."""
 
     id: int
     name: str
@@ -30,7 +30,7 @@ class ConsumerNumbers(NamedTuple):
 
 
 class SubscriptionNumbers(NamedTuple):
-    """A subscription that is open in this broker; `each_consumer` is empty unless consumers are listed."""
+    """The numbers of a subscription in this broker; `each_consumer` is empty unless consumers are listed."""
 
     name: str
     consumers: int
@@ -47,9 +47,9 @@ class SubscriptionNumbers(NamedTuple):
 
 
 class TopicNumbers(NamedTuple):
-    """A topic that is loaded in this broker.
+    """The numbers of a topic that is loaded in this broker.
 
-    `waiting` counts its entries that wait for room in the journal. Quotas are -1 for no limit. `samples` and
+    `waiting` counts the entries that wait for room in the journal. Quotas are -1 for no limit. `samples` and
     `compactions` are None before the first one.
     """
 
@@ -82,37 +82,37 @@ async def gather(
         topics: The loaded topics.
         meters: Their rates.
         compactions: The number of compactions of a topic.
-        by_consumer: Whether to list each consumer.
+        by_consumer: True to list each consumer.
     """
-    found = []
+    numbers = []
     for number, topic in enumerate(topics, 1):
-        found.append(_of_topic(topic, meters, compactions(topic.name), by_consumer))
+        numbers.append(_of_topic(topic, meters, compactions(topic.name), by_consumer))
         if number % TOPICS_AT_ONCE == 0:
             await asyncio.sleep(0)
-    return found
+    return numbers
 
 
 def _of_topic(
     topic: BrokerTopic, meters: Meters, compactions: CompactionCounts | None, by_consumer: bool
 ) -> TopicNumbers:
     subscriptions = []
-    for each in topic.subscriptions.all:
-        stats = each.stats
+    for subscription in topic.subscriptions.all:
+        stats = subscription.stats
         subscriptions.append(
             SubscriptionNumbers(
-                each.name,
-                len(each.consumers),
-                each.kept.cursor.backlog_entries,
+                subscription.name,
+                len(subscription.consumers),
+                subscription.kept.cursor.backlog_entries,
                 stats.delayed,
                 stats.unacked,
-                # Blocked without unacknowledged messages is idle: a Failover subscription changes its active consumer.
+                # Without unacknowledged messages, it only waits for a change of its active consumer (Failover).
                 stats.blocked is not None and stats.unacked > 0,
-                each.problem is not None,
-                each.messages_out,
-                each.bytes_out,
-                each.entries_lost,
-                meters.rates(each),
-                _consumers(each, meters) if by_consumer else [],
+                subscription.problem is not None,
+                subscription.messages_out,
+                subscription.bytes_out,
+                subscription.entries_lost,
+                meters.rates(subscription),
+                _consumers(subscription, meters) if by_consumer else [],
             )
         )
     return TopicNumbers(
@@ -134,14 +134,14 @@ def _of_topic(
 
 
 def _consumers(subscription: Subscription, meters: Meters) -> list[ConsumerNumbers]:
-    said = {each.id: each for each in subscription.stats.consumers}
+    stats = {each.id: each for each in subscription.stats.consumers}
     return [
         ConsumerNumbers(
             each.id,
             each.name,
-            said[each.id].permits,
-            said[each.id].unacked or 0,
-            said[each.id].blocked is not None and bool(said[each.id].unacked),
+            stats[each.id].permits,
+            stats[each.id].unacked or 0,
+            stats[each.id].blocked is not None and bool(stats[each.id].unacked),
             meters.rates(each),
         )
         for each in subscription.consumers

@@ -1,9 +1,9 @@
 """The broker's health check: store a message as clients do, and read it back.
 
 It publishes to `pulsar/<cluster>/healthcheck`, which retains nothing, and reads in the process that reads for
-consumers. While that topic's ledger is open this commits no metadata, so the metadata's disk is checked as well. The
-message goes into the broker's first journal. Journals of topics with other quorums hold their files open and notice a
-missing storage path only when they write: for them, the available paths are counted.
+consumers. While that topic's ledger is open, publishing commits no metadata, so the metadata's disk is checked as well.
+The message goes into the broker's first journal. Journals of topics with other quorums hold their files open and notice
+a missing storage path only when they write: for them, the available paths are counted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 TIMEOUT_S: Final = 10.0
-"""The longest time that a check may take."""
+"""Time limit of a check, in seconds."""
 VALID_S: Final = 1.0
-"""Time for which an outcome is reused."""
+"""Time for which an outcome is reused, in seconds."""
 _PATIENCE_S: Final = 2.0
-"""Time to wait for the state of the storage paths: a hanging path that is not needed must not fail the check."""
+"""Time to wait for the state of the storage paths, in seconds: a path that hangs but is not needed must not fail the
+check."""
 _ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8
@@ -91,7 +92,7 @@ async def _store_and_read(services: Services) -> None:
         await asyncio.to_thread(require_writable, services.root.path / "metadata")
     except (MetadataError, OSError) as error:
         raise _ill(f"The metadata cannot be committed: {error}") from error
-    stage = "The metadata were not read"
+    stage = "The metadata was not read"
     try:
         async with asyncio.timeout(TIMEOUT_S):
             topic = await _topic(services)
@@ -100,7 +101,7 @@ async def _store_and_read(services: Services) -> None:
             ledger, entry = await _publish(services, topic, payload)
             stage = "A message that was stored was not read"
             wanted = [EntryRange(LedgerId(ledger), entry, entry + 1)]
-            (found,) = await services.reader.read(topic.part, wanted, 1, 0)
+            (stored,) = await services.reader.read(topic.part, wanted, 1, 0)
             for journal in services.journals.others:
                 stage = f"Messages of topics of quorum {journal.quorum} cannot be stored"
                 await _require_room(journal, services.stored)
@@ -108,8 +109,8 @@ async def _store_and_read(services: Services) -> None:
         raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: check that enough storage paths are writable.") from error
     except (PulsarpyError, OSError) as error:
         raise _ill(f"{stage}: {error}") from error
-    if not found.data.endswith(payload):
-        raise _ill("A message came back with other content than was stored: run `pulsarpy storage repair`.")
+    if not stored.data.endswith(payload):
+        raise _ill("A message was read with other content than was stored: run `pulsarpy storage repair`.")
 
 
 async def _require_room(journal: Journal, stored: Stored) -> None:
@@ -143,7 +144,7 @@ async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tu
     """Publish the message and return its ledger and entry."""
     client = _Client()
     producer = Producer(ProducerInfo(client, 0, _NAME), client, topic)
-    # Grows through this broker's life and later ones, or deduplication would drop the message as stored before.
+    # Sequence ids must grow, also after a restart, or deduplication would drop the message as a duplicate.
     sequence_id = time.time_ns()
     metadata = MessageMetadata(producer_name=_NAME, sequence_id=sequence_id, publish_time=current_ms())
     entry = join_entry(metadata.SerializeToString(), payload)
@@ -183,10 +184,10 @@ class _Client:
         """Ignore the pause: one entry needs none."""
 
     def close(self) -> None:
-        """Fail the wait if the entry has no receipt: none will come."""
+        """Fail the wait if there is no receipt yet: none will come."""
         self.is_closed = True
         if not self.receipt.done():
-            self.receipt.set_exception(_ill("the journal rejected it; see which storage paths have failed."))
+            self.receipt.set_exception(_ill("the journal rejected it; check which storage paths have failed."))
 
 
 def _ill(reason: str) -> ServerRefusalError:

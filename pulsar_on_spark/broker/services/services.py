@@ -40,7 +40,7 @@ class Services:
         ports: The broker's ports.
         listeners: The broker's URLs. Lookups of all topics return them, because a root has one broker.
         tls: The broker's TLS; None if no port has it.
-        access: Decides which role may do what.
+        access: Decides which role may do which operation.
         authentications: Counts the authentications of clients.
         audit: Notes logins, refusals and changes.
         slow_refusals: Delays the answers to clients that fail to authenticate too often.
@@ -95,10 +95,10 @@ class Services:
         Raises:
             ServerRefusalError: there is no such listener: ServiceNotReady, as in Pulsar.
         """
-        found = self.listeners.get(name)
-        if found is None:
+        urls = self.listeners.get(name)
+        if urls is None:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
                 f"The broker has no advertised listener {name!r}: leave the client's listener name out.",
             )
-        return found
+        return urls

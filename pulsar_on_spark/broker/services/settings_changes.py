@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
-"""Settings that Spark's writes follow: stored as policies even if unchanged, where the broker was given them."""
+"""Policies that Spark's writes follow: stored also for a broker that was started with other values than the default."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),
@@ -83,7 +83,7 @@ def changed_values(view: View) -> dict[str, str]:
 def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
     """Return the settings in force for a broker started with `given`, after the changes `values`.
 
-    Changes by another version that this one does not accept are left out.
+    Changes that another version of the broker stored, and that this version does not accept, are left out.
     """
     settings = given
     for name, value in values.items():

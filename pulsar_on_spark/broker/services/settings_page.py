@@ -22,7 +22,7 @@ Settings come from a TOML file (`--config FILE`), from the environment (`{ENVIRO
 in capitals) and from flags of the command line; later ones win. Names and defaults are Pulsar's, in
 snake case, unless the description says otherwise. A [policy](lifecycle.md) of a namespace or topic
 wins over the setting. 0 means no limit if a limit may be 0. An unknown or invalid setting in the
-file or a flag keeps the broker from starting, with a sentence that names it.
+file or a flag keeps the broker from starting, and the error names it.
 
 Settings with a star can be changed while the broker runs (`pulsar-admin brokers
 update-dynamic-config`, or the [admin API](admin.md#settings-that-change)). A change applies at
@@ -56,13 +56,13 @@ def _docstrings() -> dict[str, str]:
     """Return the text below each field, which pydantic does not keep."""
     (definition,) = ast.parse(inspect.getsource(BrokerSettings)).body
     assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             assert isinstance(below, ast.Expr), field.target.id
             assert isinstance(below.value, ast.Constant), field.target.id
-            found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
+            texts[field.target.id] = " ".join(str(below.value.value).split())
+    return texts
 
 
 if __name__ == "__main__":

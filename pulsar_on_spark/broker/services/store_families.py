@@ -56,7 +56,7 @@ def _broker_gauges(
     services: Services, broker_health: BrokerHealth, state: StorageState
 ) -> Iterable[tuple[str, str, float]]:
     path, cache = services.path, services.reader.cache
-    found, now_s = state.storage, time.monotonic()
+    storage, now_s = state.storage, time.monotonic()
     return (
         ("pulsar_active_connections", "Open connections of clients", len(broker_health.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
@@ -66,19 +66,23 @@ def _broker_gauges(
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
         ("pulsarpy_open_incarnations", "Journals that are open or not yet recovered", state.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", state.files),
-        ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", found.missing_copies),
-        ("pulsarpy_segment_copies_bad", "Damaged copies that are not restored yet", len(found.bad_copies)),
-        ("pulsarpy_segment_losses", "Losses found: data without a readable copy", len(found.losses)),
-        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", found.audit.missing),
-        ("pulsarpy_audit_copies_lacking", "Copies for which the last audit found no storage path", found.audit.lacking),
-        ("pulsarpy_audit_files_unfinished", "Files that the last audit left to the next one", found.audit.unfinished),
+        ("pulsarpy_segment_copies_missing", "Missing copies of segment files", storage.missing_copies),
+        ("pulsarpy_segment_copies_bad", "Damaged copies that are not restored yet", len(storage.bad_copies)),
+        ("pulsarpy_segment_losses", "Losses found: data without a readable copy", len(storage.losses)),
+        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", storage.audit.missing),
+        (
+            "pulsarpy_audit_copies_lacking",
+            "Copies for which the last audit found no storage path",
+            storage.audit.lacking,
+        ),
+        ("pulsarpy_audit_files_unfinished", "Files that the last audit left to the next one", storage.audit.unfinished),
         (
             "pulsarpy_audit_time_seconds",
-            "Time of the last audit since 1970; 0 before it",
-            found.audit.audited_ms / 1000,
+            "Time of the last audit, since 1970; 0 before the first",
+            storage.audit.audited_ms / 1000,
         ),
         ("pulsarpy_root_size_bytes", "Size of the metadata's file system", state.root_total_bytes),
-        ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", state.root_free_bytes),
+        ("pulsarpy_root_free_bytes", "Free space there; below 1 MiB nothing is committed", state.root_free_bytes),
         ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - state.at_s if state.at_s else -1),
     )
 
@@ -129,7 +133,11 @@ def _of_authentications(cluster: str, services: Services) -> Iterator[Metric]:
 def _histograms(cluster: str, services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
     store = services.root.store
     kept: tuple[tuple[str, str, Latencies], ...] = (
-        ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
+        (
+            "pulsarpy_publish_latency_seconds",
+            "Time from journal to receipt of sampled entries",
+            services.path.latencies,
+        ),
         ("pulsarpy_topic_load_seconds", "Duration of topic loads", services.topics.loads),
         ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", broker_health.loop_delays),
     )
@@ -145,12 +153,12 @@ def _histograms(cluster: str, services: Services, broker_health: BrokerHealth) -
 
 def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[Journal], float]], ...] = (
-        ("pulsarpy_journal_waiting_bytes", "Bytes in its queue", lambda it: it.incarnation.journal.waiting_bytes),
-        ("pulsarpy_journal_takes_entries", "1 while it accepts entries", lambda it: it.incarnation.can_append),
+        ("pulsarpy_journal_waiting_bytes", "Bytes in the queue", lambda it: it.incarnation.journal.waiting_bytes),
+        ("pulsarpy_journal_takes_entries", "1 while entries are accepted", lambda it: it.incarnation.can_append),
         ("pulsarpy_open_ledgers", "Open ledgers of this broker", lambda it: len(it.incarnation.ledgers)),
         ("pulsarpy_sealing_lag_bytes", "Bytes not sealed yet, one copy", lambda it: it.sealing.lag_bytes),
         ("pulsarpy_sealing_lag_limit_bytes", "Lag above which producers wait", lambda it: it.sealing.lag_limit_bytes),
-        ("pulsarpy_sealing_silent_seconds", "Since the sealing process last reported", lambda it: it.sealing.silent_s),
+        ("pulsarpy_sealing_silent_seconds", "Time since the sealer's last report", lambda it: it.sealing.silent_s),
     )
     counters: tuple[tuple[str, str, Callable[[JournalMeter], float]], ...] = (
         ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", lambda it: it.groups),
@@ -159,28 +167,28 @@ def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
     )
     for name, text, number in gauges:
         gauge = GaugeMetricFamily(name, text, labels=_JOURNAL)
-        for each in journals:
-            gauge.add_metric((cluster, each.quorum), number(each))
+        for journal in journals:
+            gauge.add_metric((cluster, journal.quorum), number(journal))
         yield gauge
     for name, text, count in counters:
         counter = CounterMetricFamily(name, text, labels=_JOURNAL)
-        for each in journals:
-            counter.add_metric((cluster, each.quorum), count(each.incarnation.journal.meter))
+        for journal in journals:
+            counter.add_metric((cluster, journal.quorum), count(journal.incarnation.journal.meter))
         yield counter
     yield _histogram(
         "pulsarpy_journal_write_seconds",
-        "From sending a group until an ack quorum has synced it",
+        "Time from sending a group until an ack quorum has synced it",
         _JOURNAL,
-        {(cluster, each.quorum): each.incarnation.journal.meter.writes for each in journals},
+        {(cluster, journal.quorum): journal.incarnation.journal.meter.writes for journal in journals},
     )
     yield _histogram(
         "pulsarpy_journal_sync_seconds",
         "Duration of fdatasync on a storage path",
         (*_JOURNAL, "path"),
         {
-            (cluster, each.quorum, str(path_id)): latencies
-            for each in journals
-            for path_id, latencies in each.incarnation.journal.sync_latencies().items()
+            (cluster, journal.quorum, str(path_id)): latencies
+            for journal in journals
+            for path_id, latencies in journal.incarnation.journal.sync_latencies().items()
         },
     )
 
@@ -195,12 +203,12 @@ def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[
 def _of_paths(cluster: str, seen: StorageState) -> Iterator[Metric]:
     state = GaugeMetricFamily("pulsarpy_path_state", "1 for the path's state", labels=(*_PATH, "state"))
     reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while the right path is mounted", labels=_PATH)
-    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Size of its file system", labels=_PATH)
-    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free bytes in its file system", labels=_PATH)
+    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Size of the path's file system", labels=_PATH)
+    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free bytes in the path's file system", labels=_PATH)
     for path in seen.storage.paths:
         key = (cluster, str(path.path_id), path.uri)
-        for each in _STATES:
-            state.add_metric((*key, each), path.state == each)
+        for name in _STATES:
+            state.add_metric((*key, name), path.state == name)
         reachable.add_metric(key, path.is_there)
         if path.total_bytes is not None and path.free_bytes is not None:
             total.add_metric(key, path.total_bytes)
@@ -216,10 +224,10 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
     memory = GaugeMetricFamily("pulsarpy_process_resident_memory_bytes", "Resident memory", labels=labels)
     cpu = CounterMetricFamily("pulsarpy_process_cpu_seconds", "User and system CPU time", labels=labels)
     for process, quorum, pid in processes:
-        found = {} if pid is None else _process(pid)
-        if found:
-            memory.add_metric((cluster, process, quorum), found["process_resident_memory_bytes"])
-            cpu.add_metric((cluster, process, quorum), found["process_cpu_seconds_total"])
+        numbers = {} if pid is None else _process(pid)
+        if numbers:
+            memory.add_metric((cluster, process, quorum), numbers["process_resident_memory_bytes"])
+            cpu.add_metric((cluster, process, quorum), numbers["process_cpu_seconds_total"])
     yield from (memory, cpu)
 
 

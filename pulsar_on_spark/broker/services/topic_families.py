@@ -93,7 +93,7 @@ _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
 )
 
 _OF_CONSUMER: Final[tuple[tuple[str, str, _OfConsumer], ...]] = (
-    ("pulsar_consumer_unacked_messages", "Messages delivered to it, unacknowledged", lambda it: it.unacked),
+    ("pulsar_consumer_unacked_messages", "Delivered, unacknowledged messages", lambda it: it.unacked),
     (
         "pulsar_consumer_blocked_on_unacked_messages",
         "1 while it gets nothing because too many messages are unacknowledged",
@@ -117,7 +117,7 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: Storage
         cluster: The cluster's name.
         topics: The loaded topics.
         stored: The state of storage.
-        by_topic: Whether to list topics and subscriptions; if not, namespaces.
+        by_topic: True to list topics and subscriptions; False for sums by namespace.
     """
     of_broker = labels(cluster=cluster)
     topics = [_with_resting(each, stored.backlogs.get(each.topic_id, {})) for each in topics]
@@ -153,13 +153,16 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: Storage
         yield family(name, kind, text, ((of, number(each)) for of, each in named))
     measured = [(of, each.samples) for of, each in named if each.samples is not None]
     for index, name in enumerate(entry_samples.names()):
-        yield family(name, "gauge", "Of sampled entries", ((of, samples[index]) for of, samples in measured))
-    found = [(f"{of},{labels(subscription=each.name)}", each) for of, topic in named for each in topic.subscriptions]
-    for name, kind, text, said in _OF_SUBSCRIPTION:
-        yield family(name, kind, text, ((of, said(each)) for of, each in found))
+        text = "Histogram of sampled entries"
+        yield family(name, "gauge", text, ((of, samples[index]) for of, samples in measured))
+    subscriptions = [
+        (f"{of},{labels(subscription=each.name)}", each) for of, topic in named for each in topic.subscriptions
+    ]
+    for name, kind, text, of_subscription in _OF_SUBSCRIPTION:
+        yield family(name, kind, text, ((of, of_subscription(each)) for of, each in subscriptions))
     consumers = [
         (f"{of},{labels(consumer_name=each.name, consumer_id=str(each.id))}", each)
-        for of, subscription in found
+        for of, subscription in subscriptions
         for each in subscription.each_consumer
     ]
     for name, text, of_consumer in _OF_CONSUMER:

@@ -22,7 +22,7 @@ class Consumer:
 
     Attributes:
         peer: Its connection.
-        consumer_id: The client's number of it.
+        consumer_id: Its id in its client's connection.
         name: Its name.
         priority: Its priority level.
         epoch: Its `consumer_epoch`; None if its client does not send one.
@@ -94,11 +94,11 @@ class Consumer:
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
 
     def send_close(self, *, for_seek: bool = False) -> None:
-        """Have its client subscribe again; the caller removes it from its subscription."""
+        """Make its client subscribe again; the caller removes it from its subscription."""
         self.is_closed, self.left_for_seek = True, for_seek
         self.peer.write(replies.close_consumer(self.consumer_id))
 
-    def tell_active(self, *, is_active: bool) -> None:
+    def send_active_change(self, *, is_active: bool) -> None:
         """Notify a Failover consumer of its state, if its client's protocol version has the command."""
         if self.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
             self.peer.write(replies.active_consumer_change(self.consumer_id, is_active))

@@ -166,11 +166,11 @@ class Deliveries:
         self.dispatcher.offer(wanted, (), current_ms())
         self.on_failed_read()
         self._failures += 1
-        if self._failures <= SKIP_AFTER_FAILURES or not await self._passed_over(wanted, error):
+        if self._failures <= SKIP_AFTER_FAILURES or not await self._skip_lost(wanted, error):
             first_s, last_s = RETRY_S
             await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
 
-    async def _passed_over(self, wanted: Wanted, error: Exception) -> bool:
+    async def _skip_lost(self, wanted: Wanted, error: Exception) -> bool:
         """Acknowledge entries that are lost for good, if `auto_skip_non_recoverable_data` is on; True if any were."""
         if not self.limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
             return False
@@ -229,7 +229,7 @@ class Deliveries:
     def _offer(self, wanted: Wanted, entries: Sequence[StoredEntry]) -> None:
         infos = [_info(entry, self.limits.delayed_delivery_enabled) for entry in entries]
         if self.compacted is not None:
-            self._leave_out(entries, infos)
+            self._acknowledge_removed(entries, infos)
         deliveries = self.dispatcher.offer(wanted, infos, current_ms())
         if deliveries:
             self._deliver(deliveries, entries)
@@ -270,7 +270,7 @@ class Deliveries:
         for id_, parts in frames.items():
             self._consumers[id_].peer.write(b"".join(parts))
 
-    def _leave_out(self, entries: Sequence[StoredEntry], infos: Sequence[EntryInfo]) -> None:
+    def _acknowledge_removed(self, entries: Sequence[StoredEntry], infos: Sequence[EntryInfo]) -> None:
         """Acknowledge messages that compaction removed from batches: not all clients skip these by themselves."""
         for stored, info in zip(entries, infos, strict=True):
             if stored.ack_set:

@@ -42,5 +42,5 @@ class PublishCredit:
         if self._of_topic:
             subscriptions[0].deliveries.shared_rate.give(now_s, *new)
         if self._of_each:
-            for each in subscriptions:
-                each.deliveries.rate.give(now_s, *new)
+            for subscription in subscriptions:
+                subscription.deliveries.rate.give(now_s, *new)

@@ -159,7 +159,7 @@ class Subscription:
         consumer.id = ConsumerId(self._last_id)
         effects = self._dispatcher.add_consumer(consumer.info, current_ms())
         self._consumers[consumer.id] = consumer
-        self._tell(effects)
+        self._notify_consumers(effects)
         self._moved()
 
     def remove(self, consumer: Consumer) -> bool:
@@ -167,7 +167,7 @@ class Subscription:
         if self._consumers.get(consumer.id) is not consumer:
             return False
         del self._consumers[consumer.id]
-        self._tell(self._dispatcher.remove_consumer(consumer.id, current_ms()))
+        self._notify_consumers(self._dispatcher.remove_consumer(consumer.id, current_ms()))
         self._moved()
         return True
 
@@ -288,7 +288,7 @@ class Subscription:
         if self.kept.cursor.unrecorded:
             self.kept.record_changes()
         if self._is_ended:
-            asyncio.get_running_loop().call_soon(self._tell_end)  # after the answer to a new consumer's SUBSCRIBE
+            asyncio.get_running_loop().call_soon(self._notify_end)  # after the answer to a new consumer's SUBSCRIBE
         due_ms = self._dispatcher.due_ms
         if due_ms is None:
             return
@@ -302,10 +302,10 @@ class Subscription:
 
     def _tick(self) -> None:
         self._timer = None
-        self._tell(self._dispatcher.handle_due(current_ms()))
+        self._notify_consumers(self._dispatcher.handle_due(current_ms()))
         self._moved()
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         """Notify consumers of the topic's end once everything is acknowledged, as Pulsar does."""
         if self.kept.cursor.backlog_entries:
             return
@@ -314,8 +314,8 @@ class Subscription:
                 consumer.knows_end = True
                 consumer.peer.write(replies.reached_end_of_topic(consumer.consumer_id))
 
-    def _tell(self, effects: Iterable[ActiveConsumerChanged]) -> None:
+    def _notify_consumers(self, effects: Iterable[ActiveConsumerChanged]) -> None:
         for changed in effects:
             consumer = self._consumers.get(changed.consumer)
             if consumer is not None:
-                consumer.tell_active(is_active=changed.is_active)
+                consumer.send_active_change(is_active=changed.is_active)

@@ -66,10 +66,10 @@ class SubscribeRates:
         most, period_s = self._rate.subscribe_throttling_rate_per_consumer, self._rate.rate_period_in_second
         if most <= 0:
             return
-        who = (consumer.peer.address.rpartition(":")[0], consumer.name)
-        if who not in self._consumers and len(self._consumers) >= _MAX_CONSUMERS:
+        key = (consumer.peer.address.rpartition(":")[0], consumer.name)
+        if key not in self._consumers and len(self._consumers) >= _MAX_CONSUMERS:
             self._consumers.clear()
-        throttle, now_s = self._consumers.setdefault(who, Throttle(most, -1, period_s)), time.monotonic()
+        throttle, now_s = self._consumers.setdefault(key, Throttle(most, -1, period_s)), time.monotonic()
         if throttle.spend_tokens(now_s, 1, 0) > 0:
             throttle.spend_tokens(now_s, -1, 0)  # a refused attempt does not count
             raise ServerRefusalError(
@@ -92,16 +92,16 @@ def check_limits(
     request: SubscribeRequest,
     *,
     consumers: int,
-    each: int | None,
+    of_subscription: int | None,
 ) -> None:
-    """Check the type and the number of consumers; the commit of a new subscription checks the number of those.
+    """Check the type and the number of consumers; the number of subscriptions is checked when a new one is committed.
 
     Args:
         limits: The limits.
         topic: The topic's name.
         request: The consumer's request.
         consumers: The current number of consumers of all subscriptions.
-        each: The current number of consumers of this subscription; None if it is not loaded.
+        of_subscription: The current number of consumers of this subscription; None if it is not loaded.
 
     Raises:
         ServerRefusalError: a limit is reached, or the type is not enabled.
@@ -112,9 +112,9 @@ def check_limits(
             f"{topic} does not allow {request.type} subscriptions (subscriptionTypesEnabled): use "
             f"{' or '.join(sorted(limits.types))}.",
         )
-    for found, limit, of in (
+    for count, limit, kind in (
         (consumers, limits.consumers, "consumers"),
-        (each or 0, limits.consumers_each, f"consumers on subscription {request.name!r}"),
+        (of_subscription or 0, limits.consumers_each, f"consumers on subscription {request.name!r}"),
     ):
-        if 0 < limit <= found:
-            raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {found} {of} already, its limit.")
+        if 0 < limit <= count:
+            raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {count} {kind} already, its limit.")

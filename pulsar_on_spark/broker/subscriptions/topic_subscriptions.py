@@ -19,7 +19,6 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer, MemoryCursor
-from pulsar_on_spark.broker.subscriptions.sights import SeenTopic, Sights
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest, memory_cursor
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.subscriptions.subscription_limits import (
@@ -28,6 +27,7 @@ from pulsar_on_spark.broker.subscriptions.subscription_limits import (
     check_limits,
     set_rate,
 )
+from pulsar_on_spark.broker.subscriptions.subscription_views import SeenTopic, SubscriptionViews
 from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol.commands import ServerError
@@ -70,7 +70,7 @@ class TopicSubscriptions:
         self._rate = Throttle()
         self._subscribe_rates = SubscribeRates()
         self._open: dict[str, Subscription] = {}
-        self._sights = Sights(topic, reader, self._open)
+        self._views = SubscriptionViews(topic, reader, self._open)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,16 +186,16 @@ class TopicSubscriptions:
             self._settle(subscription)
 
     async def seek(self, subscription: Subscription, position: Position) -> None:
-        """Disconnect all consumers and move the cursor; a durable one is committed to Delta on return.
+        """Disconnect all consumers and move the cursor; a durable cursor is committed to Delta on return.
 
         Raises:
-            PulsarpyError: as `CursorKeeper.reset`, or the subscription is no longer loaded.
+            PulsarpyError: as `CursorKeeper.reset_cursor`, or the subscription is no longer loaded.
         """
         async with self._lock(subscription.name):
             self._require_same(subscription)
             subscription.disconnect_all(for_seek=True)
             try:
-                await self._sights.show(subscription, subscription.reads_compacted)
+                await self._views.show(subscription, subscription.reads_compacted)
                 if isinstance(subscription.kept, OpenCursor):
                     await self._keeper.reset_cursor(subscription.kept, position)
                 elif isinstance(subscription.kept, MemoryCursor):
@@ -211,7 +211,7 @@ class TopicSubscriptions:
 
         Raises:
             ServerRefusalError: other consumers are connected, and `force` is false.
-            PulsarpyError: as `CursorKeeper.delete`.
+            PulsarpyError: as `CursorKeeper.delete_subscription`.
         """
         async with self._lock(subscription.name):
             self._require_same(subscription)
@@ -240,7 +240,7 @@ class TopicSubscriptions:
     def on_chain_changed(self) -> None:
         """Update the subscriptions to the topic's new chain."""
         for subscription in self._open.values():
-            if not self._sights.update_subscription(subscription):
+            if not self._views.update_subscription(subscription):
                 self._renew(subscription)
 
     def on_topic_ended(self) -> None:
@@ -263,7 +263,7 @@ class TopicSubscriptions:
             MetadataError: a commit failed; the next owner recovers cursors that could not be released.
         """
         self._is_closed = True
-        self._sights.stop()
+        self._views.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -272,19 +272,20 @@ class TopicSubscriptions:
         for subscription in released:
             subscription.disconnect_all()
             await self._drop(subscription)
-        await self._keeper.release_subscriptions([x.kept for x in released if isinstance(x.kept, OpenCursor)])
+        kept = [subscription.kept for subscription in released]
+        await self._keeper.release_subscriptions([cursor for cursor in kept if isinstance(cursor, OpenCursor)])
 
     # ------------------------------------------------------------------------------------------------------------------
 
     async def _open_one(self, request: SubscribeRequest) -> Subscription:
         topic, name = self._topic, request.name
-        compacted = await self._sights.newest(request.read_compacted)
-        entries, chain = self._sights.of(compacted)
+        compacted = await self._views.newest(request.read_compacted)
+        entries, chain = self._views.of(compacted)
         if request.is_durable:
             kept: OpenCursor | MemoryCursor = await self._keeper.acquire_subscription(
                 topic.part, name, request.type, request.start, chain, request.properties, self._limits.subscriptions
             )
-            entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
+            entries, chain = self._views.of(compacted)  # the chain may have changed meanwhile
             kept.cursor.apply_chain(chain)
         else:
             kept = memory_cursor(topic.part, chain, request)
@@ -305,7 +306,7 @@ class TopicSubscriptions:
         """Renew the view of a subscription that reads compacted: its compaction may have been replaced."""
         if subscription.reads_compacted:
             subscription.is_renewed.clear()
-            self._spawn(self._sights.renew_view(subscription, self._lock(subscription.name)))
+            self._spawn(self._views.renew_view(subscription, self._lock(subscription.name)))
 
     async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
         """Adapt a loaded subscription to a request, unless connected consumers conflict with it."""
@@ -322,7 +323,7 @@ class TopicSubscriptions:
             )
         subscription.change_type(request.type, request.key_shared)
         if not subscription.consumers and (request.read_compacted or subscription.reads_compacted):
-            await self._sights.show(subscription, request.read_compacted)
+            await self._views.show(subscription, request.read_compacted)
         if isinstance(subscription.kept, OpenCursor) and subscription.kept.type != request.type:
             await self._keeper.acquire_subscription(
                 subscription.part, subscription.name, request.type, request.start, self._topic.chain, request.properties
@@ -395,6 +396,6 @@ class TopicSubscriptions:
             self._limits,
             self._topic.part.name,
             request,
-            consumers=sum(len(found.consumers) for found in self._open.values()),
-            each=len(subscription.consumers) if subscription is not None else None,
+            consumers=sum(len(loaded.consumers) for loaded in self._open.values()),
+            of_subscription=len(subscription.consumers) if subscription is not None else None,
         )

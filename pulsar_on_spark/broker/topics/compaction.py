@@ -97,7 +97,7 @@ class Compactions:
     def start(self) -> None:
         """Start the periodic check of thresholds."""
         self._watching = asyncio.create_task(
-            every(self._interval_s, self._look, "Compaction thresholds cannot be checked now")
+            every(self._interval_s, self._compact_due, "Compaction thresholds cannot be checked now")
         )
 
     async def stop(self) -> None:
@@ -148,18 +148,18 @@ class Compactions:
 
     async def _process(self, topic: TopicName, reach: Position | None) -> str | None:
         """Run the process; return the reason of a failure, None after a success."""
-        place = "" if reach is None else str(reach)
-        arguments = [str(self._root.path), topic.full, place, str(int(self._retain_null_key))]
+        position = "" if reach is None else str(reach)
+        arguments = [str(self._root.path), topic.full, position, str(int(self._retain_null_key))]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__, *arguments, stderr=asyncio.subprocess.PIPE
         )
         assert process.stderr is not None, "it is a pipe"
-        said = b""
+        output = b""
         async with ended_if_cancelled(process):
             while more := await process.stderr.read(_MAX_ERROR_BYTES):
-                said = (said + more)[-_MAX_ERROR_BYTES:]
+                output = (output + more)[-_MAX_ERROR_BYTES:]
             code = await process.wait()
-        lines = said.decode(errors="replace").strip().splitlines()
+        lines = output.decode(errors="replace").strip().splitlines()
         return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
 
     def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
@@ -169,7 +169,7 @@ class Compactions:
 
     # -- thresholds ----------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _compact_due(self) -> None:
         for topic in await asyncio.to_thread(self._due):
             if topic not in self._running:
                 self.run(topic)
@@ -201,13 +201,13 @@ def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None
 
 
 def main() -> None:
-    """Compact one topic. Arguments: the root, the topic."""
+    """Compact one topic. Arguments: the root, the topic, the position to reach ("" for none), 1 to keep null keys."""
     logging.basicConfig(level=logging.WARNING)
     os.nice(_NICE)
-    path, topic, place, retain_null_key = sys.argv[1:]
+    path, topic, position, retain_null_key = sys.argv[1:]
     reach = None
-    if place:
-        ledger, entry = place.split(":")
+    if position:
+        ledger, entry = position.split(":")
         reach = Position(LedgerId(int(ledger)), EntryId(int(entry)))
     try:
         compact(RootHandle.open(path), topic, Compaction(retain_null_key=retain_null_key == "1"), reach=reach)

@@ -1,4 +1,4 @@
-"""The rate of automatic topic creation, limited because each topic stays in the metadata and enlarges a commit."""
+"""The rate of automatic topic creation, limited because each topic stays in the metadata and enlarges commits."""
 
 from __future__ import annotations
 

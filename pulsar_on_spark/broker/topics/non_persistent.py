@@ -51,7 +51,7 @@ class NonPersistentSubscription:
     Attributes:
         name: Its name.
         type: Its type.
-        dropped: The count of messages that no consumer could take.
+        dropped: The counters of messages that no consumer could take.
     """
 
     def __init__(self, topic: str, partition: int, request: SubscribeRequest) -> None:
@@ -77,8 +77,8 @@ class NonPersistentSubscription:
     @property
     def active(self) -> Consumer | None:
         """The active consumer of an Exclusive or Failover subscription."""
-        found = None if self._election is None else self._election.id
-        return None if found is None else self._consumers[found]
+        active_id = None if self._election is None else self._election.id
+        return None if active_id is None else self._consumers[active_id]
 
     def permits(self, consumer: Consumer) -> int:
         """Return the permits of a consumer."""
@@ -106,7 +106,7 @@ class NonPersistentSubscription:
             changes = self._election.add(consumer.info, _AT_ONCE, _AT_ONCE)
         self._consumers[consumer.id] = consumer
         self._permits[consumer.id] = 0
-        self._tell(changes)
+        self._notify_consumers(changes)
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
@@ -116,11 +116,11 @@ class NonPersistentSubscription:
             if self._split is not None:
                 self._split.remove(consumer.id)
             if self._election is not None:
-                self._tell(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
+                self._notify_consumers(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
 
     def deliver(self, entry: bytes, look: EntryLook) -> None:
         """Send an entry to the consumers that have permits, and count it as dropped if none has."""
-        consumer = next((each for each in self._candidates(look) if self._can_take(each)), None)
+        consumer = next(filter(self._can_take, self._candidates(look)), None)
         if consumer is None:
             self.dropped.messages += look.messages
             self.dropped.bytes += len(entry)
@@ -131,7 +131,7 @@ class NonPersistentSubscription:
         number, partition = consumer.consumer_id, self._partition
         head = replies.message_head(number, _NO_ID, _NO_ID, partition, 0, (), consumer.epoch, len(entry))
         consumer.peer.write(head + entry)
-        if self.type == "Shared":  # the next one's turn
+        if self.type == "Shared":  # the next consumer gets the next entry
             self._consumers[consumer.id] = self._consumers.pop(consumer.id)
 
     def _candidates(self, look: EntryLook) -> Iterable[Consumer]:
@@ -139,17 +139,17 @@ class NonPersistentSubscription:
             owner = self._split.consumer(self._split.slot(look.key or b""))
             return () if owner is None else (self._consumers[owner],)
         if self.type == "Shared":
-            return sorted(self._consumers.values(), key=lambda each: each.priority)
+            return sorted(self._consumers.values(), key=lambda consumer: consumer.priority)
         return () if self.active is None else (self.active,)
 
     def _can_take(self, consumer: Consumer) -> bool:
         return self._permits[consumer.id] > 0 and consumer.peer.is_writable
 
-    def _tell(self, changes: Iterable[ActiveConsumerChanged]) -> None:
+    def _notify_consumers(self, changes: Iterable[ActiveConsumerChanged]) -> None:
         for changed in changes:
-            self._consumers[changed.consumer].tell_active(is_active=changed.is_active)
+            self._consumers[changed.consumer].send_active_change(is_active=changed.is_active)
 
-    # -- what handlers call --------------------------------------------------------------------------------------------
+    # -- commands of consumers -----------------------------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """Add permits to a consumer (FLOW)."""
@@ -210,20 +210,20 @@ class NonPersistentSubscriptions:
             ServerRefusalError: a limit is reached, or the type is not enabled.
             ConsumerBusyError, ConsumerAssignError: as `NonPersistentSubscription.add`.
         """
-        found = self._open.get(request.name)
+        subscription = self._open.get(request.name)
         check_limits(
             self._limits,
             self._name.full,
             request,
-            consumers=sum(len(each.consumers) for each in self._open.values()),
-            each=None if found is None else len(found.consumers),
+            consumers=sum(len(loaded.consumers) for loaded in self._open.values()),
+            of_subscription=None if subscription is None else len(subscription.consumers),
         )
-        if found is None:
+        if subscription is None:
             require_room(self._name.full, len(self._open), self._limits.subscriptions)
-            found = NonPersistentSubscription(self._name.full, self._name.partition_index, request)
-        found.add(consumer, request)
-        self._open[request.name] = found
-        return found
+            subscription = NonPersistentSubscription(self._name.full, self._name.partition_index, request)
+        subscription.add(consumer, request)
+        self._open[request.name] = subscription
+        return subscription
 
     async def create_subscription(self, name: str) -> None:
         """Do nothing: a subscription without consumers would get no messages."""
@@ -278,9 +278,9 @@ class NonPersistentTopic:
     @property
     def is_idle(self) -> bool:
         """True if nothing was published, and its only clients are consumers that accept any schema."""
-        consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
+        consumers = [consumer for subscription in self.subscriptions.all for consumer in subscription.consumers]
         is_unused = not self.published.messages and self.producers.is_empty
-        return is_unused and all(each.takes_any_schema for each in consumers)
+        return is_unused and all(consumer.takes_any_schema for consumer in consumers)
 
     def follow_record(self, view: View) -> None:
         """Apply the current policies of its namespace; connected clients stay connected."""

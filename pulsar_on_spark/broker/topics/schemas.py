@@ -32,7 +32,7 @@ from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSche
 NO_VERSION: Final = b""
 """The version sent to a client without a schema."""
 MAX_WAITING_LETTERS: Final = 64 << 20
-"""Limit of all schemas together that wait to be parsed or compared."""
+"""Limit of the total length of the schemas that wait to be parsed or compared, in characters."""
 _T = TypeVar("_T")
 _VERSION: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
@@ -101,28 +101,28 @@ class ClientSchemas:
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
         """Return a version, or the latest for NO_VERSION, and its number (errors as `find_version`)."""
-        found = await self.find_version(name, None if version == NO_VERSION else _number(version))
-        return to_wire(found), version_bytes(found.version)
+        record = await self.find_version(name, None if version == NO_VERSION else _number(version))
+        return to_wire(record), version_bytes(record.version)
 
     async def find_version(self, name: TopicName, version: int | None) -> SchemaRecord:
         """Return a version that is not deleted, the latest for None.
 
         Raises:
-            ServerRefusalError: no such version; the code TopicNotFound is the one that clients expect.
+            ServerRefusalError: there is no such version; clients expect the code TopicNotFound.
             TopicNotFoundError, MetadataError: as `of_producer`.
         """
         known = registry.versions(await self._views.view(), name)
-        found = next((each for each in reversed(known) if version in (None, each.version)), None)
-        if found is None:
-            raise _none(name, "no schema" if version is None else f"no schema version {version}")
-        return found
+        record = next((each for each in reversed(known) if version in (None, each.version)), None)
+        if record is None:
+            raise _not_found(name, "no schema" if version is None else f"no schema version {version}")
+        return record
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
         """Return the version that equals a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
-        found = await self._same(await self._views.view(), name, schema)
-        if found is None:
-            raise _none(name, "no such schema")
-        return found
+        record = await self._same(await self._views.view(), name, schema)
+        if record is None:
+            raise _not_found(name, "no such schema")
+        return record
 
     async def versions(self, name: TopicName) -> list[SchemaRecord]:
         """Return all versions that are not deleted, by number (errors as `find_version`)."""
@@ -156,10 +156,10 @@ class ClientSchemas:
 
     async def _registered(self, name: TopicName, schema: TopicSchema) -> bytes:
         view = await self._views.view()
-        found = await self._same(view, name, schema)
-        if found is None:
-            found = await self._add(name, schema, lambda view: self._rules(view, name))
-        return version_bytes(found.version)
+        record = await self._same(view, name, schema)
+        if record is None:
+            record = await self._add(name, schema, lambda view: self._rules(view, name))
+        return version_bytes(record.version)
 
     def _rules(self, view: View, name: TopicName) -> registry.Rules:
         policies = effective_policies(view, name, self._defaults)
@@ -191,8 +191,8 @@ class ClientSchemas:
         return await self._parsed(view, name, schema, find)
 
     async def _parsed(self, view: View, name: TopicName, schema: TopicSchema, work: Callable[[], _T]) -> _T:
-        """Run work that parses schemas and does not compare them; for long ones in turn (errors as `_in_turn`)."""
-        known = [each.data for each in registry.versions(view, name)]
+        """Run work that parses schemas without comparing them; long schemas wait for a turn (errors as `_in_turn`)."""
+        known = [record.data for record in registry.versions(view, name)]
         if len(schema.data) + sum(map(len, known)) <= SHORT_LETTERS:
             return work()
         return await self._in_turn(len(schema.data), work)
@@ -221,7 +221,7 @@ class ClientSchemas:
 def of_wire(schema: Schema | None) -> TopicSchema | None:
     """Convert a client's schema; None for no schema and for AUTO_CONSUME.
 
-    NONE is a schema like any other: clients that declare bytes by it request its version later.
+    NONE is a schema like any other: clients that use it to declare bytes request its version later.
 
     Raises:
         InvalidArgumentError: its bytes are not text, or not a valid KEY_VALUE schema.
@@ -229,7 +229,7 @@ def of_wire(schema: Schema | None) -> TopicSchema | None:
     if schema is None or schema.type == Schema.AutoConsume:
         return None
     type_ = SCHEMA_TYPES[schema.type]
-    properties = {each.key: each.value for each in cast(Iterable[KeyValue], schema.properties)}
+    properties = {pair.key: pair.value for pair in cast(Iterable[KeyValue], schema.properties)}
     try:
         data = _key_value_text(schema.schema_data) if type_ == "KEY_VALUE" else schema.schema_data.decode()
     except (UnicodeDecodeError, struct.error) as error:
@@ -255,7 +255,7 @@ def version_bytes(number: int) -> bytes:
     return _VERSION.pack(number)
 
 
-def _none(name: TopicName, what: str) -> ServerRefusalError:
+def _not_found(name: TopicName, what: str) -> ServerRefusalError:
     return ServerRefusalError(ServerError.TopicNotFound, f"Topic {name} has {what}: register it first.")
 
 

@@ -56,10 +56,10 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
     """
     while messages > 0:
         cursor = (await topic.subscriptions.acquire_subscription(record.name, record.type)).kept.cursor
-        found = cursor.deliverable(cursor.mark_delete, _READ_ENTRIES)
-        if not found.ranges:
+        backlog = cursor.deliverable(cursor.mark_delete, _READ_ENTRIES)
+        if not backlog.ranges:
             break
-        entries = await reader.read(topic.part, found.ranges, _READ_ENTRIES, _READ_BYTES)
+        entries = await reader.read(topic.part, backlog.ranges, _READ_ENTRIES, _READ_BYTES)
         # Reading took time: the subscription may have been released, and moved by others.
         subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
         cursor, acks = subscription.kept.cursor, []

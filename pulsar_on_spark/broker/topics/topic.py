@@ -104,7 +104,7 @@ class BrokerTopic:
     @property
     def has_clients(self) -> bool:
         """True if producers or consumers are connected."""
-        return not self.producers.is_empty or any(each.consumers for each in self.subscriptions.all)
+        return not self.producers.is_empty or any(subscription.consumers for subscription in self.subscriptions.all)
 
     @property
     def is_unused(self) -> bool:
@@ -116,8 +116,8 @@ class BrokerTopic:
     def is_idle(self) -> bool:
         """True if it has no entries, no producers, and no consumers except those that accept any schema."""
         has_entries = self.chain.entries_from(EARLIEST.ledger, EARLIEST.entry) > 0
-        consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
-        return not has_entries and self.producers.is_empty and all(each.takes_any_schema for each in consumers)
+        consumers = [consumer for subscription in self.subscriptions.all for consumer in subscription.consumers]
+        return not has_entries and self.producers.is_empty and all(consumer.takes_any_schema for consumer in consumers)
 
     async def load(self, view: View) -> None:
         """Load the topic's chain and keep following it (errors as `ChainFollower.follow_topic` and `DedupStore.load`).
@@ -126,7 +126,7 @@ class BrokerTopic:
             TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
             PulsarpyError: its policies require a journal that cannot be opened.
         """
-        own = {each.id for each in self._journals}
+        own = {incarnation.id for incarnation in self._journals}
         were_open = [ledger for ledger in view.all(LedgerRecord, self.topic_id) if is_open(view, ledger)]
         for ledger in were_open:
             if ledger.incarnation not in own:
@@ -134,15 +134,15 @@ class BrokerTopic:
                     f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: try "
                     "again after that broker has closed it, or after it is recovered from a dead broker."
                 )
-        # Ledgers of an earlier load of this topic: entries of an open ledger would be missing in the chain.
-        for each in self._journals:
-            await each.wait_until_drained(self.topic_id)
-            await each.close_ledgers([])
+        # Close ledgers that an earlier load of this topic left open: their entries would be missing in the chain.
+        for incarnation in self._journals:
+            await incarnation.wait_until_drained(self.topic_id)
+            await incarnation.close_ledgers([])
         self.incarnation = await self._journals.acquire_journal(
             self.topic_id, _quorum(policies_of(view, self.name, self._defaults))
         )
         try:
-            # Only a view after their close has their entries.
+            # Only a view that is read after these ledgers were closed has their entries.
             self.chain = await self._follower.follow_topic(self.part, self, None if were_open else view)
             self.follow_record(view)
             if self.policies.deduplication:
@@ -234,9 +234,9 @@ class BrokerTopic:
             self.producers.disconnect_all(
                 TopicTerminatedError(f"Topic {self.name} was terminated and takes no messages: use another topic.")
             )
-            self._tell_end()
+            self._notify_end()
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         """Notify subscriptions of the topic's end once its last message is visible."""
         if self.terminated is not None and (self.chain.end.ledger, self.chain.end.entry) > self.terminated:
             self.subscriptions.on_topic_ended()
@@ -287,12 +287,12 @@ class BrokerTopic:
             producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
             return
         if sent.marker or producer.info.replication is not None:
-            self._publish_unlike_others(producer, sent)
+            self._publish_marker_or_replica(producer, sent)
             return
         self._path.publish_entry(self, producer, sent)
         self.producers.on_entry_accepted(sent)
 
-    def _publish_unlike_others(self, producer: Producer, sent: Sent) -> None:
+    def _publish_marker_or_replica(self, producer: Producer, sent: Sent) -> None:
         """Publish a marker or an entry of another cluster's replicator, to which the publish rate does not apply."""
         entry = received(sent, producer.info.name, producer.info.replication)
         if entry is None:
@@ -334,7 +334,7 @@ class BrokerTopic:
         if producer.pending:
             self._path.drop_closed(self)
 
-    def grew(self, ledger: LedgerId, end: int) -> None:
+    def on_ledger_grew(self, ledger: LedgerId, end: int) -> None:
         """Make acknowledged entries of an open ledger visible to consumers."""
         try:
             if self._credit.is_relative:
@@ -367,13 +367,13 @@ class BrokerTopic:
     def on_chain_grew(self, chain: LedgerChain) -> None:
         """Follow a chain with more entries, and wake the subscriptions."""
         self.subscriptions.on_entries_grew()
-        self._tell_end()
+        self._notify_end()
 
     def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         """Follow a chain whose ledgers were added, closed or trimmed."""
         self.chain = chain
         self.subscriptions.on_chain_changed()
-        self._tell_end()
+        self._notify_end()
 
 
 def _unloaded(name: TopicName) -> ServerRefusalError:

@@ -61,7 +61,7 @@ class TopicCreation:
 
         Clients request the number of partitions before they use a topic, and also of topics that they never use (Go's
         client does, for retry topics under old names). So a topic without partitions is only created by its first
-        producer or consumer. Pulsar's rule (`fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync`).
+        producer or consumer. This is Pulsar's rule (`fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync`).
         """
         partitions = self._default_partitions(view, name)
         return None if partitions is None else await self._join(name, partitions, rate)
@@ -120,7 +120,7 @@ def _decision(wanted: Mapping[TopicName, int | None], limits: TopicLimits) -> De
 
 
 def require_namespace(view: View, name: TopicName) -> None:
-    """Require the namespace of a new topic: a mistyped name must not create one that no consumer reads.
+    """Require the namespace of a new topic: a mistyped name must not create a topic that no consumer reads.
 
     Raises:
         TopicNotFoundError: there is no such namespace.

@@ -58,7 +58,7 @@ class TopicListWatcher:
             self._matches([""])
         except pa.ArrowInvalid as error:
             raise InvalidArgumentError(
-                f"The pattern {pattern!r} cannot be watched ({error}): poll, or use one that RE2 supports."
+                f"The pattern {pattern!r} cannot be watched ({error}): poll, or use a pattern that RE2 supports."
             ) from error
 
     def begin(self, names: Collection[str], known_hash: str) -> TopicList:
@@ -78,9 +78,9 @@ class TopicListWatcher:
         return ListChange(sorted(new), deleted, hash_of(self._matching))
 
     def _matched(self, names: Iterable[str]) -> list[str]:
-        found = topics_in(names, self.namespace, "PERSISTENT")
-        bases = [_base(name).partition("://")[2] for name in found]
-        return [name for name, is_match in zip(found, self._matches(bases), strict=True) if is_match]
+        candidates = topics_in(names, self.namespace, "PERSISTENT")
+        bases = [_base(name).partition("://")[2] for name in candidates]
+        return [name for name, is_match in zip(candidates, self._matches(bases), strict=True) if is_match]
 
     def _matches(self, texts: list[str]) -> list[bool]:
         matched: list[bool] = pc.match_substring_regex(pa.array(texts, pa.string()), self._pattern).to_pylist()

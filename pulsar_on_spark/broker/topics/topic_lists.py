@@ -44,14 +44,14 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
         mode: The domains that the client asks for.
         known_hash: The hash of the client's list; "" if it has none.
     """
-    found = sorted(set(topics_in(names, namespace, mode)))
-    topics_hash = hash_of(found)
+    topics = sorted(set(topics_in(names, namespace, mode)))
+    topics_hash = hash_of(topics)
     changed = topics_hash != known_hash
-    return TopicList(found if changed else [], topics_hash, changed)
+    return TopicList(topics if changed else [], topics_hash, changed)
 
 
 def topics_in(names: Iterable[str], namespace: str, mode: Mode) -> list[str]:
-    """Return the names of a namespace's topics that regular expressions are for; arguments as in `list_topics`."""
+    """Return the names of a namespace's topics that clients may match; arguments as in `list_topics`."""
     # Normalised names are compared as strings: parsing ten thousand of them would block other clients.
     prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
     return [

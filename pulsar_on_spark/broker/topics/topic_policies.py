@@ -85,10 +85,10 @@ def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
         name: The topic.
         defaults: The default policies.
     """
-    found = effective_policies(view, name, defaults)
-    if defaults.encryption_required and not found.encryption_required:
-        return found.model_copy(update={"encryption_required": True})
-    return found
+    policies = effective_policies(view, name, defaults)
+    if defaults.encryption_required and not policies.encryption_required:
+        return policies.model_copy(update={"encryption_required": True})
+    return policies
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:

@@ -3,7 +3,7 @@
     metadata, once a second ──> records of loaded topics ──> unload, terminate, apply new policies
                             └─> names of all topics ──> clients that watch lists of topics (WATCH_TOPIC_UPDATE)
 
-Changes by Spark, the command line and jobs take effect by this scan; changes made through this broker do at once.
+Changes by Spark, the command line and jobs take effect by this scan; changes through this broker take effect at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 1.0
 FORGET_AFTER_S: Final = 60.0
 """Time after which an unused topic is unloaded, in seconds; its ledger was closed before (`CLOSE_IDLE_S`)."""
-_LOOKS_PER_TIME: Final = 6
+_SCANS_PER_FORGET: Final = 6
 """Scans for unused topics per `FORGET_AFTER_S`."""
 MAX_WATCHERS: Final = 100
 """Maximum number of lists that one connection may watch."""
@@ -56,12 +56,12 @@ class TopicWatch:
         self._forget_after_s = forget_after_s
         self._seen: dict[AnyTopic, _Seen] = {}
         self._unused = Unchanged[BrokerTopic, None]()
-        self._looked_for_unused_s = float("-inf")
+        self._scanned_for_unused_s = float("-inf")
         self._names: frozenset[str] = frozenset()
         self._names_at = -1
         self._watchers: dict[Peer, dict[int, TopicListWatcher]] = {}
         self._matching = asyncio.Lock()
-        """Held while a thread works on watchers: one at a time, so each begins with the names of the last update."""
+        """Held while a thread works on watchers: one at a time, so that each starts from the last update's names."""
         self._revision = -1
         self._looking: asyncio.Task[None] | None = None
 
@@ -99,11 +99,11 @@ class TopicWatch:
                 raise InvalidArgumentError(
                     f"The connection watches {MAX_WATCHERS} lists of topics already: close some."
                 )
-            await self._tell(view)
-            found = await asyncio.to_thread(watcher.begin, self._names, known_hash)
+            await self._send_updates(view)
+            topics = await asyncio.to_thread(watcher.begin, self._names, known_hash)
             if not peer.is_closed:
                 self._watchers.setdefault(peer, {})[watcher_id] = watcher
-            return found
+            return topics
 
     @property
     def watchers(self) -> list[tuple[Peer, int, str]]:
@@ -118,11 +118,11 @@ class TopicWatch:
         """End one watch of a client."""
         self._watchers.get(peer, {}).pop(watcher_id, None)
 
-    def left(self, peer: Peer) -> None:
+    def unwatch_all(self, peer: Peer) -> None:
         """End all watches of a client that has disconnected."""
         self._watchers.pop(peer, None)
 
-    async def _tell(self, view: View) -> None:
+    async def _send_updates(self, view: View) -> None:
         """Send updates to watching clients, unless this view or a newer one was applied already.
 
         `_matching` must be held.
@@ -152,7 +152,7 @@ class TopicWatch:
         view = await self._views.view()
         if self._watchers and view.state.revision > self._names_at:
             async with self._matching:
-                await self._tell(view)
+                await self._send_updates(view)
         if view.state.revision != self._revision:
             await self._follow(view)
             self._revision = view.state.revision
@@ -161,8 +161,8 @@ class TopicWatch:
     async def _follow(self, view: View) -> None:
         """Apply changed records to loaded topics; changes during the scan are seen by the next one."""
         loaded: list[AnyTopic] = [*self._topics, *self._topics.non_persistent]
-        found = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
-        seen = dict(zip(loaded, found, strict=True))
+        records_of_loaded = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
+        seen = dict(zip(loaded, records_of_loaded, strict=True))
         changed = [topic for topic, records in seen.items() if records != self._seen.get(topic)]
         self._seen = seen
         for topic in changed:
@@ -183,9 +183,9 @@ class TopicWatch:
     async def _forget_unused(self) -> None:
         """Unload unused topics; runs rarely, because it visits every loaded topic on the event loop."""
         now_s = time.monotonic()
-        if now_s - self._looked_for_unused_s < self._forget_after_s / _LOOKS_PER_TIME:
+        if now_s - self._scanned_for_unused_s < self._forget_after_s / _SCANS_PER_FORGET:
             return
-        self._looked_for_unused_s = now_s
+        self._scanned_for_unused_s = now_s
         unused: dict[BrokerTopic, None] = {topic: None for topic in self._topics if topic.is_unused}
         for topic, unused_s in self._unused.record_scan(now_s, unused).items():
             if unused_s >= self._forget_after_s and topic.is_unused:

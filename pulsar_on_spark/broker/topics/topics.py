@@ -88,7 +88,7 @@ class Topics:
         return list(self._non_persistent.values())
 
     async def partitions(self, name: TopicName, *, create: CreationRate | None = None) -> int:
-        """Return the number of partitions of a topic; 0 for a topic without.
+        """Return the number of partitions of a topic; 0 if it has none.
 
         Args:
             name: The topic.
@@ -139,8 +139,8 @@ class Topics:
             if (loading := self._loading.get(key)) is None:
                 loading = self._loading[key] = asyncio.create_task(self._load_topic(name, create))
                 loading.add_done_callback(lambda _: self._loading.pop(key, None))
-            if (found := await asyncio.shield(loading)) is not None:
-                return found
+            if (loaded := await asyncio.shield(loading)) is not None:
+                return loaded
         raise ServerRefusalError(
             ServerError.ServiceNotReady, f"Topic {name} was deleted repeatedly while it was loaded: try again."
         )
@@ -176,7 +176,7 @@ class Topics:
         if self._non_persistent.get(topic.name) is topic:
             del self._non_persistent[topic.name]
 
-    # -- what operators do ---------------------------------------------------------------------------------------------
+    # -- operations of operators ---------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
         """Unload a topic or all its partitions: clients look it up again, and its ledger is closed.
@@ -295,8 +295,8 @@ class Topics:
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
         view = await self._views.view()
-        found = catalog.parts(view, catalog.require_topic(view, name))
-        return [TopicName.parse(part.name) for part in found]
+        parts = catalog.parts(view, catalog.require_topic(view, name))
+        return [TopicName.parse(part.name) for part in parts]
 
     def _require_unused(self, parts: Sequence[TopicName], view: View) -> None:
         for name in parts:

@@ -42,7 +42,7 @@ class SeenTopic(Protocol):
     chain: LedgerChain
 
 
-class Sights:
+class SubscriptionViews:
     """The views that the subscriptions of one topic have of it. Call all methods in the broker's event loop.
 
     Args:
@@ -75,7 +75,7 @@ class Sights:
         """
         if not read_compacted:
             return None
-        known = [each.compacted for each in self._open.values() if each.compacted is not None]
+        known = [subscription.compacted for subscription in self._open.values() if subscription.compacted is not None]
         return await asyncio.to_thread(newest_compaction, self._reader.root, self._topic.part, known)
 
     async def show(self, subscription: Subscription, read_compacted: bool) -> None:
