@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
-from pulsar_on_spark.broker.web.admin.storage import StorageLook
+from pulsar_on_spark.broker.web.admin.storage import StorageScan
 from pulsar_on_spark.broker.web.audited import OUTCOME, Audited
 from pulsar_on_spark.broker.web.authenticated import Authenticated
 from pulsar_on_spark.broker.web.authorized import Authorized
@@ -30,9 +30,9 @@ from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 4 * MAX_SCHEMA_BYTES
-"""Limit of a request's body: the largest is a schema in JSON with some of its characters escaped."""
+"""Limit of a request's body: the largest body is a schema in JSON with some of its characters escaped."""
 MAX_DRAINED_BYTES: Final = 16 * MAX_BODY_BYTES
-"""Bytes of a body above the limit that are read and dropped: a client that is still sending misses the response."""
+"""Limit of the bytes that are read and dropped: a client that is still sending would miss the response."""
 _DESCRIPTION: Final = (
     "Apache Pulsar's admin REST v2 over a root of pulsar_on_spark. Unsupported requests are answered with 501 and the "
     'reason; errors are `{"reason": "..."}`.'
@@ -50,14 +50,14 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
         title="pulsar_on_spark",
         description=_DESCRIPTION,
         version=version("pulsar-on-spark"),
-        docs_url=None,  # FastAPI's pages load scripts of a public network
+        docs_url=None,  # FastAPI's pages load scripts from a public network
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.services = services
     app.state.broker_health = broker_health
     app.state.peek_turns = peek_turns()
-    app.state.storage_look = StorageLook()
+    app.state.storage_scan = StorageScan()
     app.state.metrics_page = MetricsPage()
     for router in ROUTERS:
         app.include_router(router)

@@ -50,7 +50,7 @@ class Audited:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, and note what came of it before the client gets to know."""
+        """Pass on a request, and note its outcome before the client sees it."""
         outcome = Outcome()
         is_noted = False
 

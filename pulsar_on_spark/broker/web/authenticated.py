@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests, before anything of them but their headers is read."""
+"""Authentication of HTTP requests, before more of them than the headers is read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 _METRICS: Final = "/metrics"
 _SCHEMES: Final[Mapping[str, str]] = {"token": "Bearer", "basic": 'Basic realm="pulsar"'}
-"""What clients may send, by provider."""
+"""The scheme that clients may use in `Authorization`, by provider."""
 _ONCE: Final = ("authorization", METHOD_HEADER, ORIGINAL_PRINCIPAL_HEADER)
-"""Headers of which a proxy and the broker could take different ones for the client's."""
+"""Headers that a request may have only once: of two, a proxy and the broker could use different ones."""
 _READ_ONLY: Final = reason_response(405, "The path is for GET and HEAD: use one of them.", {"Allow": "GET, HEAD"})
 
 
 class Authenticated:
-    """Middleware that passes on only the requests of clients that are known, and notes which client each is of.
+    """Middleware that passes on only the requests of authenticated clients, and adds the client to each request.
 
     Args:
         app: The application.
@@ -42,9 +42,9 @@ class Authenticated:
         self._services = services
         settings = services.settings
         self._open = PROBES if settings.authenticate_metrics_endpoint else (*PROBES, _METRICS)
-        names = [each.lower() for each in settings.authentication_providers]
-        found = [scheme for method, scheme in _SCHEMES.items() if any(name.endswith(method) for name in names)]
-        self._schemes = {"WWW-Authenticate": ", ".join(found)} if found else {}
+        names = [name.lower() for name in settings.authentication_providers]
+        schemes = [scheme for method, scheme in _SCHEMES.items() if any(name.endswith(method) for name in names)]
+        self._schemes = {"WWW-Authenticate": ", ".join(schemes)} if schemes else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or answer 401, 429, 400 to ambiguous headers, or 405 to writes at an open path."""
@@ -58,11 +58,11 @@ class Authenticated:
             await reason_response(400, f"The request has the header {twice} twice: send it once.")(scope, receive, send)
             return
         try:
-            found = await self._services.access.authenticate_http(headers, scope.get(CERTIFICATE))
+            principal = await self._services.access.authenticate_http(headers, scope.get(CERTIFICATE))
         except NotAuthenticatedError as error:
             await self._refuse(scope, receive, send, error)
         else:
-            await self._app({**scope, PRINCIPAL: found}, receive, send)
+            await self._app({**scope, PRINCIPAL: principal}, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: NotAuthenticatedError) -> None:
         address, path = client_of(scope), scope["path"]

@@ -1,4 +1,4 @@
-"""Authorization of HTTP requests, before anything of them but their method and path is looked at."""
+"""Authorization of HTTP requests by method and path, before anything else of them is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.catalog.tenants import require_tenant
 
-_NO_RULE: Final = "This broker has no rule of authorization for the path, so it is refused: report that as a bug."
+_NO_RULE: Final = "This broker has no authorization rule for the path, so the request is refused: report this as a bug."
 
 
 class Authorized:
@@ -65,12 +65,12 @@ class Authorized:
             raise
 
     def _rule(self, scope: Scope) -> tuple[Rule, Mapping[str, str]]:
-        """Return the rule of a request's route, and the variables of its path; without a route, super users see why."""
+        """Return the rule of a request's route, and the variables of its path; only super users learn of a bad path."""
         for route in self._routes:
-            match, found = route.matches(scope)
+            match, child_scope = route.matches(scope)
             if match is Match.FULL:
                 rule = GUARDS.get((scope["method"], route.path))
                 if rule is None:
                     raise NotAuthorizedError(_NO_RULE, 403)
-                return rule, found["path_params"]
+                return rule, child_scope["path_params"]
         return super_user, {}

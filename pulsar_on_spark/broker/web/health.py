@@ -27,7 +27,7 @@ async def ready() -> str:
 async def health(broker_health: CurrentHealth, services: BrokerServices, response: Response) -> str:
     """Check that a message can be stored and read within ten seconds; if not, respond with 503 and the reason.
 
-    The outcome is cached for a second. A TLS certificate that expires soon is no failure: a header warns of it.
+    The outcome is cached for a second. A TLS certificate that expires soon is not a failure: a header warns of it.
 
     Raises:
         ServerRefusalError: the check failed.

@@ -111,7 +111,7 @@ class LimitedHttp(H11Protocol):
 
     Args:
         limits: The limits, shared by all connections.
-        remedy: For clients with TLS at the port without, such as "the port with TLS is 8443".
+        remedy: The remedy for clients with TLS at the port without TLS, such as "the port with TLS is 8443".
         config, server_state, app_state, _loop: Arguments of uvicorn's protocol class.
 
     Attributes:
@@ -178,17 +178,17 @@ class LimitedHttp(H11Protocol):
             self.abort()
             return
         super().data_received(data)
-        self._look_what_is_due()
+        self._update_wait()
 
     def on_response_complete(self) -> None:
         """Wait for the client to read the response, or for its next request."""
         super().on_response_complete()
-        self._look_what_is_due(is_idle=not self.conn.trailing_data[0])
+        self._update_wait(is_idle=not self.conn.trailing_data[0])
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection."""
         super().timeout_keep_alive_handler()
-        self._look_what_is_due()
+        self._update_wait()
 
     def pause_writing(self) -> None:
         """Start the timeout for the client to read the written data."""
@@ -202,7 +202,7 @@ class LimitedHttp(H11Protocol):
             self._untaken.cancel()
             self._untaken = None
 
-    def _look_what_is_due(self, *, is_idle: bool = False) -> None:
+    def _update_wait(self, *, is_idle: bool = False) -> None:
         self._wait_for_close()
         if self.transport.is_closing():
             return

@@ -26,7 +26,7 @@ router = APIRouter()
 
 
 async def _page(request: Request) -> AsyncIterator[MetricsPage]:
-    """Give the page, and count the request until its response is sent.
+    """Yield the page, and count the request until its response is sent.
 
     Raises:
         HTTPException: 429, too many others wait for it or read it.
@@ -64,20 +64,20 @@ async def _render(services: Services, broker_health: BrokerHealth) -> bytes:
 
     def text() -> bytes:
         families = topic_families(settings.cluster_name, topics, state, by_topic)
-        return b"".join((generate_latest(_registry(store)), *(each.encode() for each in families)))
+        return b"".join((generate_latest(_registry(store)), *(family.encode() for family in families)))
 
     return await asyncio.to_thread(text)
 
 
-def _registry(found: list[Metric]) -> CollectorRegistry:
+def _registry(metrics: list[Metric]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(found))
+    registry.register(_Collected(metrics))
     return registry
 
 
 class _Collected(Collector):
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        return self._found
+        return self._metrics

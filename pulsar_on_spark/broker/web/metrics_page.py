@@ -10,7 +10,7 @@ from typing import Final
 MAX_RESPONSES: Final = 10
 """Requests that wait for a page or read one at the same time: as many pages may be in memory."""
 PAUSE_S: Final = 1.0
-"""Time from the end of one page to the begin of the next, in seconds: between them, the broker does other work."""
+"""Time from the end of one page to the start of the next, in seconds: between them, the broker does other work."""
 
 
 class TooManyResponsesError(Exception):

@@ -1,4 +1,4 @@
-"""Large responses, of which the connection holds a piece at a time, and for a limited time."""
+"""Large responses, which are sent piece by piece and within a time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 SEND_S: Final = 60.0
-"""Time in which a client must read such a response, in seconds: others wait for their turn meanwhile."""
+"""Time in which a client must read a large response, in seconds: other clients wait for their turn meanwhile."""
 _PIECE_BYTES: Final = 1 << 16
 """Bytes written to the connection before waiting for its client to read."""
 

@@ -128,8 +128,8 @@ def parts(view: View, name: TopicName) -> list[TopicRecord]:
     record = catalog.require_topic(view, name)
     if record.partitions is None:
         return [record]
-    found = (view.get(TopicRecord, name.partition(index).full) for index in range(record.partitions))
-    return [each for each in found if each is not None]
+    partitions = (view.get(TopicRecord, name.partition(index).full) for index in range(record.partitions))
+    return [partition for partition in partitions if partition is not None]
 
 
 def single(view: View, name: TopicName, what: str) -> TopicRecord:
@@ -141,7 +141,9 @@ def single(view: View, name: TopicName, what: str) -> TopicRecord:
     """
     record = catalog.require_topic(view, name)
     if record.partitions is not None:
-        raise HTTPException(405, f"{what} is for one partition: {name} has {record.partitions}, name one of them.")
+        raise HTTPException(
+            405, f"{what} is for one partition, and {name} has {record.partitions} partitions: name one of them."
+        )
     return record
 
 

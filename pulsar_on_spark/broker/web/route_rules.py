@@ -1,9 +1,9 @@
 """The rule of each route: the operation that a client must be allowed to do before anything of a request is read.
 
 `GUARDS` has one line for each method and path template; a route without a line is refused. HEAD counts as GET. Most
-operations are Pulsar's for the same path. A route that acts on subscriptions which its path does not name asks for each
+operations are Pulsar's for the same path. A route that acts on subscriptions which its path does not name checks each
 of them itself, before it changes any. Paths that this broker does not support (`not_there.py`) have lines, too, so
-that a client learns nothing from their answers that it may not know.
+that their answers tell a client nothing that it may not know.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from pulsar_on_spark.security.operations import (
 )
 
 Rule = Callable[[Mapping[str, str]], tuple[Operation, Resource] | None]
-"""Returns the operation and its object for the variables of a path; None for no question. Raises `InvalidArgumentError`
-for an invalid name."""
+"""A function from the variables of a path to the operation and its object; None if every client may send the request.
+Raises `InvalidArgumentError` for an invalid name."""
 
 _OF_SUPER_USERS: Final = ("publishRate", "delayedDelivery")
 """Policies of namespaces that concern the broker's other tenants, too."""
 _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT)
-"""Operations on a tenant, and not on what is in it."""
+"""Operations on a tenant itself, and not on its namespaces and topics."""
 
 
 def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
     """True if the refusal of an operation may say that the tenant does not exist, as Pulsar's does.
 
-    Pulsar says it of objects in a tenant. It does not say it of the tenant itself, of operations of super users, and of
-    the system namespace, whose tenant always exists there.
+    Pulsar's refusals say so for objects in a tenant, but not for the tenant itself, for operations of super users, and
+    for the system namespace, whose tenant always exists there.
     """
     return bool(resource.tenant) and operation not in _ON_TENANT_ITSELF and resource.namespace != SYSTEM_NAMESPACE
 
 
 def anyone(_: Mapping[str, str]) -> None:
-    """Ask for nothing: authentication decides alone."""
+    """Require nothing beyond authentication."""
 
 
 def super_user(_: Mapping[str, str]) -> tuple[Operation, Resource]:
-    """Ask for a super user."""
+    """Require a super user."""
     return SuperUserOperation.ADMINISTER, CLUSTER
 
 
 def on_tenant(operation: TenantOperation) -> Rule:
-    """Ask for an operation on the tenant of the path."""
+    """Require the right to an operation on the tenant of the path."""
     return lambda path: (operation, Resource(path["tenant"]))
 
 
 def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperation) -> Rule:
-    """Ask for an operation on the namespace of the path, or on its subscriptions of a name if the path has one."""
+    """Require the right to an operation on the path's namespace, or on its subscriptions of the name in the path."""
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
         namespace = check_namespace(f"{path['tenant']}/{path['namespace']}")
@@ -69,7 +69,7 @@ def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperati
 
 
 def on_namespace_policy(operation: PolicyOperation) -> Rule:
-    """Ask for an operation on a policy of the namespace of the path; some policies are for super users to change."""
+    """Require the right to an operation on a policy of the path's namespace; only super users may change some."""
     of_tenant = on_namespace(operation)
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource] | None:
@@ -80,10 +80,10 @@ def on_namespace_policy(operation: PolicyOperation) -> Rule:
 
 
 def on_topic(operation: TopicOperation | NamespaceOperation | PolicyOperation) -> Rule:
-    """Ask for an operation on the topic of the path, and on its subscription if it has one."""
+    """Require the right to an operation on the topic of the path, and on its subscription if the path has one."""
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
-        # Paths of schemas do not say whether the topic is persistent; as in Pulsar, permissions on that one count.
+        # Paths of schemas do not say whether the topic is persistent; as in Pulsar, those of the persistent one count.
         domain, local = path.get("domain", "persistent"), path.get("topic") or path["local"]
         topic = TopicName.parse_any(f"{domain}://{path['tenant']}/{path['namespace']}/{local}")
         return operation, Resource.of_topic(topic, path.get("subscription", ""))
@@ -250,8 +250,8 @@ _OF_TOPICS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", f"{_TOPICS}/partitioned"): _LIST,
     ("PUT", TOPIC): _CREATE,
     ("DELETE", TOPIC): _DELETE,
-    # With `checkAllowAutoCreation` it may create the topic on demand, as may any client that produces or consumes,
-    # which a lookup requires.
+    # With `checkAllowAutoCreation` the request may create the topic. So may any client that produces or consumes, and a
+    # lookup requires the permission to do one of both.
     ("GET", f"{TOPIC}/partitions"): _LOOK_UP,
     ("PUT", f"{TOPIC}/partitions"): _CREATE,
     ("POST", f"{TOPIC}/partitions"): _WRITE_TOPIC,

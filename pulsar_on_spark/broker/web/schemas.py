@@ -51,7 +51,7 @@ async def all_versions(
 ) -> dict[str, list[dict[str, Any]]]:
     """List all versions of the topic's schema, by number."""
     name = await _topic(services, tenant, namespace, local)
-    return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
+    return {"getSchemaResponses": [_response(record) for record in await services.schemas.versions(name)]}
 
 
 @router.get("/schema", responses=_MISSING)
@@ -98,7 +98,7 @@ async def delete(
 async def metadata(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """List the version numbers; ledger ids are -1, because schemas are stored in the metadata and not in ledgers."""
     name = await _topic(services, tenant, namespace, local)
-    numbers = [each.version for each in await services.schemas.versions(name)]
+    numbers = [record.version for record in await services.schemas.versions(name)]
     if not numbers:
         raise HTTPException(404, f"Topic {name} has no schema: register one first.")
     index = [{"ledgerId": _NO_LEDGER, "entryId": _NO_LEDGER, "version": number} for number in numbers]
@@ -132,7 +132,7 @@ async def _topic(services: Services, tenant: str, namespace: str, local: str) ->
     )
     view = await services.views.view()
     is_unstored = view.get(TopicRecord, stored.full) is None and (
-        unstored in (each.name for each in services.topics.non_persistent) or bool(registry.readable(view, unstored))
+        unstored in (topic.name for topic in services.topics.non_persistent) or bool(registry.readable(view, unstored))
     )
     return unstored if is_unstored else stored
 

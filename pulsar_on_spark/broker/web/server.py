@@ -78,7 +78,7 @@ class WebServer:
 
 class _Server(uvicorn.Server):
     def new_protocol(self) -> asyncio.Protocol:
-        """Create the protocol of a connection that was not accepted by uvicorn; it ends with uvicorn's own."""
+        """Create the protocol of a connection that uvicorn has not accepted; stopping uvicorn closes it, too."""
         made = cast(Any, self.config.http_protocol_class)
         return cast(
             asyncio.Protocol,

@@ -443,7 +443,7 @@ def test_isolation_policies_are_stored_and_served(admin: httpx.Client) -> None:
     assert answered(admin.get(base))["first"]["primary"] == ["broker-2:8080"]
     refused(admin.get(f"{base}/third"), 404, "create it first")
     refused(admin.get("/clusters/other/namespaceIsolationPolicies"), 404, "the only one is standalone")
-    refused(admin.get(f"{base}/brokers"), 501, "decide nothing")
+    refused(admin.get(f"{base}/brokers"), 501, "have no effect")
     for wrong in ({}, policy | {"namespaces": []}, policy | {"primary": "x"}, policy | {"more": 1}):
         refused(admin.post(f"{base}/wrong", json=wrong), 400)
     for _ in range(2):

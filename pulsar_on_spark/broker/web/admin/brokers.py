@@ -19,7 +19,7 @@ from pulsar_on_spark.metadata.records import NamespaceRecord
 router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
 
 BUNDLE: Final = "0x00000000_0xffffffff"
-"""The one bundle of each namespace: one broker serves all of a root."""
+"""The only bundle of each namespace, because one broker serves the whole root."""
 _NAMES: Final = {to_camel(name): name for name in DYNAMIC}
 _NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while the broker runs, or the value is invalid.")
 

@@ -35,5 +35,5 @@ async def compact(services: BrokerServices, name: StoredTopic) -> None:
 @router.get(f"{TOPIC}/compaction", responses=MISSING)
 async def status(services: BrokerServices, name: StoredTopic) -> CompactionJson:
     """Return the state of the last compaction that this broker started."""
-    found = await services.topics.compaction_status(name)
-    return CompactionJson(status=found.status, lastError=found.last_error)
+    last = await services.topics.compaction_status(name)
+    return CompactionJson(status=last.status, lastError=last.last_error)

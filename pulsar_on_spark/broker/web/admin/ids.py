@@ -51,7 +51,7 @@ class CursorPlace(MessageIdJson):
             return end
         if self.ledger_id == _EARLIEST_LEDGER:
             return EARLIEST
-        # A message of a batch shares its entry with others, which are delivered again.
+        # An entry is delivered as a whole: after a message of a batch, its entry is delivered again.
         is_whole = self.batch_index < 0
         next_ = self.entry_id + (1 if self.is_excluded and is_whole else 0)
         return Position(LedgerId(self.ledger_id), EntryId(max(next_, 0)))

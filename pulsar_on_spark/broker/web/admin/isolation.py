@@ -1,4 +1,4 @@
-"""Namespace isolation policies: stored and returned, and not heeded while one broker serves a root."""
+"""Namespace isolation policies: stored and returned, but without effect, because one broker serves a root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_on_spark.topic.catalog.isolation import (
 router = APIRouter(prefix="/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", tags=["clusters"])
 
 _MISSING: Final = refused(404, "There is no such cluster or policy.")
-_NOT_HEEDED: Final = "One broker serves all of a root: isolation policies are stored, and decide nothing."
+_NO_EFFECT: Final = "One broker serves all of a root: isolation policies are stored, but have no effect."
 _Word = Annotated[str, Field(min_length=1, max_length=1024)]
 _Words = Annotated[list[_Word], Field(max_length=1000)]
 _Some = Annotated[_Words, Field(min_length=1)]
@@ -53,26 +53,26 @@ async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonVal
     return {name: dict(policy) for name, policy in isolation_policies(await services.views.view()).items()}
 
 
-@router.get("/brokers", responses=refused(501, _NOT_HEEDED))
-@router.get("/brokers/{broker}", responses=refused(501, _NOT_HEEDED))
+@router.get("/brokers", responses=refused(501, _NO_EFFECT))
+@router.get("/brokers/{broker}", responses=refused(501, _NO_EFFECT))
 async def brokers_of_policies() -> None:
-    """Refuse the question which policies decide about which brokers: none does."""
-    raise HTTPException(501, _NOT_HEEDED)
+    """Refuse to list the policies of brokers: no policy has an effect."""
+    raise HTTPException(501, _NO_EFFECT)
 
 
 @router.get("/{policy}", responses=_MISSING)
 async def policy_data(services: BrokerServices, cluster: Text, policy: Text) -> dict[str, JsonValue]:
     """Return a policy."""
     _require(services, cluster)
-    found = isolation_policies(await services.views.view()).get(policy)
-    if found is None:
+    stored = isolation_policies(await services.views.view()).get(policy)
+    if stored is None:
         raise HTTPException(404, f"Isolation policy {policy} does not exist: create it first.")
-    return dict(found)
+    return dict(stored)
 
 
 @router.post("/{policy}", status_code=204, responses=_MISSING)
 async def set_policy(services: BrokerServices, cluster: Text, policy: Text, body: IsolationPolicy) -> None:
-    """Store a policy, in place of one with its name."""
+    """Store a policy, replacing one of the same name."""
     _require(services, cluster)
     stored = body.model_dump(exclude_none=True)
     await asyncio.to_thread(set_isolation_policy, services.root.store, policy, stored)

@@ -62,18 +62,19 @@ async def peek(
 ) -> Response:
     """Return the n-th entry, from 1, of a subscription's backlog, without moving its cursor.
 
-    For a missing subscription the whole topic is backlog. Pulsar would create it at the first message; this does not.
+    If the subscription is missing, its backlog is the whole topic, and it is not created; Pulsar would create it at the
+    first message.
     """
     view = await services.views.view()
     part = single(view, name, "Peeking")
     topic = await _loaded(services, part)
     cursor = await _cursor(services, view, topic, part, subscription)
-    found = cursor.deliverable(cursor.mark_delete, position)
-    if sum(each.end - each.first for each in found.ranges) < position:
+    backlog = cursor.deliverable(cursor.mark_delete, position)
+    if sum(range_.end - range_.first for range_ in backlog.ranges) < position:
         raise HTTPException(
             404, f"Subscription {subscription!r} on {name} has fewer than {position} entries in its backlog."
         )
-    last = found.ranges[-1]
+    last = backlog.ranges[-1]
     return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))
 
 
@@ -112,10 +113,10 @@ async def id_at(
     """Return the id of the first message published at a time or later; if there is none, the last message's id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
-    found = position if topic.chain.holds_entry(position.ledger, position.entry) else topic.chain.entry_before(position)
-    if found is None:
+    at = position if topic.chain.holds_entry(position.ledger, position.entry) else topic.chain.entry_before(position)
+    if at is None:
         raise HTTPException(404, f"Topic {name} has no messages.")
-    return MessageIdJson.of(MessageId(found.ledger, found.entry, topic.part.partition))
+    return MessageIdJson.of(MessageId(at.ledger, at.entry, topic.part.partition))
 
 
 @router.get(f"{TOPIC}/lastMessageId", responses=refused(404, "There is no such topic."))
@@ -191,7 +192,7 @@ _AS_BASE64: Final = {
 
 
 def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[str, str]]:
-    properties = {as_text(each.key): as_text(each.value) for each in metadata.properties}
+    properties = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
     if properties:
         yield "X-Pulsar-PROPERTY", json.dumps(properties)
         # Older clients look for one header per property.

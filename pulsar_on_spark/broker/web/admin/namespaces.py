@@ -47,7 +47,7 @@ async def namespaces(services: BrokerServices, tenant: Text) -> list[str]:
     """List the namespaces of a tenant, sorted by name."""
     view = await services.views.view()
     registry.require_tenant(view, tenant)
-    return [each.namespace for each in registry.namespaces(view, tenant)]
+    return [record.namespace for record in registry.namespaces(view, tenant)]
 
 
 @router.get(NAMESPACE, responses=MISSING)
@@ -90,7 +90,7 @@ async def create(
         permissions=permissions,
         most=services.settings.max_namespaces_per_tenant,
     )
-    await services.views.view()  # clients that are refused there learn that it exists
+    await services.views.view()  # authorization uses the view that was read last: it must have the namespace
 
 
 @router.delete(NAMESPACE, status_code=204, responses=MISSING | refused(409, "It has topics."))

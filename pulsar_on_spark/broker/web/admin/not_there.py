@@ -14,7 +14,7 @@ from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
 router = APIRouter(include_in_schema=False)
 
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
-_OFFLOAD: Final = "Segments are on storage paths for good: tiered storage is not supported."
+_OFFLOAD: Final = "Segments stay on storage paths: tiered storage is not supported."
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
 _ONE_BROKER: Final = "One broker serves all of a root: load balancing and isolation do not apply."
 _ONE_BUNDLE: Final = "A namespace has one bundle: use the path without a bundle."

@@ -108,7 +108,7 @@ async def of_namespace(services: BrokerServices, namespace: NamedNamespace) -> d
 
 @router.post(f"{NAMESPACE}/permissions/{{role}}", **_CHANGES)
 async def grant(services: BrokerServices, namespace: NamedNamespace, role: Text, body: Actions) -> None:
-    """Give a role the actions of the body on all topics of the namespace, in place of those that it has."""
+    """Give a role the actions of the body on all topics of the namespace, replacing the actions that it has."""
     await _change(services, permissions.grant_permission, namespace, role, body)
 
 
@@ -123,7 +123,7 @@ async def revoke(services: BrokerServices, namespace: NamedNamespace, role: Text
 
 @router.get(f"{NAMESPACE}/permissions/subscription", responses=_MISSING)
 async def of_subscriptions(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
-    """Return the only roles that may use a subscription, by its name; others may be used by any role."""
+    """Return the only roles that may use a subscription, by its name; any role may use a subscription without entry."""
     return permissions.subscription_permissions(await services.views.view(), namespace)
 
 
@@ -131,7 +131,7 @@ async def of_subscriptions(services: BrokerServices, namespace: NamedNamespace) 
 async def grant_subscription(
     services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName, body: Roles
 ) -> None:
-    """Let only the roles of the body use the subscriptions of this name, in place of former ones."""
+    """Let only the roles of the body use the subscriptions of this name, replacing the roles set before."""
     await _change(services, permissions.grant_subscription_permission, namespace, subscription, body)
 
 
@@ -139,7 +139,7 @@ async def grant_subscription(
 async def revoke_subscription(
     services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName, role: Text
 ) -> None:
-    """Take the subscriptions of this name from a role; without the last role, any role may use them."""
+    """Stop a role from using the subscriptions of this name; once no role is left, any role may use them."""
     await _change(services, permissions.revoke_subscription_permission, namespace, subscription, role)
 
 
@@ -168,7 +168,7 @@ async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, tupl
 
 @router.post(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
 async def grant_on_topic(services: BrokerServices, name: NamedTopic, role: Text, body: Actions) -> None:
-    """Give a role the actions of the body on the topic and its partitions, in place of those that it has on it."""
+    """Give a role the actions of the body on the topic and its partitions, replacing those that it has there."""
     await _change(services, permissions.grant_permission, name, role, body)
 
 

@@ -54,7 +54,7 @@ async def _of_namespace(services: Services, namespace: str, applied: bool) -> di
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     there = namespace_policies(view, namespace)
-    return _in_the_end(services, default_policies(services.settings).model_copy(update=there)) if applied else there
+    return _effective(services, default_policies(services.settings).model_copy(update=there)) if applied else there
 
 
 async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[str, Any]:
@@ -62,14 +62,14 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
     catalog.require_topic(view, name)
     if not applied:
         return topic_policies(view, name)
-    return _in_the_end(services, effective_policies(view, name, default_policies(services.settings)))
+    return _effective(services, effective_policies(view, name, default_policies(services.settings)))
 
 
-def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:
-    found = dict(policies)
+def _effective(services: Services, policies: Policies) -> dict[str, Any]:
+    effective = dict(policies)
     own = services.journals.first.incarnation.quorum
-    found["persistence"] = found["persistence"] or PersistencePolicies.of(own)
-    return found
+    effective["persistence"] = effective["persistence"] or PersistencePolicies.of(own)
+    return effective
 
 
 async def _set_namespace(services: Services, namespace: str, field: str, value: JsonValue) -> None:
@@ -98,7 +98,7 @@ _TOPIC_FIELDS: Final = {
 }
 
 
-# One route serves all names: creating a route per policy would be a good part of a broker's start time.
+# One route serves all names: creating a route per policy would take a good part of a broker's start time.
 
 
 class _NamespacePolicies(NamesConvertor):
@@ -232,8 +232,8 @@ def _of_type(quota: JsonValue, type_: QuotaType) -> JsonValue:
     """Drop a quota's null fields; clients before Pulsar 2.9 send the size as `limit`."""
     if not isinstance(quota, dict):
         return quota
-    said: dict[str, JsonValue] = {name: value for name, value in quota.items() if value is not None}
-    size = said.pop("limit", None)
+    fields: dict[str, JsonValue] = {name: value for name, value in quota.items() if value is not None}
+    size = fields.pop("limit", None)
     if type_ == "destination_storage" and size is not None:
-        said.setdefault("limitSize", size)
-    return said
+        fields.setdefault("limitSize", size)
+    return fields

@@ -54,11 +54,11 @@ async def stats(
     if not name.is_persistent:
         topic = await services.topics.get(name)
         assert isinstance(topic, NonPersistentTopic), "it is not stored"
-        found = volatile_stats(topic, services.overview.meters.rates, services.service_url)
+        topic_stats = volatile_stats(topic, services.overview.meters.rates, services.service_url)
     else:
         record = await _single(services, name)
-        found = (await services.overview.stats([record]))[record.name]
-    return found.without(publishers=no_publishers, consumers=no_consumers)
+        topic_stats = (await services.overview.stats([record]))[record.name]
+    return topic_stats.without(publishers=no_publishers, consumers=no_consumers)
 
 
 @router.get(f"{TOPIC}/partitioned-stats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
@@ -72,29 +72,29 @@ async def partitioned_stats(
     """Return the stats of a partitioned topic: the sum, and each partition's unless `perPartition=false`."""
     metadata, records = await _partitioned(services, name)
     parts_of_it = {
-        key: each.without(publishers=no_publishers, consumers=no_consumers)
-        for key, each in (await services.overview.stats(records)).items()
+        key: part.without(publishers=no_publishers, consumers=no_consumers)
+        for key, part in (await services.overview.stats(records)).items()
     }
-    found = summed(parts_of_it, metadata)
-    return found if per_partition else found.model_copy(update={"partitions": {}})
+    total = summed(parts_of_it, metadata)
+    return total if per_partition else total.model_copy(update={"partitions": {}})
 
 
 @router.get(f"{TOPIC}/internalStats", responses=_MISSING, response_model_exclude_none=True)
 async def internal_stats(services: BrokerServices, name: StoredTopic) -> InternalStats:
     """Return the ledgers and cursors of a topic without partitions, or of one partition."""
     record = await _single(services, name)
-    found = (await services.overview.internal_stats([record]))[record.name]
-    return await _with_reasons(services, name, found)
+    contents = (await services.overview.internal_stats([record]))[record.name]
+    return await _with_reasons(services, name, contents)
 
 
 @router.get(f"{TOPIC}/partitioned-internalStats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
 async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic) -> PartitionedInternalStats:
     """Return the ledgers and cursors of all partitions."""
     metadata, records = await _partitioned(services, name)
-    found = await services.overview.internal_stats(records)
+    partitions = await services.overview.internal_stats(records)
     return PartitionedInternalStats(
         metadata=metadata,
-        partitions={key: await _with_reasons(services, TopicName.parse(key), each) for key, each in found.items()},
+        partitions={key: await _with_reasons(services, TopicName.parse(key), part) for key, part in partitions.items()},
     )
 
 
@@ -102,15 +102,15 @@ async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic
 async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
     """Return a summary of the ledgers and cursors (Pulsar's `ManagedLedgerInfo`)."""
     record = await _single(services, name)
-    found = (await services.overview.internal_stats([record]))[record.name]
+    contents = (await services.overview.internal_stats([record]))[record.name]
     return {
         "version": 1,
         "creationDate": record.created_at.isoformat(),
         "ledgers": [
-            {"ledgerId": each.ledger_id, "entries": each.entries, "size": each.size, "offloaded": False}
-            for each in found.ledgers
+            {"ledgerId": ledger.ledger_id, "entries": ledger.entries, "size": ledger.size, "offloaded": False}
+            for ledger in contents.ledgers
         ],
-        "cursors": {key: {"markDelete": each.mark_delete_position} for key, each in found.cursors.items()},
+        "cursors": {key: {"markDelete": cursor.mark_delete_position} for key, cursor in contents.cursors.items()},
     }
 
 
@@ -118,14 +118,15 @@ async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str
 async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
     """Return the backlog of each subscription (Pulsar's `PersistentOfflineTopicStats`)."""
     record = await _single(services, name)
-    found = (await services.overview.stats([record]))[record.name]
+    stored = (await services.overview.stats([record]))[record.name]
     return {
-        "storageSize": found.storage_size,
-        "totalMessages": found.stored_messages,
-        "messageBacklog": max((each.msg_backlog for each in found.subscriptions.values()), default=0),
+        "storageSize": stored.storage_size,
+        "totalMessages": stored.stored_messages,
+        "messageBacklog": max((each.msg_backlog for each in stored.subscriptions.values()), default=0),
         "topicName": record.name,
         "cursorDetails": {
-            key: {"cursorBacklog": each.msg_backlog, "cursorLedgerId": -1} for key, each in found.subscriptions.items()
+            key: {"cursorBacklog": subscription.msg_backlog, "cursorLedgerId": -1}
+            for key, subscription in stored.subscriptions.items()
         },
     }
 
@@ -140,11 +141,11 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
     return count_waiting(contents.view, record.topic_id, behind, end).bytes
 
 
-async def _with_reasons(services: Services, name: TopicName, found: InternalStats) -> InternalStats:
+async def _with_reasons(services: Services, name: TopicName, contents: InternalStats) -> InternalStats:
     """Add each ledger's sealed segments, and the reasons why they are retained."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
-    return with_reasons(found, kept)
+    return with_reasons(contents, kept)
 
 
 async def _single(services: Services, name: TopicName) -> TopicRecord:

@@ -19,36 +19,36 @@ TIMEOUT_S: Final = 10.0
 _STATUS: Final = TypeAdapter(StorageStatus)
 
 
-class StorageLook:
+class StorageScan:
     """A scan of the disks that concurrent requests share, so that a disk that hangs blocks only one thread."""
 
     def __init__(self) -> None:
-        self._looking: asyncio.Task[StorageStatus] | None = None
+        self._scanning: asyncio.Task[StorageStatus] | None = None
 
-    async def look(self, root: Root) -> StorageStatus:
-        """Return the state of the storage, joining a scan that is running.
+    async def scan_storage(self, root: Root) -> StorageStatus:
+        """Return the state of the storage, from a new scan or one that is running.
 
         Raises:
             TimeoutError: a disk does not respond.
             PulsarpyError: metadata or reports cannot be read.
         """
-        looking = self._looking
-        if looking is None or looking.done():
-            looking = self._looking = asyncio.create_task(asyncio.to_thread(storage_status, root))
-        return await asyncio.wait_for(asyncio.shield(looking), TIMEOUT_S)
+        scanning = self._scanning
+        if scanning is None or scanning.done():
+            scanning = self._scanning = asyncio.create_task(asyncio.to_thread(storage_status, root))
+        return await asyncio.wait_for(asyncio.shield(scanning), TIMEOUT_S)
 
 
-async def _look(request: Request) -> StorageLook:
-    return cast(StorageLook, request.app.state.storage_look)
+async def _scan(request: Request) -> StorageScan:
+    return cast(StorageScan, request.app.state.storage_scan)
 
 
 @router.get("", responses=refused(503, "A disk does not respond, or the metadata cannot be read."))
-async def storage(services: BrokerServices, look: Annotated[StorageLook, Depends(_look)]) -> dict[str, Any]:
+async def storage(services: BrokerServices, scan: Annotated[StorageScan, Depends(_scan)]) -> dict[str, Any]:
     """Return storage paths, missing and corrupt copies, losses, journals, and the last audit."""
     try:
-        found = await look.look(services.root)
+        state = await scan.scan_storage(services.root)
     except TimeoutError as error:
         raise HTTPException(
             503, f"Scanning the storage paths took longer than {TIMEOUT_S:.0f} s: a disk hangs, see the host's log."
         ) from error
-    return cast(dict[str, Any], _STATUS.dump_python(found, mode="json"))
+    return cast(dict[str, Any], _STATUS.dump_python(state, mode="json"))

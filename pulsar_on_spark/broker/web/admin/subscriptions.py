@@ -47,7 +47,7 @@ _AT_ONCE: Final = 64
 _NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
 _NOT_REPLICATED: Final = "A root is one cluster: its subscriptions are not replicated."
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
-_Found = tuple[TopicRecord, SubscriptionRecord]
+_Located = tuple[TopicRecord, SubscriptionRecord]
 """A subscription, with its topic or partition."""
 Seconds = Annotated[int, Path(ge=0, le=2**53)]
 TimeMs = Annotated[int, Path(ge=0, le=2**53)]
@@ -58,7 +58,7 @@ Messages = Annotated[int, Path(ge=0, le=2**31 - 1)]
 async def subscriptions(services: BrokerServices, name: StoredTopic) -> list[str]:
     """List the names of the durable subscriptions."""
     view = await services.views.view()
-    return sorted({each.name for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)})
+    return sorted({record.name for part in parts(view, name) for record in view.all(SubscriptionRecord, part.topic_id)})
 
 
 @router.put(
@@ -181,8 +181,8 @@ async def expire_to_id(
 async def expire_all(services: BrokerServices, client: Client, name: StoredTopic, seconds: Seconds) -> None:
     """Acknowledge the messages published more than `seconds` ago, for all subscriptions of a topic."""
     view = await services.views.view()
-    found = [(part, each) for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)]
-    for part, record in _allowed(services, client, TopicOperation.EXPIRE_MESSAGES, found):
+    located = [(part, record) for part in parts(view, name) for record in view.all(SubscriptionRecord, part.topic_id)]
+    for part, record in _allowed(services, client, TopicOperation.EXPIRE_MESSAGES, located):
         await _expire(services, part, record, seconds)
 
 
@@ -209,8 +209,8 @@ async def set_properties(
 @router.post(f"{NAMESPACE}/clearBacklog", status_code=204, responses=_NO_NAMESPACE | _BUSY)
 async def clear_namespace(services: BrokerServices, client: Client, namespace: NamedNamespace) -> None:
     """Acknowledge the whole backlog of all subscriptions of a namespace."""
-    found = await _of_namespace(services, namespace)
-    for part, record in _allowed(services, client, NamespaceOperation.CLEAR_BACKLOG, found):
+    located = await _of_namespace(services, namespace)
+    for part, record in _allowed(services, client, NamespaceOperation.CLEAR_BACKLOG, located):
         await clear(await _loaded(services, part), record)
 
 
@@ -238,24 +238,26 @@ async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subsc
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def _allowed(services: Services, client: Principal, operation: Operation, found: Sequence[_Found]) -> Sequence[_Found]:
+def _allowed(
+    services: Services, client: Principal, operation: Operation, located: Sequence[_Located]
+) -> Sequence[_Located]:
     """Return subscriptions that the path does not name, if the client may do the operation on each of them.
 
     Raises:
-        NotAuthorizedError: one is reserved for others.
+        NotAuthorizedError: one of them is reserved for other roles.
     """
-    for part, record in found:
+    for part, record in located:
         authorize(services.access, client, operation, Resource.of_topic(TopicName.parse(part.name), record.name))
-    return found
+    return located
 
 
-async def _of_namespace(services: Services, namespace: str) -> list[_Found]:
+async def _of_namespace(services: Services, namespace: str) -> list[_Located]:
     """List the subscriptions of a namespace, each with its topic or partition; not of system topics, as in Pulsar."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     names = (TopicName.parse(record.name) for record in tenants.topics_of(view, namespace))
     topics = (part for name in names if not name.is_system for part in parts(view, name))
-    return [(part, each) for part in topics for each in view.all(SubscriptionRecord, part.topic_id)]
+    return [(part, record) for part in topics for record in view.all(SubscriptionRecord, part.topic_id)]
 
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
@@ -278,15 +280,15 @@ def _record(view: View, part: TopicRecord, name: str) -> SubscriptionRecord | No
 
 
 def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
-    found = _record(view, part, name)
-    if found is None:
+    record = _record(view, part, name)
+    if record is None:
         raise SubscriptionNotFoundError(f"Subscription {name!r} on {part.name} does not exist: check both names.")
-    return found
+    return record
 
 
 def _having(view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
     """Return the partitions that have the subscription, or the topic itself."""
-    found = [part for part in parts(view, name) if _record(view, part, subscription) is not None]
-    if not found:
+    having = [part for part in parts(view, name) if _record(view, part, subscription) is not None]
+    if not having:
         raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
-    return found
+    return having

@@ -1,4 +1,4 @@
-"""Tenants. Their administrators' roles are heeded by authorization; clusters are only stored and returned."""
+"""Tenants. Authorization uses their administrators' roles; their clusters are only stored and returned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TenantInfo(BaseModel):
 @router.get("")
 async def tenants(services: BrokerServices) -> list[str]:
     """List all tenants, sorted by name."""
-    return [each.tenant for each in registry.tenants(await services.views.view())]
+    return [record.tenant for record in registry.tenants(await services.views.view())]
 
 
 @router.get("/{tenant}", responses=_MISSING)
@@ -51,7 +51,7 @@ async def create(services: BrokerServices, tenant: Text, body: Annotated[TenantI
     roles, clusters = info.admin_roles or (), info.allowed_clusters or ()
     most = services.settings.max_tenants
     await asyncio.to_thread(registry.create_tenant, services.root.store, tenant, roles, clusters, most=most)
-    await services.views.view()  # to authorize by its roles from now on
+    await services.views.view()  # authorization uses the view that was read last: it must have the new roles
 
 
 @router.post("/{tenant}", status_code=204, responses=_MISSING | _NO_CLUSTER)

@@ -63,7 +63,7 @@ async def partitioned_topics(services: BrokerServices, domain: Domain, namespace
     tenants.require_namespace(view, namespace)
     if domain != "persistent":
         return []
-    return [each.name for each in tenants.topics_of(view, namespace) if each.partitions is not None]
+    return [record.name for record in tenants.topics_of(view, namespace) if record.partitions is not None]
 
 
 # -- create and delete -------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ async def create_partitioned(
     f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It has that many partitions already.")
 )
 async def add_partitions(services: BrokerServices, name: StoredTopic, body: Annotated[Partitions, Body()]) -> None:
-    """Raise a topic's number of partitions to the one in the body."""
+    """Raise a topic's number of partitions to the number in the body."""
     limits = topic_limits(services.settings)
     await asyncio.to_thread(catalog.add_partitions, services.root.store, name, body, limits)
 
@@ -126,7 +126,7 @@ async def create_missed_partitions(services: BrokerServices, name: StoredTopic) 
 async def _create(
     services: BrokerServices, name: TopicName, partitions: int | None, properties: Properties | None
 ) -> None:
-    """Create a topic in an existing namespace: a typing error in its name must not create another one."""
+    """Create a topic in an existing namespace: a mistyped name must not create another namespace."""
     tenants.require_namespace(await services.views.view(), name.namespace)
     limits = topic_limits(services.settings)
     await asyncio.to_thread(
@@ -188,12 +188,12 @@ async def unload(services: BrokerServices, name: NamedTopic) -> None:
 @router.delete(f"{TOPIC}/truncate", status_code=204, responses=MISSING)
 async def truncate(services: BrokerServices, name: StoredTopic) -> None:
     """Acknowledge all messages in all subscriptions and delete them, regardless of retention."""
-    for each in parts(await services.views.view(), name):
-        await truncate_topic(services.root, services.views, services.topics, TopicName.parse(each.name))
+    for part in parts(await services.views.view(), name):
+        await truncate_topic(services.root, services.views, services.topics, TopicName.parse(part.name))
 
 
 @router.post(f"{TOPIC}/trim", status_code=204, responses=MISSING)
 async def trim(services: BrokerServices, name: StoredTopic) -> None:
     """Delete the segments that retention no longer requires, without waiting for the next trim."""
-    names = [each.name for each in parts(await services.views.view(), name)]
+    names = [part.name for part in parts(await services.views.view(), name)]
     await asyncio.to_thread(trim_some, services.root.store, names, default_policies(services.settings))
