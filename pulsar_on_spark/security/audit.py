@@ -1,6 +1,6 @@
-"""The audit: what clients did that has to be accounted for, as one JSON object in each line. Decisions only.
+"""The audit: the operations of clients that must be accounted for, each as a line with a JSON object. Pure.
 
-It has logins and their ends, refusals, and changes by REST. It never has credentials, bodies or content of messages.
+It records logins and logouts, refusals, and changes by REST, and never credentials, bodies or contents of messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_on_spark.security.principal import Principal
 MAX_TEXT_LETTERS: Final = 1024
 """Limit of each text of a line."""
 MAX_REFUSALS: Final = 1000
-"""Different refusals that are counted apart between two summaries; further ones are counted together."""
+"""Kinds of refusals that are counted separately between two summaries; further kinds are counted together."""
 
 
 class Verdict(StrEnum):
@@ -72,7 +72,7 @@ class AuditRecord:
 
         Args:
             time_s: The time, in seconds since 1970.
-            times: The number of the same operations that the line is about.
+            times: The number of equal operations that the line reports.
         """
         fields: dict[str, object] = {"time": round(time_s, 3)}
         for name in self.__slots__:
@@ -84,7 +84,7 @@ class AuditRecord:
         return json.dumps(fields)
 
 
-_OTHERS: Final = AuditRecord("", "", Verdict.REFUSED, reason="refusals of other kinds, too many to be counted apart")
+_OTHERS: Final = AuditRecord("", "", Verdict.REFUSED, reason="refusals of other kinds, too many to count separately")
 
 
 def host_of(address: str) -> str:
@@ -95,7 +95,7 @@ def host_of(address: str) -> str:
 class Refusals:
     """The refusals since the last summary: the first one of a kind is written at once, the others are counted.
 
-    Two are of one kind if they differ by port and credentials only.
+    Two refusals are of one kind if they differ by port and credentials only.
     """
 
     def __init__(self) -> None:
@@ -113,6 +113,6 @@ class Refusals:
         return not known
 
     def summary(self) -> Iterator[tuple[AuditRecord, int]]:
-        """Yield the kinds that came again, and how often, and begin to count from 0."""
+        """Yield the kinds that were repeated, each with its number of repetitions, and restart the counts."""
         counted, self._again = self._again, {}
         yield from ((kind, times) for kind, times in counted.items() if times)

@@ -23,25 +23,25 @@ _FILE_MODE: Final = 0o600
 
 
 class Sink(Protocol):
-    """The place of the audit's lines."""
+    """The destination of the audit's lines."""
 
     def write(self, line: str) -> None:
         """Add a line; must not raise."""
 
     def reopen(self) -> None:
-        """Open a file again that was renamed."""
+        """Open a file again, after a rotation has renamed it."""
 
     def close(self) -> None:
-        """Write nothing from now on."""
+        """Close the sink: no line follows."""
 
 
 class AuditFile:
-    """A file of the audit, which only its owner can read.
+    """An audit file, which only its owner can read.
 
-    Lines that cannot be written to it go to the log.
+    Lines that cannot be written to the file are logged.
 
     Args:
-        path: The file; made if it is missing, otherwise continued.
+        path: The file; created if it is missing, else appended to.
 
     Raises:
         InvalidArgumentError: it cannot be written.
@@ -58,7 +58,7 @@ class AuditFile:
 
     def _open(self) -> int:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        if stat.S_ISREG(os.fstat(file).st_mode):  # a device belongs to others, too
+        if stat.S_ISREG(os.fstat(file).st_mode):  # other programs use a device, too
             os.fchmod(file, _FILE_MODE)
         return file
 
@@ -69,14 +69,16 @@ class AuditFile:
             if os.write(self._file, data) != len(data):
                 raise OSError("only a part was written")
         except OSError as error:
-            log.error("The audit log %s cannot be written (%s), so a line of it is here: %s", self._path, error, line)
+            log.error(
+                "The audit log %s cannot be written (%s), so its line is logged here: %s", self._path, error, line
+            )
 
     def reopen(self) -> None:
         """Open the path again; if that fails, continue in the former file."""
         try:
             opened = self._open()
         except OSError as error:
-            log.error("The audit log %s cannot be opened again, the former file is continued: %s", self._path, error)
+            log.error("The audit log %s cannot be opened again, so the former file stays in use: %s", self._path, error)
             return
         os.close(self._file)
         self._file = opened
@@ -101,7 +103,7 @@ class AuditLogger:
 
 
 class NoAudit(AuditLogger):
-    """No audit."""
+    """A sink that drops all lines."""
 
     def write(self, line: str) -> None:
         """Drop a line."""
@@ -111,7 +113,7 @@ class Audit:
     """The audit of a broker.
 
     Args:
-        sink: The place of its lines.
+        sink: The destination of its lines.
         clock: Returns the time, in seconds since 1970.
     """
 
@@ -140,14 +142,14 @@ class Audit:
         method: str = "",
         credential: str = "",
     ) -> bool:
-        """Note that a client may not do something; the same again is counted, and written once a minute.
+        """Note the refusal of an operation; repetitions are counted, and their number is written once a minute.
 
         Returns:
-            True if it was the first one of its kind since the last summary, so that it is worth a line in the log.
+            True for the first refusal of its kind since the last summary, which is worth a line in the log.
 
         Args:
-            address: Its address.
-            client: Its identity; None if it is not authenticated.
+            address: The client's address.
+            client: The client's identity; None if it is not authenticated.
             operation: The operation, such as LOGIN, PRODUCE or the method of a request.
             resource: The object of the operation, such as a topic or the path of a request.
             reason: The reason.
@@ -184,7 +186,7 @@ class Audit:
         self._sink.reopen()
 
     def close(self) -> None:
-        """Write what was counted, and end."""
+        """Write the counts of repeated refusals, and close the sink."""
         self._summarize()
         self._sink.close()
 

@@ -6,7 +6,7 @@
 | has none | over HTTP the client is refused, as in Pulsar; else the anonymous role, if there is one |
 | is missing, over HTTP | each provider is tried; the anonymous role only for a client without any credentials |
 
-Of several refusals the last one counts, but a provider that leaves a token's issuer to others has no say.
+Of several refusals the last one counts, except for those of providers that leave a token's issuer to other providers.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Proxies:
     verifies: bool = False
 
     def principal_of(self, connected: Principal, original_role: str) -> Principal:
-        """Decide who a connection acts for.
+        """Return the client that a connection acts for.
 
         Args:
             connected: The client that holds the connection.
             original_role: The role that it speaks for; "" for none.
 
         Raises:
-            NotAuthenticatedError: a proxy must speak for a client that is no proxy, and no other client may;
-                or its role is not acceptable.
+            NotAuthenticatedError: a proxy speaks for no client, for another proxy or for an invalid role, or a client
+                that is not a proxy speaks for another role.
         """
         if connected.role in self.roles:
             if not original_role or original_role in self.roles:
@@ -73,7 +73,7 @@ class Proxies:
                 )
             if not is_role(original_role):
                 raise NotAuthenticatedError(
-                    Failure.PROXY, f"the proxy {connected.role!r} speaks for a client whose role is none"
+                    Failure.PROXY, f"the proxy {connected.role!r} speaks for a client whose role is invalid"
                 )
             return replace(connected, original_role=original_role)
         if original_role and original_role != connected.role:
@@ -105,7 +105,7 @@ class Authentication:
     meter: AuthenticationMeter = field(default_factory=AuthenticationMeter)
 
     async def authenticate(self, method: str, evidence: Evidence, claimed: Claimed) -> Principal:
-        """Authenticate a client, and the one that it speaks for.
+        """Authenticate a client, and the client that it speaks for.
 
         Args:
             method: The method of the credentials; "" if the client gives none.
@@ -125,7 +125,7 @@ class Authentication:
     async def authenticate_http(
         self, method: str | None, evidences: Mapping[str, Evidence], claimed: Claimed
     ) -> Principal:
-        """Authenticate an HTTP client, and the one that it speaks for.
+        """Authenticate an HTTP client, and the client that it speaks for.
 
         Args:
             method: The method that the client names (`X-Pulsar-Auth-Method-Name`); None if it names none.
@@ -136,7 +136,7 @@ class Authentication:
             NotAuthenticatedError: the credentials are missing or invalid.
         """
         try:
-            if method is not None and not any(each.method == method for each in self.providers):
+            if method is not None and not any(provider.method == method for provider in self.providers):
                 raise _no_provider(method)
             if method is not None:
                 connected = await self._by_method(method, evidences.get(method, Evidence()))
@@ -150,32 +150,32 @@ class Authentication:
             raise
 
     async def _by_any(self, evidences: Mapping[str, Evidence]) -> Principal:
-        asked = [(each, evidences[each.method]) for each in self.providers if each.method in evidences]
+        asked = [(provider, evidences[provider.method]) for provider in self.providers if provider.method in evidences]
         return await self._by(asked, NotAuthenticatedError(Failure.MISSING, "the request has no credentials"))
 
     async def _by_method(self, method: str, evidence: Evidence) -> Principal:
-        asked = [(each, evidence) for each in self.providers if each.method == method]
+        asked = [(provider, evidence) for provider in self.providers if provider.method == method]
         return await self._by(asked, _no_provider(method))
 
     async def _by(self, asked: Sequence[tuple[Provider, Evidence]], nothing: NotAuthenticatedError) -> Principal:
-        """Return what the first provider says that accepts the client.
+        """Return the identity by the first provider that accepts the client.
 
         Args:
-            asked: The providers to ask in turn, and what each of them gets.
-            nothing: The refusal if there is none of them, and no anonymous role.
+            asked: The providers to ask in turn, each with the credentials for it.
+            nothing: The refusal if no provider can be asked and there is no anonymous role.
         """
         refusal: NotAuthenticatedError | None = None
         for provider, evidence in asked:
             mark = mark_of(provider.method, evidence.data)
             try:
-                found = await provider.authenticate(evidence)
+                principal = await provider.authenticate(evidence)
             except NotAuthenticatedError as error:
                 error.provider, error.method, error.credential = provider.name, provider.method, mark
                 if refusal is None or error.failure is not Failure.ISSUER:
                     refusal = error
             else:
                 self.meter.note_success(provider.name, provider.method)
-                return replace(found, method=provider.method, credential=mark)
+                return replace(principal, method=provider.method, credential=mark)
         if refusal is not None:
             raise refusal
         if self.anonymous_role is None:
@@ -187,10 +187,10 @@ class Authentication:
             return self.proxies.principal_of(connected, claimed.role)
         original = await self._by_method(claimed.method or UNKNOWN_METHOD, Evidence(claimed.data))
         if claimed.role and claimed.role != original.role:
-            raise NotAuthenticatedError(Failure.PROXY, "the proxy's client has other credentials than the proxy says")
-        found = self.proxies.principal_of(connected, original.role)
-        ends = [each.expires_at_s for each in (connected, original) if each.expires_at_s is not None]
-        return replace(found, expires_at_s=min(ends, default=None))
+            raise NotAuthenticatedError(Failure.PROXY, "the proxy's client has another role than the proxy says")
+        principal = self.proxies.principal_of(connected, original.role)
+        ends = [client.expires_at_s for client in (connected, original) if client.expires_at_s is not None]
+        return replace(principal, expires_at_s=min(ends, default=None))
 
 
 def _no_provider(method: str) -> NotAuthenticatedError:

@@ -27,7 +27,7 @@ VALID_DAYS: Final = 397
 """Longest validity that browsers accept."""
 _CA_DAYS: Final = 3650
 _SKEW: Final = timedelta(minutes=5)
-"""Certificates are valid from this time ago, for clients whose clock is behind."""
+"""Certificates are valid from this long before their creation, for clients whose clocks are behind."""
 _CA: Final = "ca"
 _NAME: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9*._@:-]{0,63}")
 
@@ -77,7 +77,7 @@ class LocalCa:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise InvalidArgumentError(f"The CA in {folder} cannot be used ({error}): give another folder.") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InvalidArgumentError(f"The key of the CA in {folder} is no EC key: give another folder.")
+            raise InvalidArgumentError(f"The key of the CA in {folder} is not an EC key: give another folder.")
         return cls(folder, files, certificate, key)
 
     def issue_host(self, hosts: Sequence[str], days: int = VALID_DAYS) -> CertificateFiles:

@@ -1,4 +1,4 @@
-"""The credentials that a client presents, the interface of what checks them, and the refusal of bad ones."""
+"""The credentials that a client presents, the interface of providers that check them, and the refusal of bad ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mark_of(method: str, data: bytes) -> str:
 
 
 class Failure(StrEnum):
-    """The reason of a refusal: a label of metrics, so there are only these."""
+    """The reason of a refusal, of which there are few, because it is a label of metrics."""
 
     MISSING = "missing"
     MALFORMED = "malformed"
@@ -62,11 +62,11 @@ class NotAuthenticatedError(AccessDeniedError):
 
     Args:
         failure: The reason, for metrics.
-        reason: The reason, for the log; clients do not get it. It holds nothing of the credentials.
+        reason: The reason, for the log; clients do not get it. It contains nothing of the credentials.
 
     Attributes:
-        provider: The name of the provider that refused the client, and
-        method: its method; `none` if there was none to ask.
+        provider: The name of the provider that refused the client; `none` if no provider was asked.
+        method: The method of that provider; `none` if no provider was asked.
         credential: The mark of the refused token; "" for other credentials.
     """
 

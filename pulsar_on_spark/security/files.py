@@ -30,7 +30,7 @@ def require_private(file: Path, what: str) -> None:
 
     Args:
         file: The file.
-        what: What the file is, for the error.
+        what: The kind of the file, for the error.
 
     Raises:
         InvalidArgumentError: every user can read it.
@@ -49,7 +49,7 @@ def require_private(file: Path, what: str) -> None:
 
 
 def read_given(given: str, what: str, *, secret: bool) -> bytes:
-    """Read what a setting or an option names.
+    """Read the content that a setting or an option names.
 
     Args:
         given: A `file:` URL, a `data:` URL, the path of a file, or base64.
@@ -101,7 +101,7 @@ def write_new(file: Path, content: bytes, *, secret: bool) -> None:
 
 
 def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
-    """Write a file, or replace it in one step, so that a reader sees either content, also after a power cut.
+    """Write a file, or replace it in one step: a reader sees the old or the new content, also after a power cut.
 
     Args:
         file: The file.
@@ -129,4 +129,4 @@ def _data_url(given: str, what: str) -> bytes:
             raise ValueError("no comma")
         return base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
     except (binascii.Error, ValueError) as error:
-        raise InvalidArgumentError(f"{what} is no data URL: give one such as data:;base64,KEY.") from error
+        raise InvalidArgumentError(f"{what} is not a data URL: give one such as data:;base64,KEY.") from error

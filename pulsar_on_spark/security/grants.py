@@ -16,7 +16,7 @@ _NO_PERMISSIONS: Final[Permissions] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The roles with rights that the broker's settings give.
+    """The rights that the broker's settings give to roles.
 
     Attributes:
         super_users: The roles that may do everything.
@@ -36,7 +36,7 @@ class Grants:
         admins: The administrators' roles of the tenant; none if there is no such tenant.
         namespace: The permissions on the namespace.
         topics: The permissions on topics, by full name.
-        subscriptions: The only roles that may use a subscription, by its name; any role where there is no entry.
+        subscriptions: The only roles that may use a subscription, by its name; any role may use one without an entry.
         is_prefixed: True if a subscription's name must begin with its consumers' role (mode `Prefix`).
     """
 
@@ -52,7 +52,7 @@ class Grants:
         return any(self._has(granted, role, action) for granted in self._permissions(resource))
 
     def may_use_subscription(self, role: str, subscription: str) -> bool:
-        """True if a role that may consume a topic may do so by this subscription."""
+        """True if a role that may consume a topic may do so through this subscription."""
         if not subscription:
             return True
         roles = self.subscriptions.get(subscription)
@@ -73,7 +73,7 @@ class Grants:
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """True if a role of a permission ends or begins with `*` and the rest is where it must be."""
+    """True if a pattern ends or begins with `*`, and the role begins or ends with the rest of the pattern."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )

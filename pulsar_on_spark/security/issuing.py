@@ -1,4 +1,4 @@
-"""Keys and tokens that are made here: the other side of `providers.token`, for the command line and tests.
+"""Creation of keys and tokens, the counterpart of `providers.token`, for the command line and tests.
 
 Files are those of `pulsar tokens`: secret keys are raw bytes, private keys PKCS#8 and public keys X.509, both in DER.
 """
@@ -64,11 +64,11 @@ def sign(
     Args:
         key: A secret or private key.
         claims: The claims.
-        algorithm: One of the key's; None for its first one.
+        algorithm: One of the key's algorithms; None for the first one.
         headers: Headers beside `alg`.
 
     Raises:
-        InvalidArgumentError: the algorithm is none of the key's.
+        InvalidArgumentError: the algorithm does not fit the key.
     """
     chosen = algorithm or key.algorithms[0]
     if chosen not in key.algorithms:
@@ -79,13 +79,13 @@ def sign(
 
 
 def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the header and the claims of a token, without a look at its signature.
+    """Return the header and the claims of a token, without checking its signature.
 
     Raises:
-        InvalidArgumentError: it is no token.
+        InvalidArgumentError: it is not a token.
     """
     try:
-        found = jwt.decode_complete(token, options={"verify_signature": False})
+        parts = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise InvalidArgumentError("This is no token: give one such as `pulsarpy tokens create` prints.") from None
-    return found["header"], found["payload"]
+        raise InvalidArgumentError("This is not a token: give one such as `pulsarpy tokens create` prints.") from None
+    return parts["header"], parts["payload"]

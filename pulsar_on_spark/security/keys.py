@@ -47,13 +47,13 @@ class TokenKey:
 
 
 def secret_key(content: bytes, what: str) -> TokenKey:
-    """Make a secret key of its bytes.
+    """Make a secret key from its bytes.
 
     Raises:
         InvalidArgumentError: it is too short, or a key of another kind.
     """
     if content.startswith(_PEM):
-        raise InvalidArgumentError(f"{what} is a PEM file, so it is no secret key: give raw bytes, or a public key.")
+        raise InvalidArgumentError(f"{what} is a PEM file, so it is not a secret key: give raw bytes, or a public key.")
     if len(content) < MIN_SECRET_BYTES:
         raise InvalidArgumentError(
             f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: make one by `pulsarpy tokens "
@@ -63,58 +63,60 @@ def secret_key(content: bytes, what: str) -> TokenKey:
 
 
 def public_key(content: bytes, what: str) -> TokenKey:
-    """Make a public key of its DER or PEM form.
+    """Make a public key from its DER or PEM form.
 
     Raises:
-        InvalidArgumentError: it is no RSA key of 2,048 bits or more, and no EC key of a curve of NIST.
+        InvalidArgumentError: it is neither an RSA key of 2,048 bits or more nor an EC key on a curve of NIST.
     """
     try:
         if content.startswith(_PEM):
-            found = serialization.load_pem_public_key(content)
+            key = serialization.load_pem_public_key(content)
         else:
-            found = serialization.load_der_public_key(content)
+            key = serialization.load_der_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidArgumentError(f"{what} is no public key in DER or PEM: give another.") from error
-    return TokenKey(_algorithms_of(found, what), found)  # type: ignore[arg-type]
+        raise InvalidArgumentError(f"{what} is not a public key in DER or PEM: give another.") from error
+    return TokenKey(_algorithms_of(key, what), key)  # type: ignore[arg-type]
 
 
 def private_key(content: bytes, what: str) -> TokenKey:
-    """Make a private key of its DER or PEM form (errors as `public_key`)."""
+    """Make a private key from its DER or PEM form (errors as `public_key`)."""
     try:
         if content.startswith(_PEM):
-            found = serialization.load_pem_private_key(content, None)
+            key = serialization.load_pem_private_key(content, None)
         else:
-            found = serialization.load_der_private_key(content, None)
+            key = serialization.load_der_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidArgumentError(
-            f"{what} is no private key in PKCS#8, DER or PEM, without a password: give another."
+            f"{what} is not a private key in PKCS#8, DER or PEM, without a password: give another."
         ) from error
-    return TokenKey(_algorithms_of(found, what), found)  # type: ignore[arg-type]
+    return TokenKey(_algorithms_of(key, what), key)  # type: ignore[arg-type]
 
 
 def issuer_key(jwk: Mapping[str, Any]) -> TokenKey | None:
-    """Make the public key of a JWK; None if it is no RSA or EC key that signs tokens by the algorithm that it names.
+    """Make the public key of a JWK; None unless it is an RSA or EC key that signs tokens by the algorithm it names.
 
-    The algorithms are RS256, RS384 and RS512 or the ES of the curve, as in Pulsar.
+    The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar.
     """
     read = _JWK_KINDS.get(str(jwk.get("kty")))
     if read is None or "d" in jwk or jwk.get("use", "sig") != "sig":
         return None
     try:
-        found = read(dict(jwk))
-        algorithms = [each for each in _algorithms_of(found, "It") if not each.startswith("PS")]
+        key = read(dict(jwk))
+        algorithms = [algorithm for algorithm in _algorithms_of(key, "It") if not algorithm.startswith("PS")]
     except (jwt.PyJWTError, InvalidArgumentError, ValueError, TypeError):
         return None
     named = jwk.get("alg")
     if named is not None:
-        algorithms = [each for each in algorithms if each == named]
-    return TokenKey(tuple(algorithms), found) if algorithms else None
+        algorithms = [algorithm for algorithm in algorithms if algorithm == named]
+    return TokenKey(tuple(algorithms), key) if algorithms else None
 
 
 def _algorithms_of(key: object, what: str) -> tuple[str, ...]:
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
         if key.key_size < MIN_RSA_BITS:
-            raise InvalidArgumentError(f"{what} is an RSA key of {key.key_size} bits: {MIN_RSA_BITS} are the least.")
+            raise InvalidArgumentError(
+                f"{what} is an RSA key of {key.key_size} bits: give one of {MIN_RSA_BITS} bits or more."
+            )
         return RSA_ALGORITHMS
     if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name in _CURVES:
         return (_CURVES[key.curve.name],)

@@ -1,6 +1,6 @@
-"""Limits of failed authentications, against fast guessing of credentials, and the sources that limits count by.
+"""Limits of failed authentications, against fast guessing of credentials, and the sources by which limits count.
 
-Decisions only.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FREE_FAILURES: Final = 20
 """Failures of one address in `WINDOW_S` that are answered at once."""
 WINDOW_S: Final = 60.0
 DELAY_S: Final = 1.0
-"""Wait of each further answer."""
+"""Wait before each further answer, in seconds."""
 MAX_WAITING: Final = 100
 """Answers of all addresses that wait at the same time; further ones are refused at once, without an answer."""
 MAX_SOURCES: Final = 10_000
@@ -21,10 +21,10 @@ _PREFIX_BITS: Final = 64
 
 
 def source_of(host: str) -> str:
-    """Return the source that limits count an address by.
+    """Return the source by which limits count an address.
 
-    An IPv6 address counts by its /64 prefix, because a network gives each host all addresses of one. An IPv4 address
-    counts by itself, also where IPv6 maps it, and so does the text of an unknown address.
+    An IPv6 address counts by its /64 prefix, because a host may have all addresses of one prefix. An IPv4 address
+    counts by itself, also in its IPv6-mapped form, and so does a text that is not an address.
 
     >>> source_of("2001:db8::8:1"), source_of("::ffff:10.0.0.7"), source_of("10.0.0.7")
     ('2001:db8::/64', '10.0.0.7', '10.0.0.7')
@@ -45,7 +45,7 @@ class FailureCounts:
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[float, int]] = {}
-        """Begin of the window, and failures in it; in the order of the begins."""
+        """Start of each source's window, and the failures in it; in the order of the starts."""
 
     def note(self, source: str, now_s: float) -> int:
         """Count a failure and return the number of them in the source's window of time.

@@ -81,7 +81,7 @@ def parse_listeners(advertised: str) -> dict[str, Listener]:
     Raises:
         InvalidArgumentError: it is not of that form, a listener has two URLs of one kind, or two share a URL.
     """
-    found: dict[str, Listener] = {}
+    listeners: dict[str, Listener] = {}
     names: dict[str, str] = {}
     for text in filter(None, map(str.strip, advertised.split(","))):
         name, _, url = text.partition(":")
@@ -89,13 +89,13 @@ def parse_listeners(advertised: str) -> dict[str, Listener]:
         kind = _FIELDS.get(url.partition("://")[0])
         if not name or kind is None or not _is_address(url):
             raise _refused(f"has {text!r}, which is not like {_EXAMPLE}")
-        listener = found.get(name, Listener())
+        listener = listeners.get(name, Listener())
         if getattr(listener, kind):
             raise _refused(f"gives listener {name!r} two {url.partition('://')[0]} URLs")
         if names.setdefault(url, name) != name:
             raise _refused(f"gives {url} to the listeners {names[url]!r} and {name!r}")
-        found[name] = replace(listener, **{kind: url})
-    return found
+        listeners[name] = replace(listener, **{kind: url})
+    return listeners
 
 
 def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal_name: str) -> Listeners:
@@ -117,7 +117,7 @@ def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal
     for name, listener in advertised.items():
         if not listener.any_service_url:
             raise _refused(f"gives listener {name!r} no pulsar:// or pulsar+ssl:// URL")
-    # Clients need some URL of HTTP for each listener; most listeners of the settings have none.
+    # Clients need an HTTP URL for each listener; most listeners of the settings have none.
     web = {} if not own.any_web_url else {"web_url": own.web_url, "web_url_tls": own.web_url_tls}
     named = {name: each if each.any_web_url else replace(each, **web) for name, each in advertised.items()}
     if not named:

@@ -11,8 +11,8 @@ class AuthenticationMeter:
     """The authentications of a broker since its start.
 
     Attributes:
-        successes: By the provider's name and method.
-        failures: By the same and the reason; a client that no provider was asked about has `none` for both.
+        successes: Counts by the provider's name and method.
+        failures: Counts by the provider's name and method, `none` if no provider was asked, and the reason.
     """
 
     def __init__(self) -> None:

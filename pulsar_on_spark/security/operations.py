@@ -1,4 +1,4 @@
-"""The operations that authorization distinguishes, under Pulsar's names, and what they are done on."""
+"""The operations that authorization distinguishes, under Pulsar's names, and the objects that they act on."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Resource:
         tenant: The tenant that it is in.
         namespace: The namespace that it is in, `tenant/namespace`; "" for a tenant.
         topic: The topic; None for a namespace.
-        subscription: The subscription of the topic, or the name of those of the namespace; "" if the operation is not
-            on one.
+        subscription: The subscription of the topic, or the name of subscriptions in the namespace; "" if the operation
+            is on neither.
     """
 
     tenant: str = ""

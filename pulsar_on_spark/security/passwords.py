@@ -1,4 +1,4 @@
-"""The other side of `providers.basic`: set the password of a user in an htpasswd file."""
+"""Passwords of users in htpasswd files, the counterpart of `providers.basic`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def set_password(file: Path, user: str, password: str) -> None:
         password: The password, 1 to `MAX_PASSWORD_BYTES` bytes of UTF-8.
 
     Raises:
-        InvalidArgumentError: the name or the password is invalid, or the file is no htpasswd file.
+        InvalidArgumentError: the name or the password is invalid, or the file is not an htpasswd file.
         OSError: the file cannot be read or written.
     """
     if not is_role(user) or user.startswith("#") or not user.isprintable() or ":" in user:

@@ -8,17 +8,17 @@ from typing import Final
 from pulsar_on_spark.model.names import MAX_NAME_BYTES, is_showable
 
 MAX_ROLE_BYTES: Final = MAX_NAME_BYTES
-"""Limit of a role in UTF-8, of a client and in a permission: the one of any other name."""
+"""Limit of a role in UTF-8, for clients and in permissions; the same as for any other name."""
 UNKNOWN_METHOD: Final = "none"
 """The authentication method of clients that give none, as Pulsar names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A client as authentication has found it, and as authorization judges it.
+    """The identity of a client, which authentication returns and authorization judges.
 
     Attributes:
-        role: The name that permissions are granted to, as in Pulsar; of a proxy, if one forwards the client.
+        role: The name that permissions are granted to, as in Pulsar; the proxy's if a proxy forwards the client.
         original_role: The role of the client that a proxy forwards; None without a proxy.
         expires_at_s: End of the credentials' validity, in seconds since 1970; None if they do not expire.
         method: The authentication method of the credentials.
@@ -35,11 +35,11 @@ class Principal:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that must all be allowed to do what the client asks for: a proxy's, and that of its client."""
+        """The roles that must all be allowed to do an operation: the client's, or the proxy's and its client's."""
         return (self.role,) if self.original_role is None else (self.role, self.original_role)
 
     def is_expired(self, now_s: float) -> bool:
-        """True if the credentials are not valid any longer."""
+        """True if the credentials are no longer valid."""
         return self.expires_at_s is not None and now_s >= self.expires_at_s
 
     def is_same_client(self, other: Principal) -> bool:
@@ -52,5 +52,5 @@ ANONYMOUS: Final = Principal("anonymous")
 
 
 def is_role(text: str) -> bool:
-    """True if credentials may be of this role: the same that permissions may be granted to."""
+    """True if a text may be a role, in credentials and in permissions."""
     return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES and is_showable(text)

@@ -99,7 +99,7 @@ def decide(grants: Grants, principal: Principal, operation: Operation, resource:
         grants: The grants in the resource's namespace and tenant.
         principal: The client.
         operation: The operation.
-        resource: What it is done on.
+        resource: The object of the operation.
     """
     for role in principal.roles:
         if not _may(grants, role, operation, resource):
@@ -148,7 +148,7 @@ def _reason(role: str, operation: Operation, resource: Resource) -> str:
             "producer name that does not begin with 'pulsar.repl.'."
         )
     if isinstance(operation, SuperUserOperation):
-        return f"Role {role!r} is no super user of this broker: ask one of its super users (super_user_roles)."
+        return f"Role {role!r} is not a super user of this broker: ask one of its super users (super_user_roles)."
     if resource.is_system:
         return f"Role {role!r} may not use {resource}, which belongs to super users: use another topic or namespace."
     kind = "policy " if isinstance(operation, PolicyOperation) else ""

@@ -68,9 +68,9 @@ class LoadedTls:
         if now_s < self.not_before_s:
             return f"The broker's TLS certificate is not valid before {_date(self.not_before_s)}: check the clock."
         if now_s >= self.expires_s:
-            return f"The broker's TLS certificate expired on {_date(self.expires_s)}: clients refuse it, replace it."
+            return f"The broker's TLS certificate expired on {_date(self.expires_s)}, so clients refuse it: replace it."
         if now_s >= self.expires_s - WARN_BEFORE_EXPIRY_S:
-            return f"The broker's TLS certificate expires on {_date(self.expires_s)}: replace it before."
+            return f"The broker's TLS certificate expires on {_date(self.expires_s)}: replace it before then."
         return None
 
 
@@ -141,10 +141,10 @@ def stamps_of(files: Sequence[Path]) -> tuple[FileStamp, ...]:
 
 def _stamp(file: Path) -> FileStamp:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _require_readable(file: Path) -> None:
@@ -190,7 +190,7 @@ def _load_key(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise InvalidArgumentError(
-                f"The private key {key} does not fit the certificate {certificate}: give the key that it was made with."
+                f"The private key {key} does not fit the certificate {certificate}: give the key that belongs to it."
             ) from error
         raise InvalidArgumentError(
             f"The certificate {certificate} or the private key {key} cannot be used ({error.reason or error}): both "

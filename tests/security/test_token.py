@@ -266,9 +266,9 @@ def test_weak_and_strange_keys_are_refused() -> None:
     small = rsa.generate_private_key(65537, 1024)
     for content, said in (
         (public(small), "1024 bits"),
-        (b"not a key", "no public key"),
+        (b"not a key", "not a public key"),
         (public(ec.generate_private_key(ec.SECP256K1())), "neither an RSA key nor an EC key"),
-        (EC.private_bytes(serialization.Encoding.DER, *PKCS8), "no public key"),
+        (EC.private_bytes(serialization.Encoding.DER, *PKCS8), "not a public key"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             public_key(content, "Setting token_public_key")
@@ -276,5 +276,5 @@ def test_weak_and_strange_keys_are_refused() -> None:
         secret_key(b"x" * 31, "Setting token_secret_key")
     with pytest.raises(InvalidArgumentError, match="is a PEM file"):
         secret_key(public(RSA, "PEM"), "Setting token_secret_key")
-    with pytest.raises(InvalidArgumentError, match="no private key"):
+    with pytest.raises(InvalidArgumentError, match="not a private key"):
         private_key(public(RSA), "Option --private-key")

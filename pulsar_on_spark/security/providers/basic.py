@@ -20,12 +20,12 @@ from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticate
 from pulsar_on_spark.security.principal import Principal, is_role
 
 MAX_PASSWORD_BYTES: Final = 72
-"""Longest password: bcrypt ignores or refuses what is beyond."""
+"""Longest password: bcrypt ignores or refuses further bytes."""
 REMEMBERED_S: Final = 60.0
 """Time for which a right password is not hashed again: HTTP clients send it with each request."""
 MAX_REMEMBERED: Final = 1_000
 MAX_CHECKS: Final = 2
-"""Checks at the same time; bcrypt takes 50 ms of CPU and more."""
+"""Maximum number of concurrent checks; bcrypt takes 50 ms of CPU and more."""
 _BCRYPT: Final = re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}")
 _APR1: Final = re.compile(r"\$apr1\$[./A-Za-z0-9]{1,8}\$[./A-Za-z0-9]{22}")
 
@@ -55,7 +55,7 @@ class Users:
         try:
             lines = content.decode().splitlines()
         except UnicodeDecodeError as error:
-            raise InvalidArgumentError(f"{what} is no htpasswd file in UTF-8: give another.") from error
+            raise InvalidArgumentError(f"{what} is not an htpasswd file in UTF-8: give another.") from error
         for number, line in enumerate(map(str.strip, lines), 1):
             if not line or line.startswith("#"):
                 continue
@@ -75,8 +75,8 @@ class Users:
     def check(self, user: str, password: bytes, key: bytes) -> bool:
         """True if this is the user's password.
 
-        For an unknown user, the hash of another one is computed and ignored, always the same for the same name: so
-        neither the time nor its spread tells which names are known.
+        For an unknown user, the password is checked against the hash of another user, always the same one for the same
+        name, and the result is ignored. So neither the duration nor its spread reveals which names are known.
 
         Args:
             user: The name.
@@ -99,17 +99,17 @@ def _matches(password: bytes, hashed: str) -> bool:
     else:
         is_possible = True
     if hashed.startswith("$apr1$"):
-        found = bool(apr_md5_crypt.verify(password, hashed))
+        is_equal = bool(apr_md5_crypt.verify(password, hashed))
     else:
-        found = bcrypt.checkpw(password, hashed.encode())
-    return found and is_possible
+        is_equal = bcrypt.checkpw(password, hashed.encode())
+    return is_equal and is_possible
 
 
 def split_credentials(data: bytes) -> tuple[str, bytes]:
     """Split `user:password`.
 
     Raises:
-        NotAuthenticatedError: there is no colon, or the name is not UTF-8 or no role.
+        NotAuthenticatedError: there is no colon, or the name is not UTF-8 or not a role.
     """
     user, colon, password = data.partition(b":")
     if not data:
@@ -149,7 +149,7 @@ class BasicProvider:
         """
         user, password = split_credentials(evidence.data)
         users = await asyncio.to_thread(self._read)
-        # The hash is part of it, so that a changed password counts at once.
+        # The mark covers the hash, so that a changed password takes effect at once.
         known = "\n".join((user, users.hashes.get(user, "")))
         mark = hmac.digest(self._key, known.encode() + b"\n" + password, hashlib.sha256)
         if user in users.hashes and self._remembered.get(mark, 0.0) > self._clock():

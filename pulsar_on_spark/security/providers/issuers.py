@@ -38,13 +38,13 @@ MAX_ANSWER_BYTES: Final = 1 << 20
 
 
 class Get(Protocol):
-    """The request of a URL."""
+    """A function that requests a URL."""
 
     async def __call__(self, url: str) -> bytes:
         """Return the body of the answer.
 
         Raises:
-            IssuerError: there is none, or it is not usable.
+            IssuerError: there is no answer, or it is not usable.
         """
 
 
@@ -62,7 +62,7 @@ class HttpGet:
         """Return the body of the answer to GET.
 
         Raises:
-            IssuerError: it is no answer of status 200, or too long, or too late.
+            IssuerError: the answer's status is not 200, or the answer is too long or too late.
         """
         try:
             async with (
@@ -72,12 +72,12 @@ class HttpGet:
             ):
                 if answer.status_code != 200:
                     raise IssuerError(f"{url} answers with status {answer.status_code}")
-                found = bytearray()
+                body = bytearray()
                 async for chunk in answer.aiter_raw():
-                    found += chunk
-                    if len(found) > MAX_ANSWER_BYTES:
+                    body += chunk
+                    if len(body) > MAX_ANSWER_BYTES:
                         raise IssuerError(f"{url} answers with more than {MAX_ANSWER_BYTES} bytes")
-                return bytes(found)
+                return bytes(body)
         except TimeoutError:
             raise IssuerError(f"{url} does not answer in {ANSWER_S:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -104,7 +104,7 @@ class _Issuer:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_name: str) -> KnownKeys:
-        """Return the keys to check a token with, which may lack the one that it names.
+        """Return the keys to check a token with, which may lack the key that it names.
 
         Raises:
             NotAuthenticatedError: the issuer did not answer.
@@ -158,17 +158,17 @@ class OpenIdProvider:
     ) -> None:
         self._rules = rules
         self._clock = clock
-        self._issuers = {each: _Issuer(each, rules, get, growing) for each in rules.issuers}
+        self._issuers = {name: _Issuer(name, rules, get, growing) for name in rules.issuers}
 
     async def authenticate(self, evidence: Evidence) -> Principal:
         """Check a token with the keys of its issuer.
 
         Raises:
-            NotAuthenticatedError: the token is invalid, or of an issuer that is not listed, or that does not answer.
+            NotAuthenticatedError: the token is invalid, or its issuer is not listed or does not answer.
         """
         token = evidence.data
         issuer = self._issuers.get(issuer_of(token))
         if issuer is None:
-            raise NotAuthenticatedError(Failure.ISSUER, "the token is of no issuer that the settings list")
+            raise NotAuthenticatedError(Failure.ISSUER, "the settings do not list the token's issuer")
         known = await issuer.keys_for(key_name_of(token))
         return self._rules.principal_of(token, known.keys, self._clock())

@@ -26,15 +26,15 @@ from pulsar_on_spark.security.providers.token import (
 )
 
 REFRESH_S: Final = 18 * 3600.0
-"""Age from which keys are fetched again beside the logins that use them."""
+"""Age from which keys are fetched again, while logins still use the known ones."""
 EXPIRY_S: Final = 24 * 3600.0
-"""Age from which keys are not used any longer."""
+"""Age from which keys are no longer used."""
 UNKNOWN_KEY_S: Final = 300.0
-"""Age from which keys are fetched again for a token that names an unknown one: issuers rotate their keys."""
+"""Age from which keys are fetched again for a token that names an unknown key: issuers rotate their keys."""
 RETRY_S: Final = 5.0
 """Pause after a failed fetch, in which logins are refused at once."""
 MAX_KEYS: Final = 100
-"""Keys of an issuer that count, the first ones; issuers have a few."""
+"""Maximum number of keys of an issuer; further ones are ignored. Issuers have a few."""
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
 
 
@@ -66,7 +66,7 @@ class OpenIdRules:
         leeway_s: float = 0,
         requires_https: bool = True,
     ) -> OpenIdRules:
-        """Make the rules of an issuer list, the broker's audiences, the claim of roles and the leeway of clocks."""
+        """Create the rules from the issuers, the broker's audiences, the claim of the role and the leeway of clocks."""
         claims = TokenRules(role_claim, AUDIENCE_CLAIM, audiences, leeway_s)
         return cls(issuers, claims, requires_https)
 
@@ -81,7 +81,7 @@ class OpenIdRules:
             raise NotAuthenticatedError(Failure.SIGNATURE, "the token names no key of its issuer")
         claims = verified_claims(token, key)
         if claims.get("exp") is None:
-            raise NotAuthenticatedError(Failure.MALFORMED, "the token of an issuer has no end (exp)")
+            raise NotAuthenticatedError(Failure.MALFORMED, "the token of an issuer has no expiry (exp)")
         return principal_of(claims, self.claims, now_s)
 
 
@@ -108,14 +108,14 @@ def keys_url_of(metadata: bytes, issuer: str, *, requires_https: bool) -> str:
         requires_https: True if the URL must have the scheme https.
 
     Raises:
-        IssuerError: they are no metadata, or of another issuer, or the URL is missing or has another scheme.
+        IssuerError: the content is not the metadata of this issuer, or the URL is missing or has another scheme.
     """
-    found = _object(metadata, "metadata")
-    if found.get("issuer") != issuer:
-        raise IssuerError("its metadata are of another issuer: list it as the metadata spell it")
-    url = found.get("jwks_uri")
+    answer = _object(metadata, "metadata")
+    if answer.get("issuer") != issuer:
+        raise IssuerError("its metadata names another issuer: list the issuer as the metadata spells it")
+    url = answer.get("jwks_uri")
     if not isinstance(url, str) or not is_usable(url, requires_https=requires_https):
-        raise IssuerError("its metadata have no usable jwks_uri")
+        raise IssuerError("its metadata has no usable jwks_uri")
     return url
 
 
@@ -123,28 +123,28 @@ def keys_of(content: bytes) -> dict[str, TokenKey]:
     """Return an issuer's keys by their names; keys of unknown kinds and for other uses are left out.
 
     Raises:
-        IssuerError: this is no set of keys.
+        IssuerError: the content is not a set of keys.
     """
     listed = _object(content, "keys").get("keys")
     if not isinstance(listed, list):
-        raise IssuerError("its keys are no JWKS")
-    found: dict[str, TokenKey] = {}
-    for each in listed[:MAX_KEYS]:
-        name = each.get("kid") if isinstance(each, dict) else None
-        key = issuer_key(each) if isinstance(name, str) and name else None
+        raise IssuerError("its keys are not a JWKS")
+    keys: dict[str, TokenKey] = {}
+    for jwk in listed[:MAX_KEYS]:
+        name = jwk.get("kid") if isinstance(jwk, dict) else None
+        key = issuer_key(jwk) if isinstance(name, str) and name else None
         if key is not None:
-            found.setdefault(str(name), key)
-    return found
+            keys.setdefault(str(name), key)
+    return keys
 
 
 def _object(content: bytes, what: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
-        raise IssuerError(f"its {what} are not JSON") from None
-    if not isinstance(found, dict):
-        raise IssuerError(f"its {what} are no JSON object")
-    return found
+        raise IssuerError(f"the answer for its {what} is not JSON") from None
+    if not isinstance(value, dict):
+        raise IssuerError(f"the answer for its {what} is not a JSON object")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ An entry point names a class:
 | | |
 |---|---|
 | `method: str` | the authentication method of the clients |
-| `from_settings(settings: Mapping[str, object])` | makes the provider of the broker's settings; may raise |
+| `from_settings(settings: Mapping[str, object])` | creates the provider from the broker's settings; may raise |
 | `async authenticate(evidence: Evidence) -> Principal` | may raise `NotAuthenticatedError` |
 
-An HTTP request gets to the plug-in if it names the plug-in's method (`X-Pulsar-Auth-Method-Name`), like Pulsar's
+An HTTP request reaches the plug-in if it names the plug-in's method (`X-Pulsar-Auth-Method-Name`), like Pulsar's
 `authenticateHttpRequest`. Then the credentials are in `evidence.headers`, wherever the plug-in's clients write them.
 """
 
@@ -34,25 +34,25 @@ def is_installed(name: str) -> bool:
 
 
 class PluggedProvider:
-    """A provider of another package; whatever it raises refuses the client.
+    """A provider of another package; any exception that it raises refuses the client.
 
     Args:
         name: Its entry point.
         settings: The broker's settings.
 
     Raises:
-        InvalidArgumentError: it cannot be loaded or made.
+        InvalidArgumentError: it cannot be loaded or created.
     """
 
     def __init__(self, name: str, settings: Mapping[str, object]) -> None:
         self.name = name
-        (found, *others) = entry_points(group=GROUP, name=name)
+        (entry_point, *others) = entry_points(group=GROUP, name=name)
         if others:
             raise InvalidArgumentError(
                 f"Several installed packages have an entry point {name!r} of {GROUP}: uninstall all but one."
             )
         try:
-            self._plugged: Any = found.load().from_settings(settings)
+            self._plugged: Any = entry_point.load().from_settings(settings)
             self.method = self._plugged.method
             if not isinstance(self.method, str) or not self.method or not callable(self._plugged.authenticate):
                 raise TypeError("it has no method, or nothing to authenticate with")
@@ -69,12 +69,12 @@ class PluggedProvider:
             NotAuthenticatedError: it refuses the client, or failed, or returned no role.
         """
         try:
-            found = await self._plugged.authenticate(evidence)
+            principal = await self._plugged.authenticate(evidence)
         except NotAuthenticatedError:
             raise
         except Exception as error:
             log.exception("The plug-in %r of authentication_providers failed.", self.name)
             raise NotAuthenticatedError(Failure.PLUGIN, f"the plug-in {self.name!r} failed") from error
-        if not isinstance(found, Principal) or not is_role(found.role):
+        if not isinstance(principal, Principal) or not is_role(principal.role):
             raise NotAuthenticatedError(Failure.ROLE, f"the plug-in {self.name!r} returned no role")
-        return found
+        return principal

@@ -39,7 +39,7 @@ class TokenRules:
     """The claims that a token must have.
 
     Attributes:
-        role_claim: The claim of the role: a text, or a list, of which the first one counts.
+        role_claim: The claim of the role: a text, or a list of texts, of which the first one counts.
         audience_claim: The claim of the audience; "" if it is not checked.
         audiences: The broker's audiences, one of which the claim must be or contain.
         skew_s: Seconds by which the clocks of issuer and broker may differ.
@@ -103,21 +103,21 @@ def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
     """
     token = _trimmed(token)
     try:
-        found = jwt.decode_complete(
+        parts = jwt.decode_complete(
             token, cast(Any, key.material), algorithms=list(key.algorithms), options=_SIGNATURE_ONLY
         )
     except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
         raise NotAuthenticatedError(Failure.SIGNATURE, "the token is not signed by the broker's key") from None
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         raise _no_token() from None
-    if "crit" in found["header"]:
+    if "crit" in parts["header"]:
         raise NotAuthenticatedError(Failure.MALFORMED, "the token has critical headers, which are not understood")
-    claims: Mapping[str, Any] = found["payload"]
+    claims: Mapping[str, Any] = parts["payload"]
     return claims
 
 
 def _trimmed(token: bytes) -> bytes:
-    """Return a token without the white space around it: clients send their file's line with its end."""
+    """Return a token without the white space around it: clients send the line break of the token's file."""
     if len(token) > MAX_TOKEN_BYTES:
         raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
     if not (trimmed := token.strip()):
@@ -126,8 +126,8 @@ def _trimmed(token: bytes) -> bytes:
 
 
 def _no_token() -> NotAuthenticatedError:
-    """Make the refusal of malformed tokens; errors of the library may quote the token, so they are no cause of it."""
-    return NotAuthenticatedError(Failure.MALFORMED, "it is no token")
+    """Return the refusal of a malformed token; the library's error is not its cause, because it may quote the token."""
+    return NotAuthenticatedError(Failure.MALFORMED, "it is not a token")
 
 
 def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Principal:
@@ -146,26 +146,26 @@ def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
         raise NotAuthenticatedError(Failure.AUDIENCE, "the token is for another audience")
     role = next(iter(_texts(claims.get(rules.role_claim))), "")
     if not is_role(role):
-        raise NotAuthenticatedError(Failure.ROLE, f"the token's claim {rules.role_claim!r} is no role")
+        raise NotAuthenticatedError(Failure.ROLE, f"the token's claim {rules.role_claim!r} is not a role")
     return Principal(role, expires_at_s=None if expires_s is None else expires_s + rules.skew_s)
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
-    found = claims.get(name)
-    if found is None:
+    time_s = claims.get(name)
+    if time_s is None:
         if name in claims:
-            raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is no time")
+            raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is not a time")
         return None
-    # Not a number: compares as neither earlier nor later.
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 2**53:
-        raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is no time")
-    return float(found)
+    # The range also excludes NaN, which is neither earlier nor later than any time.
+    if isinstance(time_s, bool) or not isinstance(time_s, int | float) or not 0 <= time_s < 2**53:
+        raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is not a time")
+    return float(time_s)
 
 
 def _texts(claim: object) -> list[str]:
     """Return the texts of a claim that is a text or a list of texts; none of any other claim."""
-    found = claim if isinstance(claim, list) else [claim]
-    return [each for each in found if isinstance(each, str)] if all(isinstance(each, str) for each in found) else []
+    items = claim if isinstance(claim, list) else [claim]
+    return [item for item in items if isinstance(item, str)] if all(isinstance(item, str) for item in items) else []
 
 
 class TokenProvider:
@@ -175,7 +175,7 @@ class TokenProvider:
         key: The key.
         rules: The claims that tokens must have.
         clock: Returns the time, in seconds since 1970.
-        others: Issuers whose tokens are another provider's (OpenID), whatever the order of the two.
+        others: Issuers whose tokens another provider checks (OpenID), whatever the order of the two providers.
     """
 
     name = "AuthenticationProviderToken"

@@ -26,7 +26,7 @@ class Badges:
     async def authenticate(self, evidence):
         role, _, metal = (evidence.headers.get("x-badge") or evidence.data.decode()).partition(" ")
         if metal != "gold":
-            raise NotAuthenticatedError(Failure.SIGNATURE, "it is no badge")
+            raise NotAuthenticatedError(Failure.SIGNATURE, "it is not a badge")
         return Principal(role)
 """
 NAMED = {"X-Pulsar-Auth-Method-Name": "badge"}

@@ -38,7 +38,7 @@ class Badges:
         if badge == "empty":
             return Principal("")
         if not badge.endswith("@" + self.cluster):
-            raise NotAuthenticatedError(Failure.SIGNATURE, "it is no badge of this cluster")
+            raise NotAuthenticatedError(Failure.SIGNATURE, "it is not a badge of this cluster")
         return Principal(badge.partition("@")[0])
 
 
