@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pulsarpy",
-    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. With --url (or "
-    "PULSARPY_URL), commands ask the broker that serves the root instead.",
+    help="Topics in a folder, the root: name the folder as the last argument, as --root, or in PULSARPY_ROOT. With "
+    "--url (or PULSARPY_URL), commands use the broker that serves the root instead.",
     no_args_is_help=True,
     cls=PulsarGroup,
     pretty_exceptions_enable=False,
@@ -57,12 +57,12 @@ app = typer.Typer(
 def main() -> None:
     """Run the program: a failure is one sentence on standard error and exit code 1.
 
-    The log shows errors, and waits for dead brokers.
+    Of the log, standard error shows errors, and messages about waiting for dead brokers.
     """
-    told = logging.StreamHandler()
-    told.addFilter(_is_told)
-    told.setFormatter(TextLines("pulsarpy: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[told])
+    shown = logging.StreamHandler()
+    shown.addFilter(_is_shown)
+    shown.setFormatter(TextLines("pulsarpy: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[shown])
     try:
         app()
     except PulsarpyError as error:
@@ -73,7 +73,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _is_told(record: logging.LogRecord) -> bool:
+def _is_shown(record: logging.LogRecord) -> bool:
     from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
 
     return record.levelno >= logging.ERROR or record.name == dead_brokers.__name__
@@ -137,15 +137,15 @@ def status(
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if verify:
-            raise InvalidArgumentError("--verify reads the storage paths of a root: give one instead of --url.")
+            raise InvalidArgumentError("--verify reads the storage paths of a root: give a root instead of --url.")
         _show_broker(target, as_json)
         return
     with output.progress(as_json) as progress:
-        found = target.root.status(verify=verify, progress=progress)
+        state = target.root.status(verify=verify, progress=progress)
     if as_json:
-        output.print_json(found)
+        output.print_json(state)
     else:
-        _print_status(found)
+        _print_status(state)
 
 
 def maintain(
@@ -201,52 +201,52 @@ def _show_broker(target: BrokerTarget, as_json: bool) -> None:
         _print_copies(storage)
 
 
-def _print_subscriptions(found: Iterable[TopicSubscription]) -> None:
+def _print_subscriptions(subscriptions: Iterable[TopicSubscription]) -> None:
     output.table(
         "Subscriptions",
         ("topic", "name", "type", "consumers", "backlog", "backlog size"),
         (
             (s.topic, s.name, s.type, ", ".join(s.consumers) or None, s.backlog_messages, output.size(s.backlog_bytes))
-            for s in found
+            for s in subscriptions
         ),
     )
 
 
-def _print_status(found: RootStatus) -> None:
-    output.say(f"Root {found.root}, quorum {found.quorum}, cluster {found.cluster_id}")
-    print_paths(found.paths)
+def _print_status(state: RootStatus) -> None:
+    output.say(f"Root {state.root}, quorum {state.quorum}, cluster {state.cluster_id}")
+    print_paths(state.paths)
     output.table(
         "Topics",
         ("name", "partitions", "schema", "messages", "size", "ledgers", "segments", "files"),
         (
             (t.name, t.partitions, t.schema, t.messages, output.size(t.bytes), t.ledgers, t.segments, t.files)
-            for t in found.topics
+            for t in state.topics
         ),
     )
-    _print_subscriptions(found.subscriptions)
-    for topic in found.topics:
+    _print_subscriptions(state.subscriptions)
+    for topic in state.topics:
         for ledger, first, end in topic.given_up:
             output.say(
                 f"{topic.name}: entries {ledger}:{first} to {f'{ledger}:{end}' if end > first else 'its end'} "
                 "are lost and were given up."
             )
-    _print_copies(found)
-    if found.verified_copies is not None:
-        output.say(f"{found.verified_copies:,} copies verified as good.")
+    _print_copies(state)
+    if state.verified_copies is not None:
+        output.say(f"{state.verified_copies:,} copies verified as good.")
 
 
-def _print_copies(found: StorageStatus) -> None:
+def _print_copies(state: StorageStatus) -> None:
     """Print journals, and problems of copies."""
-    if found.incarnations:
+    if state.incarnations:
         output.table(
             "Broker incarnations",
             ("id", "state", "lease", "open ledgers", "fragments", "unsealed files"),
             (
                 (i.incarnation, i.state, i.lease, i.open_ledgers, i.fragments, output.size(i.journal_bytes))
-                for i in found.incarnations
+                for i in state.incarnations
             ),
         )
-        for incarnation in found.incarnations:
+        for incarnation in state.incarnations:
             if incarnation.given_up_paths:
                 output.say(
                     f"The journal of incarnation {incarnation.incarnation} was closed without storage paths "
@@ -254,20 +254,20 @@ def _print_copies(found: StorageStatus) -> None:
                 )
             for first, end in incarnation.given_up_frames:
                 output.say(f"Frames {first} to {end - 1} of incarnation {incarnation.incarnation} were given up.")
-    for report in (*found.losses, *found.bad_copies):
+    for report in (*state.losses, *state.bad_copies):
         where = "no good copy is left" if report.path_id is None else f"bad copy on storage path {report.path_id}"
         output.say(f"File {report.file_id}: {where}: {report.reason}")
-    unchecked = f", {found.unchecked_copies:,} to be checked" if found.unchecked_copies else ""
-    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{unchecked}.")
-    output.say(_audited(found))
+    unchecked = f", {state.unchecked_copies:,} to be checked" if state.unchecked_copies else ""
+    output.say(f"Copies: {state.missing_copies:,} missing, {len(state.bad_copies):,} bad{unchecked}.")
+    output.say(_audited(state))
 
 
-def _audited(found: StorageStatus) -> str:
-    last = found.audit
+def _audited(state: StorageStatus) -> str:
+    last = state.audit
     if not last.audited_ms:
         return "Audit: none yet; run `pulsarpy maintain` or `pulsarpy storage repair`."
-    rounds = [found.audit.scrubs.get(path.path_id) for path in found.paths]
-    whole = min((each.completed_ms or 0 if each else 0 for each in rounds), default=0)
+    rounds = [state.audit.scrubs.get(path.path_id) for path in state.paths]
+    whole = min((scrub.completed_ms or 0 if scrub else 0 for scrub in rounds), default=0)
     return (
         f"Audit: {_when(last.audited_ms)}, {last.missing:,} copies missing, {last.bad:,} bad, {last.restored:,} "
         f"restored, {last.unfinished:,} files left to do, {last.lacking:,} copies without a storage path; all copies "

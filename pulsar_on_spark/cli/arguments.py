@@ -28,7 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 
 def listed(given: Iterable[str]) -> list[str]:
     """Return the values of an option that takes several, separated by commas or given repeatedly."""
-    return [value for each in given for value in map(str.strip, each.split(",")) if value]
+    return [value for text in given for value in map(str.strip, text.split(",")) if value]
 
 
 def root_path(argument: str | None, option: str | None) -> Path:

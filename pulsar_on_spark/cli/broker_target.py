@@ -34,12 +34,12 @@ class BrokerTarget(Target):
         from pulsar_on_spark.topic.maintenance.status import StorageStatus
 
         try:
-            found = self.admin.get("storage")
+            status = self.admin.get("storage")
         except RequestRefusedError as error:
             if error.status != 404:
                 raise
             return None
-        return TypeAdapter(StorageStatus).validate_python(found)
+        return TypeAdapter(StorageStatus).validate_python(status)
 
     @override
     def tenants(self) -> list[str]:
@@ -74,7 +74,7 @@ class BrokerTarget(Target):
     def policies(self, of: str) -> dict[str, Any]:
         from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
-        found = {}
+        values = {}
         for field in FIELDS:
             path = _policy_path(of, field)
             if path is None:
@@ -83,9 +83,9 @@ class BrokerTarget(Target):
                 value = self.admin.get(*path[:-1], "backlogQuotaMap").get(_QUOTAS[field])
             else:
                 value = self.admin.get(*path)
-            if value is not None and value != _SAID_WHERE_UNSET.get(field):
-                found[field] = value
-        return found
+            if value is not None and value != _ANSWERS_IF_UNSET.get(field):
+                values[field] = value
+        return values
 
     @override
     def set_policy(self, of: str, field: str, value: Any) -> None:
@@ -101,8 +101,8 @@ class BrokerTarget(Target):
 
     @override
     def permissions(self, of: str) -> Mapping[str, Sequence[str]]:
-        found: Mapping[str, Sequence[str]] = self.admin.get(*_path(of), "permissions")
-        return found
+        actions: Mapping[str, Sequence[str]] = self.admin.get(*_path(of), "permissions")
+        return actions
 
     @override
     def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
@@ -114,8 +114,8 @@ class BrokerTarget(Target):
 
     @override
     def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
-        found: Mapping[str, Sequence[str]] = self.admin.get(*namespace_path(namespace), "permissions", "subscription")
-        return found
+        roles: Mapping[str, Sequence[str]] = self.admin.get(*namespace_path(namespace), "permissions", "subscription")
+        return roles
 
     @override
     def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
@@ -128,20 +128,20 @@ class BrokerTarget(Target):
 
     @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        found: list[tuple[str, int | None]] = []
+        topics: list[tuple[str, int | None]] = []
         if namespace is None:
-            wanted = [each for tenant in self.tenants() for each in self.namespaces(tenant)]
+            wanted = [name_of_namespace for tenant in self.tenants() for name_of_namespace in self.namespaces(tenant)]
         else:
             wanted = [check_namespace(namespace)]
-        for path in [("persistent", *each.split("/")) for each in wanted]:
+        for path in [("persistent", *name_of_namespace.split("/")) for name_of_namespace in wanted]:
             partitioned = dict.fromkeys(self.admin.get(*path, "partitioned"), 0)
             for name in map(TopicName.parse, self.admin.get(*path)):
                 if name.partitioned_base.full in partitioned:
                     partitioned[name.partitioned_base.full] += 1
                 else:
-                    found.append((name.full, None))
-            found += partitioned.items()
-        return sorted(found)
+                    topics.append((name.full, None))
+            topics += partitioned.items()
+        return sorted(topics)
 
     @override
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
@@ -163,18 +163,18 @@ class BrokerTarget(Target):
 
     @override
     def stats(self, topic: str) -> Mapping[str, Any]:
-        return self._said(topic, "stats")
+        return self._stats(topic, "stats")
 
     @override
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        return self._said(topic, "internalStats")
+        return self._stats(topic, "internalStats")
 
-    def _said(self, topic: str, kind: str) -> Mapping[str, Any]:
+    def _stats(self, topic: str, kind: str) -> Mapping[str, Any]:
         path = topic_path(topic)
-        found: Mapping[str, Any] = self.admin.get(
+        stats: Mapping[str, Any] = self.admin.get(
             *path, f"partitioned-{kind}" if self.admin.is_partitioned(topic) else kind
         )
-        return found
+        return stats
 
     @override
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
@@ -183,27 +183,31 @@ class BrokerTarget(Target):
     def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
         if name not in self.admin.get(*path, "subscriptions"):  # brokers would show the topic from its start
             raise SubscriptionNotFoundError(f"Subscription {name!r} on {path[-1]} does not exist: check both names.")
-        for place in range(1, entries + 1):
+        for number in range(1, entries + 1):
             try:
-                answer = self.admin.request("GET", (*path, "subscription", name, "position", str(place)), {})
+                answer = self.admin.request("GET", (*path, "subscription", name, "position", str(number)), {})
             except RequestRefusedError as error:
                 if error.status == 404:
                     return
                 raise
-            said = answer.headers
+            headers = answer.headers
             yield {
-                "id": said["X-Pulsar-Message-ID"],
-                "published": said.get("X-Pulsar-publish-time"),
-                "producer": said.get("X-Pulsar-producer-name"),
-                "key": said.get("X-Pulsar-partition-key"),
-                "properties": json.loads(said.get("X-Pulsar-PROPERTY", "{}")),
-                "messages": int(said.get("X-Pulsar-num-batch-message", "1")),
+                "id": headers["X-Pulsar-Message-ID"],
+                "published": headers.get("X-Pulsar-publish-time"),
+                "producer": headers.get("X-Pulsar-producer-name"),
+                "key": headers.get("X-Pulsar-partition-key"),
+                "properties": json.loads(headers.get("X-Pulsar-PROPERTY", "{}")),
+                "messages": int(headers.get("X-Pulsar-num-batch-message", "1")),
                 "payload": answer.content,
             }
 
     @override
     def subscriptions(self) -> Sequence[TopicSubscription]:
-        return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
+        return [
+            subscription
+            for topic, partitions in self.topics()
+            for subscription in self._subscriptions(topic, partitions)
+        ]
 
     def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
         from pulsar_on_spark.topic.maintenance.status import TopicSubscription
@@ -240,7 +244,7 @@ class BrokerTarget(Target):
 
 
 _QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
-_SAID_WHERE_UNSET: Final[dict[str, object]] = {
+_ANSWERS_IF_UNSET: Final[dict[str, object]] = {
     "schema_validation_enforced": False,
     "encryption_required": False,
     "is_allow_auto_update_schema": True,
@@ -259,7 +263,7 @@ def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str
         topic=topic,
         name=name,
         type=stats["type"],
-        consumers=tuple(sorted({*owner, *(each["consumerName"] for each in stats["consumers"])})),
+        consumers=tuple(sorted({*owner, *(consumer["consumerName"] for consumer in stats["consumers"])})),
         mark_delete=Position(LedgerId(int(ledger)), EntryId(int(entry) + 1)),
         backlog_messages=stats["msgBacklog"],
         backlog_bytes=stats["backlogSize"],

@@ -55,16 +55,16 @@ def compact(
         ("topic", "outcome", "up to", "read", "size", "left", "size left", "seconds"),
         (
             (
-                each.topic,
-                each.outcome,
-                str(each.horizon),
-                each.read_messages,
-                output.size(each.read_bytes),
-                each.messages,
-                output.size(each.bytes),
-                f"{each.duration_s:.1f}",
+                compacted.topic,
+                compacted.outcome,
+                str(compacted.horizon),
+                compacted.read_messages,
+                output.size(compacted.read_bytes),
+                compacted.messages,
+                output.size(compacted.bytes),
+                f"{compacted.duration_s:.1f}",
             )
-            for each in done
+            for compacted in done
         ),
     )
 
@@ -73,7 +73,7 @@ def _by_broker(broker: HttpAdmin, topic: str) -> None:
     path = (*topic_path(topic), "compaction")
     broker.change("PUT", *path)
     with output.waiting("compacting"):
-        while (found := broker.get(*path))["status"] == "RUNNING":
+        while (compaction := broker.get(*path))["status"] == "RUNNING":
             time.sleep(_POLL_S)
-    if found["status"] == "ERROR":
-        raise RequestRefusedError(f"Topic {topic} could not be compacted: {found['lastError']}")
+    if compaction["status"] == "ERROR":
+        raise RequestRefusedError(f"Topic {topic} could not be compacted: {compaction['lastError']}")

@@ -1,7 +1,7 @@
 """Connections of commands with `--url`: TLS and credentials by common options, named as those of `pulsar-admin`.
 
-`with_client_options` adds the options to commands, which do not pass them on: `client_options` returns their values.
-What they leave open is taken from Pulsar's `client.conf`, if there is one.
+`with_client_options` adds the options to commands, and `client_options` returns their values, so that commands need not
+pass them on. Values that are not given are taken from Pulsar's `client.conf`, if there is one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Params = Annotated[
     str | None,
     typer.Option(
         "--auth-params",
-        help="Its parameters, such as file:///PATH of a token; other users of the host see what is given here.",
+        help="Parameters of --auth-plugin, such as file:///PATH of a token; other users of this host can see them.",
         show_default=False,
         rich_help_panel=_PANEL,
     ),
@@ -152,7 +152,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     signature = own.replace(parameters=[*own.parameters.values(), *added.values()])
     run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return run
 
 

@@ -45,12 +45,13 @@ def consume(
             "--number",
             "-n",
             min=0,
-            help="Stop after this many [1]; 0 for no limit.",
+            help="Stop after this number of messages [1]; 0 for no limit.",
             show_default=False,
         ),
     ] = None,
     type_: Annotated[
-        SubscriptionType, typer.Option("--subscription-type", "-t", case_sensitive=False, help="Its type.")
+        SubscriptionType,
+        typer.Option("--subscription-type", "-t", case_sensitive=False, help="The subscription's type."),
     ] = SubscriptionType.SHARED,
     position: Annotated[
         SubscriptionPosition,
@@ -102,13 +103,13 @@ def consume(
             received += 1
     if received < wanted:
         output.fail(
-            f"{received:,} of {wanted:,} messages arrived from {topic}, none for {longest_s:g} s: see --timeout."
+            f"{received:,} of {wanted:,} messages arrived from {topic}, then none for {longest_s:g} s: see --timeout."
         )
         raise typer.Exit(1)
 
 
 def patience_s(wanted: int, timeout_s: float | None) -> float:
-    """Return the time to wait for the next message: as with `pulsar-client`, without end if no number is wanted."""
+    """Return the time to wait for the next message; unlimited without a number of messages, as in `pulsar-client`."""
     if timeout_s is None:
         return _TIMEOUT_S if wanted else math.inf
     return timeout_s or math.inf
@@ -120,7 +121,9 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text if "://" in text else f"persistent://{short}")
     except re.error as error:
-        raise InvalidArgumentError(f"Topic {text!r} is not a pattern ({error}): mend it, or drop --regex.") from error
+        raise InvalidArgumentError(
+            f"Topic {text!r} is not a pattern ({error}): correct it, or leave out --regex."
+        ) from error
 
 
 def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
@@ -129,12 +132,12 @@ def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
 
     begun_s = time.monotonic()
     end_s = begun_s + patience_s
-    is_told = patience_s < math.inf
+    is_noted = patience_s < math.inf
     while (left_s := end_s - time.monotonic()) > 0:
         try:
             return consumer.receive(math.ceil(min(left_s, _LOOK_S) * 1000))
         except pulsar.Timeout:
-            if not is_told and time.monotonic() - begun_s >= _TIMEOUT_S:
+            if not is_noted and time.monotonic() - begun_s >= _TIMEOUT_S:
                 output.note(f"No message arrived for {_TIMEOUT_S:g} s; waiting until Ctrl-C, or see --timeout.")
-                is_told = True
+                is_noted = True
     return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pulsar
 
 CLIENT_CONF_VARIABLE: Final = "PULSAR_CLIENT_CONF"
-_PLUGINS: Final = {prefix + each: each for each in ("token", "basic", "tls") for prefix in ("", "authentication")}
+_PLUGINS: Final = {prefix + name: name for name in ("token", "basic", "tls") for prefix in ("", "authentication")}
 _NEEDED: Final = {"token": ("token",), "basic": ("userId", "password"), "tls": ("tlsCertFile", "tlsKeyFile")}
 
 
@@ -44,7 +44,7 @@ class Credentials:
 
         Args:
             plugin: The class of Pulsar's Java client, or `token`, `basic` or `tls`.
-            params: `name:value` separated by commas, or JSON; of tokens also `token:TOKEN` or `file:///PATH`.
+            params: `name:value` separated by commas, or JSON; for tokens also `token:TOKEN` or `file:///PATH`.
 
         Raises:
             InvalidArgumentError: the plugin is not supported, or a parameter is missing.
@@ -53,12 +53,14 @@ class Credentials:
             return cls()
         method = _PLUGINS.get(plugin.rpartition(".")[2].lower())
         if method is None:  # not shown: it may be the token itself, given to the wrong option
-            raise InvalidArgumentError("Option --auth-plugin names no supported method: give token, basic or tls.")
-        found = _token_params(params) if method == "token" else _params(params)
+            raise InvalidArgumentError(
+                "Option --auth-plugin names a method that is not supported: give token, basic or tls."
+            )
+        parsed = _token_params(params) if method == "token" else _params(params)
         for name in _NEEDED[method]:
-            if not found.get(name):
+            if not parsed.get(name):
                 raise InvalidArgumentError(f"Option --auth-params has no {name}, which {method} needs: add it.")
-        return cls(method, found)
+        return cls(method, parsed)
 
     def headers(self) -> dict[str, str]:
         """Return the headers of an HTTP request."""
@@ -122,15 +124,17 @@ def _token_params(params: str) -> dict[str, str]:
     except OSError as error:
         raise InvalidArgumentError(f"The token cannot be read: {sentence_of(error)}") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"The file {file} holds no token: give another.") from error
+        raise InvalidArgumentError(f"The file {file} does not hold a token: give another.") from error
 
 
 def _params(params: str) -> dict[str, str]:
     if not params.startswith("{"):
-        pairs = (each.partition(":") for each in params.split(",") if each)
+        pairs = (pair.partition(":") for pair in params.split(",") if pair)
         return {name.strip(): value for name, _, value in pairs}
     try:
-        found = json.loads(params)
+        given = json.loads(params)
     except ValueError as error:
-        raise InvalidArgumentError("Option --auth-params begins as JSON, and is none: correct it.") from error
-    return {str(name): str(value) for name, value in found.items()}
+        raise InvalidArgumentError(
+            "Option --auth-params begins like JSON, but is not valid JSON: correct it."
+        ) from error
+    return {str(name): str(value) for name, value in given.items()}

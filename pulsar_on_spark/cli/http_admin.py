@@ -101,7 +101,7 @@ class HttpAdmin:
 
     @cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """The CAs, read once: that takes longer than a request. Those of everyone serve a redirect to HTTPS."""
+        """The trusted CAs, read once, because that takes longer than a request; public CAs for redirects to HTTPS."""
         import httpx
 
         return self._tls or httpx.create_ssl_context()

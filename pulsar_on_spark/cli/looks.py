@@ -30,18 +30,18 @@ def stats(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show stored messages and exact backlogs; by --url also rates and connected clients, which only a broker has."""
+    """Show stored messages and exact backlogs; with --url also rates and connected clients, which only a broker has."""
     target = open_target(root, root_option, url)
-    found = target.stats(topic)
+    topic_stats = target.stats(topic)
     if as_json:
-        output.print_json(found)
+        output.print_json(topic_stats)
         return
-    stored = found.get("storedMessages")
+    stored = topic_stats.get("storedMessages")
     messages = "" if stored is None else f"{stored:,} messages, "
-    output.say(f"{topic}: {messages}{output.size(found.get('storageSize'))}")
+    output.say(f"{topic}: {messages}{output.size(topic_stats.get('storageSize'))}")
     if isinstance(target, BrokerTarget):
-        _print_producers(found)
-    _print_subscriptions(found, with_clients=isinstance(target, BrokerTarget))
+        _print_producers(topic_stats)
+    _print_subscriptions(topic_stats, with_clients=isinstance(target, BrokerTarget))
 
 
 @topics_app.command()
@@ -53,11 +53,11 @@ def internal_stats(
     as_json: AsJson = False,
 ) -> None:
     """Show ledgers, the reason why each segment is kept, and cursors."""
-    found = open_target(root, root_option, url).internal_stats(topic)
+    contents = open_target(root, root_option, url).internal_stats(topic)
     if as_json:
-        output.print_json(found)
+        output.print_json(contents)
         return
-    for name, part in found.get("partitions", {topic: found}).items():
+    for name, part in contents.get("partitions", {topic: contents}).items():
         _print_internal_stats(name, part)
 
 
@@ -72,12 +72,12 @@ def peek(
 ) -> None:
     """Show the next entries of a subscription without moving its cursor. A batch is one entry."""
     peeked = open_target(root, root_option, url).peek(topic, name, entries)
-    found = [{**each, "payload": _text(each["payload"])} for each in peeked]
+    shown = [{**entry, "payload": _text(entry["payload"])} for entry in peeked]
     if as_json:
-        output.print_json(found)
+        output.print_json(shown)
         return
     output.table(
-        f"To come for {name!r} on {topic}", ("entry", *_PEEKED[1:]), ([each[key] for key in _PEEKED] for each in found)
+        f"Next for {name!r} on {topic}", ("entry", *_PEEKED[1:]), ([entry[key] for key in _PEEKED] for entry in shown)
     )
 
 
@@ -85,36 +85,38 @@ def _text(payload: bytes) -> str:
     return payload[:_MAX_SHOWN_BYTES].decode(errors="backslashreplace")
 
 
-def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
+def _print_internal_stats(topic: str, contents: Mapping[str, Any]) -> None:
     output.table(
         f"Ledgers of {topic}",
         ("ledger", "state", "entries", "messages", "size", "too few copies"),
         (
             (
-                str(each["ledgerId"]),
-                each.get("state"),
-                each.get("entries"),
-                each.get("messages"),
-                output.size(each.get("size")),
-                _WORDS[each.get("underReplicated")],
+                str(ledger["ledgerId"]),
+                ledger.get("state"),
+                ledger.get("entries"),
+                ledger.get("messages"),
+                output.size(ledger.get("size")),
+                _WORDS[ledger.get("underReplicated")],
             )
-            for each in found.get("ledgers", ())
+            for ledger in contents.get("ledgers", ())
         ),
     )
     segments = [
-        (ledger["ledgerId"], each) for ledger in found.get("ledgers", ()) for each in ledger.get("segments", ())
+        (ledger["ledgerId"], segment)
+        for ledger in contents.get("ledgers", ())
+        for segment in ledger.get("segments", ())
     ]
     output.table(
         "Sealed segments",
         ("first entry", "entries", "size", "why it is kept"),
         (
-            (f"{ledger}:{each['first']}", each["entries"], output.size(each["size"]), each["whyKept"])
-            for ledger, each in segments
+            (f"{ledger}:{segment['first']}", segment["entries"], output.size(segment["size"]), segment["whyKept"])
+            for ledger, segment in segments
         ),
     )
     kept: Counter[str] = Counter()
-    for _, each in segments:
-        kept[each["whyKept"]] += each["size"]
+    for _, segment in segments:
+        kept[segment["whyKept"]] += segment["size"]
     if len(segments) > 1:
         output.table("Kept", ("why", "size"), ((why, output.size(size)) for why, size in kept.most_common()))
     output.table(
@@ -123,32 +125,37 @@ def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
         (
             (
                 name,
-                each.get("markDeletePosition"),
-                each.get("numberOfEntriesSinceFirstNotAckedMessage"),
-                each.get("individuallyDeletedMessages"),
-                each.get("state"),
+                cursor.get("markDeletePosition"),
+                cursor.get("numberOfEntriesSinceFirstNotAckedMessage"),
+                cursor.get("individuallyDeletedMessages"),
+                cursor.get("state"),
             )
-            for name, each in found.get("cursors", {}).items()
+            for name, cursor in contents.get("cursors", {}).items()
         ),
     )
 
 
-def _print_producers(found: Mapping[str, Any]) -> None:
+def _print_producers(topic_stats: Mapping[str, Any]) -> None:
     output.say(
-        f"In {_rate(found, 'msgRateIn')}, {_throughput(found, 'msgThroughputIn')}; "
-        f"out {_rate(found, 'msgRateOut')}, {_throughput(found, 'msgThroughputOut')}"
+        f"In {_rate(topic_stats, 'msgRateIn')}, {_throughput(topic_stats, 'msgThroughputIn')}; "
+        f"out {_rate(topic_stats, 'msgRateOut')}, {_throughput(topic_stats, 'msgThroughputOut')}"
     )
     output.table(
         "Producers",
         ("name", "rate", "address", "client"),
         (
-            (each.get("producerName"), _rate(each, "msgRateIn"), each.get("address"), each.get("clientVersion"))
-            for each in found.get("publishers", ())
+            (
+                producer.get("producerName"),
+                _rate(producer, "msgRateIn"),
+                producer.get("address"),
+                producer.get("clientVersion"),
+            )
+            for producer in topic_stats.get("publishers", ())
         ),
     )
 
 
-def _print_subscriptions(found: Mapping[str, Any], *, with_clients: bool) -> None:
+def _print_subscriptions(topic_stats: Mapping[str, Any], *, with_clients: bool) -> None:
     output.table(
         "Subscriptions",
         (
@@ -159,13 +166,13 @@ def _print_subscriptions(found: Mapping[str, Any], *, with_clients: bool) -> Non
         (
             (
                 name,
-                each.get("type"),
-                each.get("msgBacklog"),
-                output.size(each.get("backlogSize")),
-                *(_of_clients(each) if with_clients else ()),
-                each.get("owner"),
+                subscription.get("type"),
+                subscription.get("msgBacklog"),
+                output.size(subscription.get("backlogSize")),
+                *(_of_clients(subscription) if with_clients else ()),
+                subscription.get("owner"),
             )
-            for name, each in found.get("subscriptions", {}).items()
+            for name, subscription in topic_stats.get("subscriptions", {}).items()
         ),
     )
 
@@ -176,9 +183,9 @@ def _of_clients(subscription: Mapping[str, Any]) -> tuple[int | None, str, int |
     return subscription.get("unackedMessages"), rate, None if consumers is None else len(consumers)
 
 
-def _rate(found: Mapping[str, Any], name: str) -> str:
-    return f"{found[name]:,.1f}/s" if name in found else "-"
+def _rate(counted: Mapping[str, Any], name: str) -> str:
+    return f"{counted[name]:,.1f}/s" if name in counted else "-"
 
 
-def _throughput(found: Mapping[str, Any], name: str) -> str:
-    return f"{output.size(int(found[name]))}/s" if name in found else "-"
+def _throughput(counted: Mapping[str, Any], name: str) -> str:
+    return f"{output.size(int(counted[name]))}/s" if name in counted else "-"

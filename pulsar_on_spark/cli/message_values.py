@@ -66,7 +66,7 @@ class ValueSchemas:
     """
 
     def __init__(self, versions: Iterable[Mapping[str, Any]]) -> None:
-        self._by_version = {int(each["version"]): ValueSchema(each["type"], each["data"]) for each in versions}
+        self._by_version = {int(schema["version"]): ValueSchema(schema["type"], schema["data"]) for schema in versions}
 
     def text(self, value: bytes | None, version: bytes | None) -> str | None:
         """Return a value, decoded by the eight-byte version of its message, else by the newest; None for None."""
@@ -80,7 +80,7 @@ class ValueSchemas:
 
 
 NO_SCHEMA: Final = ValueSchemas(())
-"""Shows all values as text."""
+"""No schema: all values are shown as text."""
 
 
 def as_text(data: bytes) -> str:

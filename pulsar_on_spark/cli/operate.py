@@ -19,7 +19,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 _ENDS: Final = {"earliest": {"ledgerId": -1, "entryId": -1}, "latest": {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}}
 
 _ENTRIES: Final = "earliest, latest, or a message id such as 12:345"
-_PLACES: Final = f"1h for an hour ago (s, m, h, d, w), milliseconds since 1970, {_ENTRIES}"
+_POSITIONS: Final = f"1h for an hour ago (s, m, h, d, w), milliseconds since 1970, {_ENTRIES}"
 
 
 @topics_app.command()
@@ -48,7 +48,7 @@ def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> No
 
 @topics_app.command()
 def trim(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete now what retention does not have to keep."""
+    """Delete the messages that retention no longer requires, without waiting for the next trim."""
     open_broker(url).change("POST", *topic_path(topic), "trim")
     output.done(f"Trimmed {topic}.", as_json, topic=topic)
 
@@ -62,7 +62,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a subscription."""
-    open_broker(url).change("PUT", *topic_path(topic), "subscription", name, body=_place(at, _ENTRIES))
+    open_broker(url).change("PUT", *topic_path(topic), "subscription", name, body=_position(at, _ENTRIES))
     output.done(f"Created subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name, at=at)
 
 
@@ -114,7 +114,7 @@ def expire(
 def seek(
     topic: Topic,
     name: Subscription,
-    to: Annotated[str, typer.Argument(help=f"{_PLACES}.")],
+    to: Annotated[str, typer.Argument(help=f"{_POSITIONS}.")],
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,18 +124,18 @@ def seek(
     if to.isdecimal():
         broker.change("POST", *path, to)
     elif is_duration(to):
-        broker.change("POST", *path, str(int((time.time() - duration_s(to, "The place")) * 1000)))
+        broker.change("POST", *path, str(int((time.time() - duration_s(to, "The position")) * 1000)))
     elif to in _ENDS and broker.is_partitioned(topic):
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
-        broker.change("POST", *path, body=_place(to, _PLACES))
+        broker.change("POST", *path, body=_position(to, _POSITIONS))
     output.done(f"Moved subscription {name!r} on {topic} to {to}.", as_json, topic=topic, subscription=name, to=to)
 
 
-def _place(text: str, places: str) -> dict[str, int]:
+def _position(text: str, positions: str) -> dict[str, int]:
     if text in _ENDS:
         return _ENDS[text]
     ledger, _, entry = text.partition(":")
     if not (ledger.isdecimal() and entry.isdecimal()):
-        raise InvalidArgumentError(f"{text!r} is not a position: give {places}.")
+        raise InvalidArgumentError(f"{text!r} is not a position: give {positions}.")
     return {"ledgerId": int(ledger), "entryId": int(entry)}

@@ -1,4 +1,4 @@
-"""Output of commands: tables and progress for people, JSON for scripts, errors in one sentence."""
+"""Output of commands: tables and progress for terminals, JSON for scripts, errors in one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Cell = str | int | None
 
 
 def out() -> Console:
-    """Return the console for results; it is wide if it is not a terminal, so that pipes get whole lines."""
+    """Return the console for results, which is wide unless it is a terminal, so that pipes get whole lines."""
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
 
 
@@ -127,11 +127,11 @@ def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Path | datetime):
         return str(value)
     return value

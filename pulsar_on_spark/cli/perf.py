@@ -49,7 +49,9 @@ Duration = Annotated[
         show_default=False,
     ),
 ]
-NumMessages = Annotated[int, typer.Option("--num-messages", "-m", min=0, help="Stop after this many; 0 for no limit.")]
+NumMessages = Annotated[
+    int, typer.Option("--num-messages", "-m", min=0, help="Stop after this number of messages; 0 for no limit.")
+]
 Interval = Annotated[
     float, typer.Option("--stats-interval-seconds", "-i", min=0, help="Seconds between printed rates; 0 for never.")
 ]
@@ -101,7 +103,7 @@ def produce(
         float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds that a batch waits for messages.")
     ] = 1,
     send_timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="A message without a receipt by then counts as failed.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Time after which a message without receipt has failed.")
     ] = 30,
     every: Interval = 1,
     url: ServiceUrl = None,
@@ -167,7 +169,8 @@ def consume(
     seconds: Duration = None,
     num_messages: NumMessages = 0,
     type_: Annotated[
-        SubscriptionType, typer.Option("--subscription-type", "-st", case_sensitive=False, help="Its type.")
+        SubscriptionType,
+        typer.Option("--subscription-type", "-st", case_sensitive=False, help="The subscription's type."),
     ] = SubscriptionType.SHARED,
     position: Annotated[
         SubscriptionPosition,
@@ -234,14 +237,14 @@ def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
     ended = Event()
 
     def tick() -> None:
-        begun_s = told_s = time.perf_counter()
-        told = 0
-        while not ended.wait(told_s + every_s - time.perf_counter()):
+        begun_s = last_s = time.perf_counter()
+        last_messages = 0
+        while not ended.wait(last_s + every_s - time.perf_counter()):
             now_s = time.perf_counter()
             messages = measured.messages
-            rate = (messages - told) / (now_s - told_s)
+            rate = (messages - last_messages) / (now_s - last_s)
             output.err().print(f"{now_s - begun_s:6.1f} s  {rate:12,.0f} messages/s  {measured.failed:8,} failed")
-            told_s, told = now_s, messages
+            last_s, last_messages = now_s, messages
 
     with ExitStack() as stack:
         if every_s and not as_json:
@@ -254,8 +257,10 @@ def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
 
 def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: bool) -> None:
     """Print the results; exit with 1 if messages failed."""
-    found = {f"p{each:g}": measured.latencies.get_value_at_percentile(each) / 1000 for each in _PERCENTILES}
-    found["max"] = measured.latencies.get_max_value() / 1000
+    latencies = {
+        f"p{percent:g}": measured.latencies.get_value_at_percentile(percent) / 1000 for percent in _PERCENTILES
+    }
+    latencies["max"] = measured.latencies.get_max_value() / 1000
     if as_json:
         output.print_json(
             {
@@ -264,7 +269,7 @@ def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: b
                 "failed": measured.failed,
                 "seconds": took_s,
                 "messages_per_second": measured.messages / took_s,
-                "latency_ms": found,
+                "latency_ms": latencies,
             }
         )
     else:
@@ -272,7 +277,7 @@ def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: b
             f"{measured.messages:,} messages {done} {topic} in {took_s:.1f} s: {measured.messages / took_s:,.0f} "
             f"messages/s, {output.size(int(measured.bytes / took_s))}/s, {measured.failed:,} failed"
         )
-        output.table("Latency in ms", tuple(found), [[f"{value:,.2f}" for value in found.values()]])
+        output.table("Latency in ms", tuple(latencies), [[f"{value:,.2f}" for value in latencies.values()]])
     if measured.failed:
         output.fail(f"{measured.failed:,} messages failed ({measured.reason}): look at the broker's log.")
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, list
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 
 permissions_app = typer.Typer(
-    help="Grant, revoke and list permissions, which a broker with authorization heeds.", no_args_is_help=True
+    help="Grant, revoke and list permissions, which a broker with authorization enforces.", no_args_is_help=True
 )
 
 Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
@@ -38,7 +38,7 @@ def grant(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a role actions on a namespace or a topic, in place of those that it has there."""
+    """Give a role actions on a namespace or a topic, replacing those that it has there."""
     given = listed(actions)
     open_target(root, root_option, url).grant_permission(of, role, given)
     output.done(f"Granted {', '.join(given)} on {of} to {role}.", as_json, of=of, role=role, actions=given)
@@ -53,7 +53,7 @@ def revoke(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take all actions on a namespace or a topic from a role; clients that are connected lose them, too."""
+    """Take all actions on a namespace or a topic from a role; connected clients lose them, too."""
     open_target(root, root_option, url).revoke_permission(of, role)
     output.done(f"Revoked all actions on {of} from {role}.", as_json, of=of, role=role)
 
@@ -67,11 +67,11 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the actions of roles on a namespace or a topic; a topic has those of its namespace, too."""
-    found = open_target(root, root_option, url).permissions(of)
+    granted = open_target(root, root_option, url).permissions(of)
     if as_json:
-        output.print_json(found)
+        output.print_json(granted)
     else:
-        rows = ([role, ", ".join(actions)] for role, actions in sorted(found.items()))
+        rows = ([role, ", ".join(actions)] for role, actions in sorted(granted.items()))
         output.table(f"Permissions of {of}", ("role", "actions"), rows)
 
 
@@ -85,7 +85,7 @@ def grant_subscription(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let only some roles use the subscriptions of a name, as far as they may consume."""
+    """Let only some roles use the subscriptions of a name; they also need the permission to consume."""
     given = listed(roles)
     open_target(root, root_option, url).grant_subscription_permission(namespace, subscription, given)
     text = f"Granted subscription {subscription!r} of {namespace} to {', '.join(given)} alone."
@@ -102,7 +102,7 @@ def revoke_subscription(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the subscriptions of a name from a role; without the last role, any may use them."""
+    """Stop a role from using the subscriptions of a name; once no role is left, any role may use them."""
     open_target(root, root_option, url).revoke_subscription_permission(namespace, subscription, role)
     text = f"Revoked subscription {subscription!r} of {namespace} from {role}."
     output.done(text, as_json, namespace=namespace, subscription=subscription, role=role)
@@ -117,9 +117,9 @@ def list_subscriptions(
     as_json: AsJson = False,
 ) -> None:
     """List the subscriptions of a namespace that only some roles may use."""
-    found = open_target(root, root_option, url).subscription_permissions(namespace)
+    granted = open_target(root, root_option, url).subscription_permissions(namespace)
     if as_json:
-        output.print_json(found)
+        output.print_json(granted)
     else:
-        rows = ([name, ", ".join(roles)] for name, roles in sorted(found.items()))
+        rows = ([name, ", ".join(roles)] for name, roles in sorted(granted.items()))
         output.table(f"Subscriptions of {namespace}", ("subscription", "roles"), rows)

@@ -48,8 +48,8 @@ def produce(
     as_json: AsJson = False,
 ) -> None:
     """Publish messages: --messages and --files, else each line of standard input."""
-    given = dict(_pair(each) for text in properties or () for each in text.split(","))
-    given |= dict(_pair(each) for each in property_ or ())
+    given = dict(_pair(pair) for text in properties or () for pair in text.split(","))
+    given |= dict(_pair(pair) for pair in property_ or ())
     values = _values(messages or (), files or (), separator, times)
     sent = 0
     with service_client(url) as client:
@@ -103,7 +103,7 @@ def _content(file: Path) -> bytes:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
+    name, equals, value = text.partition("=")
+    if not equals:
         raise InvalidArgumentError(f"Property {text!r} is not of the form name=value: correct it.")
     return name, value

@@ -114,7 +114,7 @@ def _require_listener(url: str, options: ClientOptions) -> None:
     try:
         default = _PORTS[scheme]
         addresses = [
-            (each.hostname, each.port or default) for each in (urlsplit(f"//{host}") for host in hosts.split(","))
+            (parts.hostname, parts.port or default) for parts in (urlsplit(f"//{host}") for host in hosts.split(","))
         ]
     except (KeyError, ValueError) as error:
         raise InvalidArgumentError(

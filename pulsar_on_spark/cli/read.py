@@ -44,7 +44,7 @@ def read(
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if last:
-            raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
+            raise InvalidArgumentError("--last reads from a root: give a root instead of --url.")
         _read_by_broker(target, topic, number, as_json)
         return
     rows = _rows(target.root, topic, number, last=last)
@@ -81,14 +81,14 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
         for part in parts:
             end = chain.read_limit(view, part.topic_id)
             slices = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end).slices
-            rows = (row for each in (reversed(slices) if last else slices) for row in _of_slice(reader, each, last))
+            rows = (row for slice_ in (reversed(slices) if last else slices) for row in _of_slice(reader, slice_, last))
             taken = [row for row, _ in zip(rows, range(number), strict=False)]
             yield from reversed(taken) if last else taken
 
 
 def _of_slice(reader: SliceReader, slice_: SegmentSlice, last: bool) -> Iterable[dict[str, Any]]:
-    found = [row for at, batch in reader.read(slice_) for row in _of_batch(at, batch)]
-    return reversed(found) if last else found
+    rows = [row for at, batch in reader.read(slice_) for row in _of_batch(at, batch)]
+    return reversed(rows) if last else rows
 
 
 def _of_batch(slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

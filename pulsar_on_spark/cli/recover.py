@@ -54,16 +54,16 @@ def recover(
         _give_up_frames(opened, IncarnationId(incarnation), yes=yes, as_json=as_json)
         return
     with output.waiting("checking which brokers are alive, recovering the others"):
-        found = opened.recover(incarnation, give_up if yes else ())
+        outcomes = opened.recover(incarnation, give_up if yes else ())
     if as_json:
-        output.print_json(found)
+        output.print_json(outcomes)
     else:
-        _print(found)
-    failed = [each for each in found if each.outcome == "not recovered"]
-    for each in failed:
-        output.fail(each.problem or "")
+        _print(outcomes)
+    failed = [recovered for recovered in outcomes if recovered.outcome == "not recovered"]
+    for recovered in failed:
+        output.fail(recovered.problem or "")
         if give_up and not yes:
-            output.fail(_warning(each, give_up))
+            output.fail(_warning(recovered, give_up))
     if failed:
         raise typer.Exit(1)
 
@@ -79,7 +79,10 @@ def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_jso
         output.table(
             "Frames given up" if yes else "Frames without a readable copy",
             ("first", "last", "entries", "topics", "reason"),
-            ((each.begin, each.end - 1, each.entries, _some(each.topics) or None, each.reason) for each in lost),
+            (
+                (frames.begin, frames.end - 1, frames.entries, _some(frames.topics) or None, frames.reason)
+                for frames in lost
+            ),
         )
     if lost and not yes:
         output.fail(
@@ -89,19 +92,19 @@ def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_jso
         raise typer.Exit(1)
 
 
-def _print(found: Sequence[RecoveredIncarnation]) -> None:
+def _print(outcomes: Sequence[RecoveredIncarnation]) -> None:
     output.table(
         "Broker incarnations",
         ("id", "outcome", "last frame", "given up", "topics"),
         (
             (
-                each.incarnation,
-                each.outcome,
-                each.last_frame,
-                ", ".join(map(str, each.given_up)) or None,
-                _some(each.topics) or None,
+                recovered.incarnation,
+                recovered.outcome,
+                recovered.last_frame,
+                ", ".join(map(str, recovered.given_up)) or None,
+                _some(recovered.topics) or None,
             )
-            for each in found
+            for recovered in outcomes
         ),
     )
 

@@ -32,7 +32,7 @@ class RootTarget(Target):
 
     @override
     def tenants(self) -> list[str]:
-        return [each.tenant for each in tenants.tenants(self.root.store.view(durable=True))]
+        return [record.tenant for record in tenants.tenants(self.root.store.view(durable=True))]
 
     @override
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class RootTarget(Target):
     def namespaces(self, tenant: str) -> list[str]:
         view = self.root.store.view(durable=True)
         tenants.require_tenant(view, tenant)
-        return [each.namespace for each in tenants.namespaces(view, tenant)]
+        return [record.namespace for record in tenants.namespaces(view, tenant)]
 
     @override
     def create_namespace(self, namespace: str) -> None:
@@ -68,12 +68,12 @@ class RootTarget(Target):
         view = self.root.store.view(durable=True)
         if is_namespace(of):
             tenants.require_namespace(view, of)
-            found = namespace_policies(view, of)
+            values = namespace_policies(view, of)
         else:
             name = TopicName.parse(of)
             catalog.require_topic(view, name)
-            found = topic_policies(view, name)
-        return {field: _plain(value) for field, value in found.items()}
+            values = topic_policies(view, name)
+        return {field: _plain(value) for field, value in values.items()}
 
     @override
     def set_policy(self, of: str, field: str, value: Any) -> None:
@@ -92,15 +92,15 @@ class RootTarget(Target):
 
     @override
     def permissions(self, of: str) -> Mapping[str, Sequence[str]]:
-        return permissions.permissions_of(self.root.store.view(durable=True), _place(of))
+        return permissions.permissions_of(self.root.store.view(durable=True), _parsed(of))
 
     @override
     def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
-        permissions.grant_permission(self.root.store, _place(of), role, actions)
+        permissions.grant_permission(self.root.store, _parsed(of), role, actions)
 
     @override
     def revoke_permission(self, of: str, role: str) -> None:
-        permissions.revoke_permission(self.root.store, _place(of), role)
+        permissions.revoke_permission(self.root.store, _parsed(of), role)
 
     @override
     def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
@@ -119,9 +119,9 @@ class RootTarget(Target):
         if namespace is not None:
             tenants.require_namespace(self.root.store.view(durable=True), check_namespace(namespace))
         return [
-            (each.name, each.partitions)
-            for each in self.root.topics()
-            if namespace in (None, TopicName.parse(each.name).namespace)
+            (topic.name, topic.partitions)
+            for topic in self.root.topics()
+            if namespace in (None, TopicName.parse(topic.name).namespace)
         ]
 
     @override
@@ -153,7 +153,7 @@ class RootTarget(Target):
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
         from pulsar_on_spark.broker.observe import of_root
 
-        return [_peeked(each) for each in of_root.peek_of_root(self.root, TopicName.parse(topic), name, entries)]
+        return [_peeked(entry) for entry in of_root.peek_of_root(self.root, TopicName.parse(topic), name, entries)]
 
     @override
     def subscriptions(self) -> Sequence[TopicSubscription]:
@@ -165,8 +165,11 @@ class RootTarget(Target):
 
     @override
     def schemas(self, topic: str) -> list[Mapping[str, Any]]:
-        found = registry.versions(self.root.store.view(durable=True), TopicName.parse(topic))
-        return [{"version": x.version, "type": x.type, "data": x.data, "properties": x.properties} for x in found]
+        records = registry.versions(self.root.store.view(durable=True), TopicName.parse(topic))
+        return [
+            {"version": record.version, "type": record.type, "data": record.data, "properties": record.properties}
+            for record in records
+        ]
 
     @override
     def add_schema(self, topic: str, type_: str, text: str) -> int:
@@ -175,7 +178,7 @@ class RootTarget(Target):
         return registry.add_schema(self.root.store, TopicName.parse(topic), schema).version
 
 
-def _place(of: str) -> str | TopicName:
+def _parsed(of: str) -> str | TopicName:
     """Parse the name of a namespace or a topic."""
     return check_namespace(of) if is_namespace(of) else TopicName.parse_any(of)
 
@@ -190,14 +193,14 @@ def _peeked(entry: StoredEntry) -> dict[str, Any]:
     from pulsar_on_spark.protocol.messages import as_text
     from pulsar_on_spark.protocol.opened_entry import open_entry
 
-    said, payload = open_entry(entry.data)
+    metadata, payload = open_entry(entry.data)
     return {
         "id": f"{entry.ledger_id}:{entry.entry_id}",
-        "published": iso(said.publish_time / 1000) if said.publish_time else None,
-        "producer": as_text(said.producer_name) or None,
-        "key": as_text(said.partition_key) if said.HasField("partition_key") else None,
-        "properties": {as_text(each.key): as_text(each.value) for each in said.properties},
-        "messages": said.num_messages_in_batch,
+        "published": iso(metadata.publish_time / 1000) if metadata.publish_time else None,
+        "producer": as_text(metadata.producer_name) or None,
+        "key": as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        "properties": {as_text(pair.key): as_text(pair.value) for pair in metadata.properties},
+        "messages": metadata.num_messages_in_batch,
         "payload": payload,
     }
 

@@ -24,11 +24,11 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List all versions of a topic's schema."""
-    found = open_target(root, root_option, url).schemas(topic)
+    versions = open_target(root, root_option, url).schemas(topic)
     if as_json:
-        output.print_json(found)
+        output.print_json(versions)
     else:
-        rows = ([each["version"], each["type"], each["data"]] for each in found)
+        rows = ([version["version"], version["type"], version["data"]] for version in versions)
         output.table(f"Schemas of {topic}", ("version", "type", "schema"), rows)
 
 

@@ -20,7 +20,7 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SecuredFolder:
-    """The files.
+    """The paths of the files.
 
     Attributes:
         settings: The settings of the broker.

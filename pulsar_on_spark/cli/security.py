@@ -51,7 +51,7 @@ def password(
     file: Annotated[Path, typer.Argument(help="The htpasswd file of `basic_auth_conf`; created if it is absent.")],
     user: Annotated[str, typer.Argument(help="The user.")],
 ) -> None:
-    """Set a user's password, which is asked for, or read from standard input."""
+    """Set a user's password, which is prompted for at a terminal, and else read from standard input."""
     require_security()
     from pulsar_on_spark.security.passwords import set_password
 

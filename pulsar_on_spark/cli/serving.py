@@ -58,7 +58,7 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
     await asyncio.wait((waiting, asking), return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
         await running.abandon()
-        raise JournalFencedError(f"The broker of {path} is over ({waiting.result()}): start it again.")
+        raise JournalFencedError(f"The broker of {path} has ended ({waiting.result()}): start it again.")
     waiting.cancel()
     log.info("Draining: disconnecting clients after their published messages are acknowledged.")
     await running.stop()

@@ -29,11 +29,11 @@ def list_(root: RootArgument = None, root_option: RootOption = None, as_json: As
     """List storage paths, their contents, and their problems."""
     from pulsar_on_spark.topic.maintenance.status import storage_status
 
-    found = storage_status(open_root(root, root_option)).paths
+    paths = storage_status(open_root(root, root_option)).paths
     if as_json:
-        output.print_json(found)
+        output.print_json(paths)
         return
-    print_paths(found)
+    print_paths(paths)
 
 
 @storage_app.command()
@@ -114,12 +114,12 @@ def check_(
 
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:
-        found = check(opened, None if path_id is None else PathId(path_id), progress=progress)
+        report = check(opened, None if path_id is None else PathId(path_id), progress=progress)
     if as_json:
-        output.print_json(found)
+        output.print_json(report)
     else:
-        _print_check(found)
-    if not found.is_good:
+        _print_check(report)
+    if not report.is_good:
         raise typer.Exit(1)
 
 
@@ -185,23 +185,23 @@ def _say(record: PathRecord, what: str, as_json: bool) -> None:
         output.say(what)
 
 
-def _print_check(found: CheckReport) -> None:
+def _print_check(report: CheckReport) -> None:
     output.table(
         "Checked",
         ("copies", "number"),
         (
-            ("good, read in full", found.good),
-            ("missing", found.missing),
-            ("bad", found.bad),
-            ("without a storage path", found.lacking),
+            ("good, read in full", report.good),
+            ("missing", report.missing),
+            ("bad", report.bad),
+            ("without a storage path", report.lacking),
         ),
     )
-    for reason in found.reasons[:_SHOWN]:
+    for reason in report.reasons[:_SHOWN]:
         output.say(reason)
-    if len(found.reasons) > _SHOWN:
-        output.say(f"... and {len(found.reasons) - _SHOWN:,} more; --json shows all.")
-    if not found.is_good:
-        output.say("`pulsarpy storage repair` restores whatever has a good copy.")
+    if len(report.reasons) > _SHOWN:
+        output.say(f"... and {len(report.reasons) - _SHOWN:,} more; --json shows all.")
+    if not report.is_good:
+        output.say("`pulsarpy storage repair` restores everything that has a good copy.")
 
 
 def _print_repair(root: Root, done: RepairReport) -> None:
@@ -230,9 +230,9 @@ def _print_repair(root: Root, done: RepairReport) -> None:
 
 
 def _problems(done: RepairReport) -> list[str]:
-    found = [*done.away, *done.work.problems, *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost)]
+    problems = [*done.away, *done.work.problems, *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost)]
     if done.lacking:
-        found.append(f"{done.lacking:,} copies have no storage path left: add one with `pulsarpy storage add`.")
+        problems.append(f"{done.lacking:,} copies have no storage path left: add one with `pulsarpy storage add`.")
     if done.work.unfinished:
-        found.append(f"{done.work.unfinished:,} files are left for the next run.")
-    return found
+        problems.append(f"{done.work.unfinished:,} files are left for the next run.")
+    return problems

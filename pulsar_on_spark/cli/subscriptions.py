@@ -17,10 +17,10 @@ subscriptions_app = typer.Typer(help="List, create, move and delete subscription
 def list_(
     root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
 ) -> None:
-    """List subscriptions with their cursors and backlog, one line a partition."""
-    found = open_target(root, root_option, url).subscriptions()
+    """List subscriptions with their cursors and backlog, one line per partition."""
+    subscriptions = open_target(root, root_option, url).subscriptions()
     if as_json:
-        output.print_json(found)
+        output.print_json(subscriptions)
         return
     output.table(
         "Subscriptions",
@@ -35,7 +35,7 @@ def list_(
                 cursor.backlog_messages,
                 output.size(cursor.backlog_bytes),
             )
-            for subscription in found
+            for subscription in subscriptions
             for cursor in subscription.cursors
         ),
     )

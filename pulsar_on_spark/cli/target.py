@@ -55,10 +55,10 @@ class Target(Protocol):
         """Let only these roles use the subscriptions of a name."""
 
     def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
-        """Take the subscriptions of a name from a role."""
+        """Stop a role from using the subscriptions of a name."""
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """Return the topics of a namespace, or all, by name, each with its number of partitions; None without."""
+        """Return the topics of a namespace, or all, by name; each with its number of partitions, or None for none."""
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
         """Create a topic, with values of this Avro schema if given."""

@@ -39,11 +39,11 @@ def list_tenants(
     root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
 ) -> None:
     """List tenants."""
-    found = open_target(root, root_option, url).tenants()
+    names = open_target(root, root_option, url).tenants()
     if as_json:
-        output.print_json(found)
+        output.print_json(names)
     else:
-        output.table("Tenants", ("name",), ([name] for name in found))
+        output.table("Tenants", ("name",), ([name] for name in names))
 
 
 @tenants_app.command("create")
@@ -69,7 +69,7 @@ def update_tenant(
     admin_roles: AdminRoles = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the administrators' roles of a tenant, in place of the former ones."""
+    """Set the administrators' roles of a tenant, replacing the former ones."""
     if admin_roles is None:
         raise InvalidArgumentError('Option --admin-roles is missing: give it, or --admin-roles "" for no roles.')
     roles = listed(admin_roles)
@@ -100,11 +100,11 @@ def list_namespaces(
     as_json: AsJson = False,
 ) -> None:
     """List the namespaces of a tenant."""
-    found = open_target(root, root_option, url).namespaces(tenant)
+    names = open_target(root, root_option, url).namespaces(tenant)
     if as_json:
-        output.print_json(found)
+        output.print_json(names)
     else:
-        output.table("Namespaces", ("name",), ([name] for name in found))
+        output.table("Namespaces", ("name",), ([name] for name in names))
 
 
 @namespaces_app.command("create")
@@ -143,11 +143,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the policies that a namespace or a topic sets."""
-    found = open_target(root, root_option, url).policies(of)
+    policies = open_target(root, root_option, url).policies(of)
     if as_json:
-        output.print_json(found)
+        output.print_json(policies)
     else:
-        output.table(f"Policies of {of}", ("policy", "value"), ([name, json.dumps(found[name])] for name in found))
+        output.table(
+            f"Policies of {of}", ("policy", "value"), ([name, json.dumps(policies[name])] for name in policies)
+        )
 
 
 @policies_app.command("set")
@@ -206,7 +208,7 @@ def unset(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a policy, so that the one of the level above applies."""
+    """Remove a policy, so that the policy of the level above applies."""
     _change(open_target(root, root_option, url), of, field, None, dry_run=dry_run, as_json=as_json)
 
 
@@ -221,18 +223,18 @@ def _change(
         raise InvalidArgumentError("--dry-run shows retention on a root only: give a root, or leave it out.")
     if not dry_run:
         target.set_policy(of, field, value)
-    said: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})
+    fields: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})
     text = f"{'Unset' if value is None else 'Set'} {field} of {of}."
     if dry_run:
-        said["dry_run"] = True
+        fields["dry_run"] = True
         text = f"The retention of {of} is unchanged."
     if trimmed is not None and (dry_run or trimmed.messages):
-        said["deletes"] = trimmed
+        fields["deletes"] = trimmed
         text += (
             f" With the new one, housekeeping deletes {trimmed.messages:,} messages ({output.size(trimmed.bytes)}) of "
             f"{trimmed.topics:,} topics at once."
         )
-    output.done(text, as_json, **said)
+    output.done(text, as_json, **fields)
 
 
 def _minutes(text: str) -> int:

@@ -94,13 +94,13 @@ def create(
     claims: dict[str, object] = {"sub": subject}
     if expiry is not None:
         claims["exp"] = int(time.time() + duration_s(expiry, "Option --expiry-time"))
-    headers = dict(_header(each) for each in header or ())
+    headers = dict(_header(text) for text in header or ())
     print(sign(_key(secret_key, private_key, signs=True), claims, algorithm, headers))
 
 
 @tokens_app.command("show")
 def show(token: _Token = None, token_file: _TokenFile = None, stdin: _Input = False) -> None:
-    """Print the header and the claims of a token, without a look at its signature."""
+    """Print the header and the claims of a token, without checking its signature."""
     require_security()
     from pulsar_on_spark.security.issuing import unverified
 
@@ -138,7 +138,7 @@ def _key(secret: str | None, pair: str | None, *, signs: bool) -> TokenKey:
 
     of_pair = "--private-key" if signs else "--public-key"
     if (secret is None) == (pair is None):
-        raise InvalidArgumentError(f"This takes one key: give either --secret-key or {of_pair}.")
+        raise InvalidArgumentError(f"The command takes one key: give either --secret-key or {of_pair}.")
     if secret is not None:
         what = "Option --secret-key"
         return keys.secret_key(read_given(secret, what, secret=True), what)

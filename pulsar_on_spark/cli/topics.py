@@ -57,11 +57,11 @@ def list_(
     """List the topics of a namespace, or all."""
     if namespace is not None and root is None and not _is_namespace_given(namespace, root_option, url):
         namespace, root = None, namespace
-    found = open_target(root, root_option, url).topics(namespace)
+    topics = open_target(root, root_option, url).topics(namespace)
     if as_json:
-        output.print_json([{"name": name, "partitions": partitions} for name, partitions in found])
+        output.print_json([{"name": name, "partitions": partitions} for name, partitions in topics])
         return
-    output.table("Topics", ("name", "partitions"), found)
+    output.table("Topics", ("name", "partitions"), topics)
 
 
 @topics_app.command()

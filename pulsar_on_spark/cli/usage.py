@@ -24,49 +24,49 @@ def usage(
 
     opened = open_root(root, root_option)
     with output.waiting("scanning the files of all storage paths"):
-        found = look(opened)
+        used = look(opened)
     if as_json:
-        output.print_json(found)
+        output.print_json(used)
     else:
-        _print(found, top)
+        _print(used, top)
 
 
-def _print(found: RootUsage, top: int) -> None:
-    total = sum(path.bytes for path in found.paths)
+def _print(used: RootUsage, top: int) -> None:
+    total = sum(path.bytes for path in used.paths)
     output.say(
-        f"Root {found.root}: {output.size(total)} on {len(found.paths)} storage paths, "
-        f"{output.size(found.metadata_bytes)} of metadata."
+        f"Root {used.root}: {output.size(total)} on {len(used.paths)} storage paths, "
+        f"{output.size(used.metadata_bytes)} of metadata."
     )
-    reasons = list(dict.fromkeys(reason for path in found.paths for reason in path.by_reason))
+    reasons = list(dict.fromkeys(reason for path in used.paths for reason in path.by_reason))
     output.table(
         "Storage paths",
-        ("for", *(f"{path.path_id}: {path.directory}" for path in found.paths), "all"),
+        ("for", *(f"{path.path_id}: {path.directory}" for path in used.paths), "all"),
         (
-            [*cells, output.size(sum(path.by_reason.get(reason, 0) for path in found.paths))]
+            [*cells, output.size(sum(path.by_reason.get(reason, 0) for path in used.paths))]
             for reason in reasons
-            for cells in [[reason, *(output.size(path.by_reason.get(reason, 0)) for path in found.paths)]]
+            for cells in [[reason, *(output.size(path.by_reason.get(reason, 0)) for path in used.paths)]]
         ),
     )
-    for path in found.paths:
+    for path in used.paths:
         if path.problem:
             output.say(path.problem)
     output.table(
-        _title("Topics", top, len(found.topics)),
+        _title("Topics", top, len(used.topics)),
         ("name", "messages", "on storage paths", "compacted ledger", "not sealed yet"),
         (
             (
-                each.name,
-                *map(output.size, (each.message_bytes, each.log_bytes, each.compacted_bytes, each.unsealed_bytes)),
+                row.name,
+                *map(output.size, (row.message_bytes, row.log_bytes, row.compacted_bytes, row.unsealed_bytes)),
             )
-            for each in found.topics[:top]
+            for row in used.topics[:top]
         ),
     )
     output.table(
-        _title("Subscriptions", top, len(found.subscriptions)),
+        _title("Subscriptions", top, len(used.subscriptions)),
         ("topic", "name", "backlog", "backlog size"),
         (
-            (each.topic, each.name, each.backlog_messages, output.size(each.backlog_bytes))
-            for each in found.subscriptions[:top]
+            (row.topic, row.name, row.backlog_messages, output.size(row.backlog_bytes))
+            for row in used.subscriptions[:top]
         ),
     )
 

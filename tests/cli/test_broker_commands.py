@@ -152,7 +152,7 @@ def test_consuming_fewer_messages_than_asked_for_is_a_failure(run: Run, broker: 
     ok(run("produce", "few", "-m", "a", "-m", "b", *url))
     done = run("consume", "few", "-s", "s", "-n", 5, "--timeout", 2, *url)
     assert (done.code, len(done.out.splitlines())) == (1, 2)
-    assert done.err == "pulsarpy: 2 of 5 messages arrived from few, none for 2 s: see --timeout.\n"
+    assert done.err == "pulsarpy: 2 of 5 messages arrived from few, then none for 2 s: see --timeout.\n"
 
 
 def test_values_are_shown_by_their_schema_without_control_characters(run: Run, broker: RunningBroker) -> None:  # noqa: F811

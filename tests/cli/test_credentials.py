@@ -94,7 +94,7 @@ def test_messages_and_client_conf(
         ("not supported", "kerberos", ""),
         ("has no token", "token", ""),
         ("has no password", "basic", "userId:alice"),
-        ("is none", "basic", "{"),
+        ("not valid JSON", "basic", "{"),
         ("cannot be read", "token", "file:///nowhere/token"),
         ("cannot be used", "tls", "tlsCertFile:/nowhere/a,tlsKeyFile:/nowhere/b"),
     ],

@@ -67,7 +67,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(run: Run, tmp_path: Path) -> 
     token = ok(run("tokens", "create", "-sk", key, "-s", "a")).strip()
     for said, *arguments in (
         ("is invalid", "validate", "-sk", other, token),
-        ("no token", "show", "x"),
+        ("not a token", "show", "x"),
         ("one key", "create", "-s", "a"),
         ("does not fit", "create", "-sk", key, "-s", "a", "-a", "RS256"),
         ("no secret key", "create-secret-key", "-a", "none"),
