@@ -108,8 +108,8 @@ def _from_snappy(payload: memoryview, size_bytes: int) -> bytes | None:
 def _snappy_length(payload: memoryview) -> int:
     """The length at the start of raw snappy; -1 if it is not a varint of at most five bytes."""
     length = 0
-    for place, byte in enumerate(payload[:5]):
-        length |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(payload[:5]):
+        length |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return length
     return -1

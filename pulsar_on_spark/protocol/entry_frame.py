@@ -2,8 +2,8 @@
 
     [0x0e01][CRC32C u32] [metadata size u32][MessageMetadata][payload]
 
-All integers are big-endian. The first two fields may be missing (clients before protocol 6); with them the bytes are
-exactly what a broker hands to consumers. The checksum covers everything after it (Pulsar's
+All integers are big-endian. The first two fields may be missing (clients before protocol 6 omit them); with them, a
+broker sends consumers exactly these bytes. The checksum covers everything after it (Pulsar's
 `Commands.serializeMetadataAndPayload`). A batch's payload, once decompressed, is
 `[size u32][SingleMessageMetadata][its payload]` for each message.
 """

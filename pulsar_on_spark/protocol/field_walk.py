@@ -117,10 +117,10 @@ class _Walk:
         self._odd = np.zeros(count, np.bool_)
         self._numbers: dict[int, Numbers] = {}
         self._ranges: dict[int, Ranges] = {}
-        self._found: dict[int, list[tuple[Int64s, Int64s, Int64s]]] = {}
+        self._occurrences: dict[int, list[tuple[Int64s, Int64s, Int64s]]] = {}
         for number, kind in shape.items():
             if kind is Kind.REPEATED:
-                self._found[number] = []
+                self._occurrences[number] = []
             elif kind is Kind.BYTES:
                 self._ranges[number] = Ranges(starts.copy(), starts.copy(), np.zeros(count, np.bool_))
             else:
@@ -137,11 +137,11 @@ class _Walk:
                 self._odd[messages[wrong]] = True
                 # This ends their walk.
                 after[wrong] = ends[wrong]
-            going_on = after < ends
-            messages, at = messages[going_on], after[going_on]
+            unfinished = after < ends
+            messages, at = messages[unfinished], after[unfinished]
         for message, position in zip(messages.tolist(), at.tolist(), strict=True):
             self._walk_one(message, position)
-        repeated = {number: _in_order(found) for number, found in self._found.items()}
+        repeated = {number: _in_order(occurrences) for number, occurrences in self._occurrences.items()}
         return Fields(self._numbers, self._ranges, repeated, self._odd)
 
     def _step(self, messages: Int64s, at: Int64s) -> Int64s:
@@ -177,7 +177,7 @@ class _Walk:
             ranges = self._ranges[number]
             ranges.starts[messages], ranges.ends[messages], ranges.present[messages] = at, ends, True
         else:
-            self._found[number].append((messages, at, ends))
+            self._occurrences[number].append((messages, at, ends))
         return ends
 
     def _varints(self, at: Int64s) -> tuple[Int64s, Int64s]:
@@ -186,19 +186,19 @@ class _Walk:
         values = (byte & 0x7F).astype(np.int64)
         at = at + 1
         longer = np.flatnonzero(byte >= 0x80)
-        for place in range(1, _VARINT_BYTES):
+        for index in range(1, _VARINT_BYTES):
             if len(longer) == 0:
                 return values, at
             # A broken number may run past the padding: its message is odd, so any byte will do.
             byte = self._data[np.minimum(at[longer], len(self._data) - 1)]
-            values[longer] |= (byte & 0x7F).astype(np.int64) << np.int64(7 * place)
+            values[longer] |= (byte & 0x7F).astype(np.int64) << np.int64(7 * index)
             at[longer] += 1
             longer = longer[byte >= 0x80]
         at[longer] = -1
         return values, at
 
     def _walk_one(self, message: int, at: int) -> None:
-        """Read the rest of one message field by field: for the few with more fields than all others."""
+        """Read the rest of one message field by field, for the few messages that have more fields than the others."""
         end = int(self._ends[message])
         while 0 <= at < end:
             at = self._take_in_one(message, at, end)
@@ -223,16 +223,16 @@ class _Walk:
             ranges = self._ranges[number]
             ranges.starts[message], ranges.ends[message], ranges.present[message] = start, start + value, True
         else:
-            self._found[number].append((np.array([message]), np.array([start]), np.array([start + value])))
+            self._occurrences[number].append((np.array([message]), np.array([start]), np.array([start + value])))
         return start + value
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         """Decode one base-128 number to (its end, its value); (-1, 0) if it does not end within the message."""
         number = 0
-        for place, byte in enumerate(self._data[at : min(end, at + _VARINT_BYTES)].tolist()):
-            number |= (byte & 0x7F) << 7 * place
+        for index, byte in enumerate(self._data[at : min(end, at + _VARINT_BYTES)].tolist()):
+            number |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                return at + place + 1, number
+                return at + index + 1, number
         return -1, 0
 
 
@@ -260,11 +260,11 @@ def _wrapped(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _in_order(found: list[tuple[Int64s, Int64s, Int64s]]) -> Occurrences:
-    if not found:
+def _in_order(occurrences: list[tuple[Int64s, Int64s, Int64s]]) -> Occurrences:
+    if not occurrences:
         return Occurrences(*(np.empty(0, np.int64) for _ in range(3)))
-    messages, starts, ends = (np.concatenate(column) for column in zip(*found, strict=True))
-    if len(found) > 1:
+    messages, starts, ends = (np.concatenate(column) for column in zip(*occurrences, strict=True))
+    if len(occurrences) > 1:
         order = np.argsort(starts, kind="stable")
         messages, starts, ends = messages[order], starts[order], ends[order]
     return Occurrences(messages, starts, ends)

@@ -93,7 +93,7 @@ class FrameSplitter:
         return at + len(piece)
 
     def _sizes(self, data: memoryview | bytearray, at: int) -> tuple[int, int]:
-        """(bytes of the frame with its size, bytes of its command)."""
+        """Return the bytes of a frame with its size field, and the bytes of its command."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
         if size >> 16 == _TLS_HANDSHAKE:

@@ -65,7 +65,7 @@ def connected(server_version: str, protocol_version: int, max_message_size: int,
 
 
 def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
-    """AUTH_CHALLENGE: asks for the next step of an authentication, or for a new one before a role expires."""
+    """AUTH_CHALLENGE: the client must send the next data of its authentication, or new credentials for expired ones."""
     challenge = AuthData(auth_method_name=method, auth_data=data)
     body = CommandAuthChallenge(server_version=server_version, challenge=challenge, protocol_version=protocol_version)
     return _frame(BaseCommand(type=BaseCommand.AUTH_CHALLENGE, authChallenge=body))
@@ -148,12 +148,12 @@ def producer_success(
     topic_epoch: int | None = None,
     producer_ready: bool = True,
 ) -> bytes:
-    """PRODUCER_SUCCESS: the producer may send, or must wait for a second one if it is not ready.
+    """PRODUCER_SUCCESS: the producer may send, or must wait for a second PRODUCER_SUCCESS if it is not ready.
 
     Args:
-        request_id: The client's.
+        request_id: The id of the client's request.
         producer_name: The client's choice, or a name that the broker generated.
-        last_sequence_id: The last one stored under that name, if deduplication is on.
+        last_sequence_id: The last sequence id stored under that name, if deduplication is on.
         schema_version: Eight bytes; empty without a schema.
         topic_epoch: The epoch of a producer with an access mode other than Shared.
         producer_ready: False while another producer is the exclusive one.
@@ -173,7 +173,7 @@ def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) 
     """SEND_RECEIPT for each entry: it is stored. Encoded without protobuf objects, at a quarter of their cost.
 
     Args:
-        producer_id: The client's.
+        producer_id: The client's id of the producer.
         items: For each entry, in the order of sending: sequence id, highest sequence id (0 if the client sent none),
             ledger id, entry id.
     """
@@ -208,7 +208,7 @@ def message_head(
     """MESSAGE without its entry of `entry_bytes` bytes, which the caller sends next; encoded without protobuf objects.
 
     Args:
-        consumer_id: The client's.
+        consumer_id: The client's id of the consumer.
         ledger: Ledger id.
         entry: Entry id.
         partition: Partition index; -1 if the topic is not a partition.
@@ -285,7 +285,7 @@ def get_last_message_id_response(
     """GET_LAST_MESSAGE_ID_RESPONSE: the last message's id, and the consumer's mark-delete position (ledger, entry).
 
     Args:
-        request_id: The client's.
+        request_id: The id of the client's request.
         ledger: Ledger id; -1 if the topic is empty.
         entry: Entry id; -1 if the topic is empty.
         partition: Partition index; -1 if the topic is not a partition.
@@ -306,8 +306,8 @@ def get_topics_of_namespace_response(
     """GET_TOPICS_OF_NAMESPACE_RESPONSE: the namespace's topics.
 
     Args:
-        request_id: The client's.
-        topics: Full names, each partition by its own; none if nothing changed.
+        request_id: The id of the client's request.
+        topics: Full names, each partition by itself; none if nothing changed.
         topics_hash: Hash of the names.
         filtered: True if the client's pattern was applied.
         changed: False if the client's hash equals that of the names.

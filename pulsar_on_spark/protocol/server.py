@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Any other command: its `BaseCommand.Type`, and its body; None for an unknown type."""
+    """A command other than SEND: its `BaseCommand.Type`, and its body; None for an unknown type."""
 
     type: int
     body: Message | None
