@@ -1,4 +1,4 @@
-"""The command line as people and scripts use it: results on standard output, failures in one sentence with code 1."""
+"""The command line as operators and scripts use it: results on standard output, failures as a sentence and code 1."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def commands(heading: str) -> list[str]:
 
 @pytest.fixture
 def do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
-    """Runs a command where `my-root` is; it must succeed and complain of nothing."""
+    """Run a command in the folder of `my-root`; it must succeed without a complaint."""
     monkeypatch.delenv("PULSARPY_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -76,7 +76,7 @@ def test_a_full_disk(do: Callable[[str], str], tmp_path: Path) -> None:
 
 
 def test_a_broker_dies(do: Callable[[str], str], tmp_path: Path) -> None:
-    """By hand, without another broker: what had a receipt is in segments, with all copies."""
+    """Recover by hand, without another broker: entries with a receipt are in segments, with all copies."""
     with RunningBroker(tmp_path / "my-root") as broker:
         client = pulsar.Client(broker.url)
         producer = client.create_producer("t")

@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture(params=["root", "broker"])
 def target(request: pytest.FixtureRequest, broker: RunningBroker) -> list[str]:
-    """The same, once straight on the root and once through its broker."""
+    """A target of commands: once the root itself, and once its broker."""
     return ["--root", str(broker.root)] if request.param == "root" else ["--url", broker.web_url]
 
 
@@ -86,7 +86,7 @@ def test_trusted_cas_are_read_once_for_all_requests_of_a_command(
     broker: RunningBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To read those of everyone takes longer than a request."""
+    """Reading the public CAs takes longer than a request."""
     reads: list[str] = []
     read = ssl.create_default_context
     monkeypatch.setattr(ssl, "create_default_context", lambda **given: reads.append("read") or read(**given))
@@ -197,7 +197,7 @@ def test_status_of_a_broker_shows_its_storage(run: Run, tmp_path: Path) -> None:
         }
 
 
-def test_reading_makes_no_topic(run: Run, target: list[str]) -> None:  # noqa: F811
+def test_reading_does_not_create_a_topic(run: Run, target: list[str]) -> None:  # noqa: F811
     done = run("read", "never-made", *target)
     assert (done.code, done.out, "does not exist" in done.err) == (1, "", True)
     assert "never-made" not in ok(run("topics", "list", *target))
@@ -359,7 +359,7 @@ def test_failures_are_one_sentence(
 
 
 class Pulsar(BaseHTTPRequestHandler):
-    """The answers of a broker of Apache Pulsar 4 about a topic: some have less than ours, some other fields."""
+    """The answers of a broker of Apache Pulsar 4 about a topic, which lack some of our fields and have others."""
 
     ANSWERS: Final = {
         "partitions": {"partitions": 0},

@@ -99,6 +99,6 @@ def test_messages_and_client_conf(
         ("cannot be used", "tls", "tlsCertFile:/nowhere/a,tlsKeyFile:/nowhere/b"),
     ],
 )
-def test_credentials_that_cannot_be_are_named(run: Run, said: str, plugin: str, params: str) -> None:  # noqa: F811
+def test_invalid_credentials_are_named(run: Run, said: str, plugin: str, params: str) -> None:  # noqa: F811
     refused = run("tenants", "list", "--url", "https://localhost:1", "--auth-plugin", plugin, "--auth-params", params)
     assert (refused.code, said in refused.err) == (1, True)

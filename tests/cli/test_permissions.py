@@ -74,7 +74,7 @@ def test_subscriptions_are_granted_listed_and_revoked(run: Run, target: list[str
     assert json.loads(ok(run("permissions", "list-subscriptions", "public/default", "--json", *target))) == {}
 
 
-def test_mistakes_get_a_sentence(run: Run, target: list[str]) -> None:  # noqa: F811
+def test_mistakes_are_refused_in_one_sentence(run: Run, target: list[str]) -> None:  # noqa: F811
     for typed in (
         ("grant", "absent/n", "--role", "a", "--actions", "produce"),
         ("grant", "public/default", "--role", "", "--actions", "produce"),

@@ -1,4 +1,4 @@
-"""A command loads what it needs, and no more: it is to start at once."""
+"""A command loads only the modules that it needs, so that it starts at once."""
 
 from __future__ import annotations
 

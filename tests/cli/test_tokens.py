@@ -1,4 +1,4 @@
-"""Keys and tokens by the command line, as a broker takes them."""
+"""Keys and tokens by the command line, as a broker accepts them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_token_of_a_private_key(run: Run, tmp_path: Path, algorithm: str) -> N
     assert json.loads(ok(run("tokens", "validate", "-pk", public, "-f", file))) == {"sub": "orders"}
 
 
-def test_what_cannot_be_is_refused_in_one_sentence(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_invalid_keys_and_tokens_are_refused_in_one_sentence(run: Run, tmp_path: Path) -> None:  # noqa: F811
     key, other, open_ = tmp_path / "key", tmp_path / "other", tmp_path / "open"
     for each in (key, other):
         ok(run("tokens", "create-secret-key", "-o", each))

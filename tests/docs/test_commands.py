@@ -1,4 +1,4 @@
-"""Every command that a page, an error or a docstring names is one that there is."""
+"""Every command that a page, an error or a docstring names exists."""
 
 from __future__ import annotations
 

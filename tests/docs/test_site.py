@@ -1,4 +1,4 @@
-"""The documentation's site has every page, and no page that is not there; workflows and hooks are valid YAML."""
+"""The documentation's site lists every page that exists, and no other; workflows and hooks are valid YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulsar's compressions: what clients write is read, exactly as long as it says, and garbage is refused."""
+"""Pulsar's compressions: payloads of clients decompress to exactly their stated length, and garbage is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_truncated_or_overlong_payload_is_refused(codec: Codec) -> None:
         assert decompress(codec, memoryview(packed)[:length], len(TEXT)) is None
 
 
-def test_zlib_of_the_java_client_lacks_its_end() -> None:
+def test_zlib_of_the_java_client_has_no_end() -> None:
     stream = zlib.compressobj()
     flushed = stream.compress(TEXT) + stream.flush(zlib.Z_SYNC_FLUSH)
     assert decompress(Codec.ZLIB, memoryview(flushed), len(TEXT)) == TEXT

@@ -1,4 +1,4 @@
-"""The walk over columns of messages against the protobuf parser: what is not odd has the parser's values."""
+"""The walk over columns of messages against the protobuf parser: messages that are not odd have the parser's values."""
 
 from __future__ import annotations
 

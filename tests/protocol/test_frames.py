@@ -1,4 +1,4 @@
-"""Frames out of bytes that come cut anywhere."""
+"""Frames from bytes that are cut anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that Pulsar's own library made: we read a client's as they are meant, and a broker's are what we write."""
+"""Frames that Pulsar's own library made: a client's are decoded as recorded, and a broker's equal our replies."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ BROKER: dict[str, bytes] = {
 
 
 def _meaning(message: Message) -> dict[str, Any]:
-    """All that a reader sees: a field that is absent is its default."""
+    """Return all fields as a reader sees them: an absent field has its default."""
     meaning: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -316,5 +316,5 @@ def test_our_reply_equals_that_of_pulsars_broker(name: str) -> None:
 
 
 def test_every_reply_has_a_golden_copy() -> None:
-    """But CONSUMER_STATS_RESPONSE, whose body is the caller's."""
+    """Except for CONSUMER_STATS_RESPONSE, whose body is the caller's."""
     assert BROKER.keys() == GOLDEN["broker"].keys()

@@ -23,7 +23,7 @@ def refused(number: int = 0, address: str = "10.0.0.1:1", **others: Any) -> Audi
     return AuditRecord(address, "PRODUCE", Verdict.REFUSED, resource=f"topic-{number}", reason="not granted", **others)
 
 
-def test_a_line_is_json_and_values_cannot_begin_another() -> None:
+def test_a_line_is_json_and_values_cannot_start_another_line() -> None:
     record = AuditRecord(
         "10.0.0.1:1", 'PUT"}', Verdict.FAILED, resource="a\n{}\r\u2028\x00\ud800" + "x" * 5000, status=404
     )
@@ -43,7 +43,7 @@ def test_a_line_names_the_client() -> None:
     assert refused().by(None) == refused()
 
 
-def test_a_refused_token_is_named_and_not_the_one_that_it_was_to_replace() -> None:
+def test_a_refused_token_is_named_and_not_the_token_that_it_should_replace() -> None:
     assert refused(credential="ccddeeff").by(ALICE).credential == "ccddeeff"
 
 

@@ -23,7 +23,7 @@ from pulsar_on_spark.security.providers.certificate import CertificateProvider
 
 
 class Named:
-    """Accepts `NAME:END` for the names that it knows."""
+    """A provider that accepts `NAME:END` for the names that it knows."""
 
     def __init__(self, method: str, *names: str) -> None:
         self.name = self.method = method
@@ -63,7 +63,7 @@ def test_the_method_decides_which_providers_are_asked() -> None:
         assert failure(by, both, method, "alice") is Failure.METHOD
 
 
-def test_tokens_are_known_by_the_begin_of_their_digest_and_other_credentials_are_not() -> None:
+def test_tokens_are_identified_by_the_start_of_their_digest_and_other_credentials_are_not() -> None:
     assert mark_of("token", b" eyJ\n") == hashlib.sha256(b"eyJ").hexdigest()[:8]
     assert mark_of("token", b" ") == mark_of("basic", b"alice:secret") == mark_of("tls", b"x") == ""
     both = Authentication([TOKEN, BASIC])

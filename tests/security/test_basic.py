@@ -72,7 +72,7 @@ def test_weak_hashes_are_refused_at_the_start_with_their_line(line: str) -> None
     assert "rqXexS6Z" not in str(refused.value)
 
 
-def test_a_file_without_users_or_with_one_twice_is_refused() -> None:
+def test_a_file_without_users_or_with_a_user_twice_is_refused() -> None:
     for content in (b"", b"# comment\n\n"):
         with pytest.raises(InvalidArgumentError, match="no users"):
             Users.parse(content, "It")
@@ -128,7 +128,7 @@ def refusal(provider: BasicProvider, data: bytes) -> Failure:
     return refused.value.failure
 
 
-def test_what_is_not_user_and_password_is_refused() -> None:
+def test_bytes_that_are_not_user_and_password_are_refused() -> None:
     provider = BasicProvider(lambda: users(alice=hashed("secret")))
     assert refusal(provider, b"") is Failure.MISSING
     for data in (b"alice", b":secret", b"\xff:secret", b"a" * 1_025 + b":secret"):

@@ -32,7 +32,7 @@ def test_the_urls_of_each_listener_are_gathered() -> None:
         ("in:pulsar://a:1,out:pulsar://a:1", "to the listeners 'in' and 'out'"),
     ],
 )
-def test_text_that_is_no_list_of_listeners_is_refused(text: str, complaint: str) -> None:
+def test_text_that_is_not_a_list_of_listeners_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
         parse_listeners(text)
 

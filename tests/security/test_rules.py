@@ -1,4 +1,4 @@
-"""Rules of authorization against a naive model that writes section by section what each right is worth."""
+"""Rules of authorization against a naive model that lists what each right allows."""
 
 from __future__ import annotations
 

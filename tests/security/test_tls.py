@@ -1,4 +1,4 @@
-"""Contexts made of real files, and what refuses them."""
+"""Contexts from real files, and files that are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tls(ca: LocalCa) -> ServerTls:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "localhost") -> ssl.SSLObject:
-    """Both ends in memory; returns the client's."""
+    """Connect both ends in memory, and return the client's end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=host),
@@ -99,7 +99,7 @@ def test_clients_refuse_an_expired_certificate(ca: LocalCa) -> None:
 
 
 def old(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same, for TLS 1.1 and what was secure then."""
+    """Restrict a context to TLS 1.1 and older, with any cipher."""
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     return context
@@ -177,7 +177,7 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(tls: ServerTls, tmp_
         load_server(replace(tls, key=locked))
 
 
-def test_a_key_in_pkcs1_form_is_taken(ca: LocalCa, tls: ServerTls) -> None:
+def test_a_key_in_pkcs1_form_is_accepted(ca: LocalCa, tls: ServerTls) -> None:
     key = serialization.load_pem_private_key(tls.key.read_bytes(), None)
     tls.key.write_bytes(
         key.private_bytes(

@@ -1,4 +1,4 @@
-"""A real root with a topic, and who listens to followers."""
+"""A real root with a topic, and a listener of followers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_the_oldest_entries_go_first() -> None:
     assert cache.get(LedgerId(1), EntryId(2)) == b"\2" * 100
 
 
-def test_an_entry_above_the_limit_is_not_kept_and_takes_the_others_along() -> None:
+def test_an_entry_above_the_limit_is_not_kept_and_evicts_all_others() -> None:
     cache = EntryCache(1_000)
     put(cache, 1, 0, b"small")
     put(cache, 1, 1, bytes(2_000))

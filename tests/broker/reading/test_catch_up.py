@@ -98,7 +98,7 @@ def same(found: Sequence[StoredEntry], ledger: LedgerId, first: int, sent: Seque
 
 
 def seal(root: Root, broker: RunningIncarnation) -> None:
-    """Seal all that is acknowledged, as soon as a frame behind it tells so."""
+    """Seal all acknowledged entries, once a later frame proves that they are acknowledged."""
     end_s = time.monotonic() + 60
     last = broker.acknowledged_ids[-1]
     topic_id = part_of(root).topic_id
@@ -114,7 +114,7 @@ def trim(root: Root, broker: RunningIncarnation) -> None:
 
 
 def send(broker: RunningIncarnation, entries: Sequence[bytes]) -> LedgerId:
-    """Send entries in several frames, so that they are in several files; their ledger."""
+    """Send entries in several frames, so that they are in several files; return their ledger."""
     for first in range(0, len(entries), 20):
         broker.send_entries("clicks", entries[first : first + 20])
     return broker.acknowledged_ids[0].ledger
@@ -128,7 +128,7 @@ def test_entries_in_the_journal_are_read_as_received(root: Root, broker: Running
     assert [entry.data for entry in catch_up.read(log_of(root), [EntryRange(ledger, 7, 9)])][:2] == sent[7:9]
 
 
-def test_sealed_entries_are_made_again(root: Root, broker: RunningIncarnation, catch_up: CatchUp) -> None:
+def test_sealed_entries_are_rebuilt(root: Root, broker: RunningIncarnation, catch_up: CatchUp) -> None:
     sent = entries_of_a_client(300)
     ledger = send(broker, sent)
     seal(root, broker)
@@ -192,7 +192,7 @@ def test_segments_that_are_merged_under_a_read(root: Root, catch_up: CatchUp) ->
     assert [message.value for entry in found for message in read_entry(entry.data)] == [
         b"%d" % number for number in range(6) for _ in range(2)
     ]
-    assert not read_reports(root.path), "a file that was merged away is no bad copy"
+    assert not read_reports(root.path), "a file that was merged away is not a bad copy"
 
 
 def test_journal_files_that_are_sealed_and_deleted_under_a_read(
@@ -283,7 +283,7 @@ def test_damage_in_a_journal(root: Root, catch_up: CatchUp, copies: int) -> None
                 next(entries)
 
 
-def test_entries_that_are_nowhere_are_an_error(root: Root, catch_up: CatchUp) -> None:
+def test_entries_without_any_copy_are_an_error(root: Root, catch_up: CatchUp) -> None:
     messages.write(root, "clicks", [b"x"])
     with pytest.raises(DataLossError, match="clicks"):
         list(catch_up.read(log_of(root), [EntryRange(LedgerId(1), 0, 2)]))

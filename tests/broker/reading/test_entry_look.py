@@ -57,7 +57,7 @@ def test_delays_markers_and_chunks() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0e", b"\x0e\x01", b"\x00\x00\x00\xff", b"\x00\x00\x00\x02\xff\xff"])
-def test_bytes_that_are_no_entry_are_passed_on(data: bytes) -> None:
+def test_bytes_that_are_not_an_entry_are_passed_on(data: bytes) -> None:
     assert look_at(data) == UNREADABLE
 
 
@@ -93,7 +93,7 @@ HEAD = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1).Seriali
         (b"\xd2\x01\x01\xff\xd8\x01\x02\xe8\x01\x00", b"p-1"),  # uuid of the first of two chunks
     ],
 )
-def test_text_that_is_not_utf_8_is_taken_by_its_bytes(fields: bytes, key: bytes) -> None:
+def test_text_that_is_not_utf_8_counts_by_its_bytes(fields: bytes, key: bytes) -> None:
     look = look_at(join_entry(HEAD + fields, b"v"))
     assert look.key == key
     assert look.chunk in (None, (r"\xff", 0, 2))
@@ -101,7 +101,7 @@ def test_text_that_is_not_utf_8_is_taken_by_its_bytes(fields: bytes, key: bytes)
 
 @given(st.binary(max_size=200), st.booleans(), st.binary(max_size=20))
 @settings(max_examples=2_000, deadline=None)
-def test_a_look_at_any_metadata_raises_nothing(metadata: bytes, has_head: bool, payload: bytes) -> None:
+def test_parsing_any_metadata_raises_nothing(metadata: bytes, has_head: bool, payload: bytes) -> None:
     entry = join_entry((HEAD if has_head else b"") + metadata, payload)
     assert look_at(entry).messages >= 1
     assert is_encrypted(entry) in (True, False)
@@ -114,7 +114,7 @@ FIELDS = [each for each in MessageMetadata.DESCRIPTOR.fields if each.cpp_type ==
 
 @given(st.lists(st.tuples(st.sampled_from(FIELDS), st.binary(min_size=1, max_size=8)), max_size=6))
 @settings(max_examples=500, deadline=None)
-def test_a_look_at_any_text_raises_nothing(fields: list[tuple[Any, bytes]]) -> None:
+def test_parsing_any_text_raises_nothing(fields: list[tuple[Any, bytes]]) -> None:
     texts = b"".join(_field(each.number, content) for each, content in fields)
     entry = join_entry(HEAD + texts, b"v")
     assert look_at(entry) != UNREADABLE

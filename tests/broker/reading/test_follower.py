@@ -61,7 +61,7 @@ class Following:
         )
 
     async def send(self, count: int) -> bool:
-        """Send messages as a broker's topic does; whether they are readable at once."""
+        """Send messages as a broker's topic does; return True if they are readable at once."""
         await asyncio.to_thread(self.broker.send, "clicks", [b"x"] * count)
         last = self.broker.acknowledged_ids[-1]
         return self.follower.grow_ledger(self.topic_id, last.ledger, last.entry + 1)
@@ -71,7 +71,7 @@ class Following:
         await asyncio.to_thread(messages.write, self.root, "clicks", [b"s"] * count)
 
     async def until(self, condition: Callable[[], bool]) -> float:
-        """Wait; the seconds that it took."""
+        """Wait, and return the seconds that it took."""
         start_s = time.monotonic()
         while not condition():
             assert time.monotonic() - start_s < PATIENCE_S, (self.chain.end, self.entries())
@@ -95,7 +95,7 @@ async def following(root: Root, *, started: bool = True) -> AsyncIterator[Follow
         await asyncio.to_thread(broker.__exit__, None, None, None)
 
 
-def test_acknowledged_entries_are_readable_at_once_but_for_the_first_of_a_ledger(root: Root) -> None:
+def test_acknowledged_entries_are_readable_at_once_except_for_the_first_of_a_ledger(root: Root) -> None:
     async def scenario() -> None:
         async with following(root) as topic:
             await topic.follow()
@@ -210,7 +210,7 @@ def test_a_topic_is_loaded_with_its_chain(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_ledgers_that_had_ended_are_not_looked_at_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_that_had_ended_are_not_read_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     extent_of = extents._extent
 
@@ -233,8 +233,8 @@ def test_ledgers_that_had_ended_are_not_looked_at_again(root: Root, monkeypatch:
     asyncio.run(scenario())
 
 
-def test_a_chain_that_is_trimmed_in_front(root: Root) -> None:
-    """No retention exists yet: this is what it will commit."""
+def test_a_chain_that_is_trimmed_at_its_front(root: Root) -> None:
+    """Trim as retention commits it."""
 
     async def scenario() -> None:
         async with following(root, started=False) as topic:

@@ -105,8 +105,8 @@ def test_many_topics_at_once_share_few_slabs(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_a_small_limit_of_messages_makes_no_small_reads(root: Root) -> None:
-    """A topic that is loaded reads its backlog behind all consumers of others: in few reads, or that takes minutes."""
+def test_a_small_limit_of_messages_does_not_make_reads_small(root: Root) -> None:
+    """A loaded topic reads its backlog after the consumers of other topics: many small reads would take minutes."""
     with RunningIncarnation(root) as broker:
         broker.send("clicks", [b"." * 900] * 200)
         ledger = broker.acknowledged_ids[0].ledger
@@ -120,7 +120,7 @@ def test_a_small_limit_of_messages_makes_no_small_reads(root: Root) -> None:
         asyncio.run(scenario())
 
 
-def test_an_entry_that_no_slab_takes(root: Root) -> None:
+def test_an_entry_that_is_larger_than_a_slab(root: Root) -> None:
     large = random.Random(1).randbytes(6 * MIB)
     with RunningIncarnation(root) as broker:
         broker.send("clicks", [b"before", large, large, large, b"after"])
@@ -265,8 +265,8 @@ def test_the_last_message(root: Root) -> None:
         asyncio.run(scenario())
 
 
-def test_a_last_message_that_was_trimmed_just_now_is_no_loss(root: Root) -> None:
-    """The chain hears of a trim a moment later."""
+def test_a_last_message_that_was_just_trimmed_is_not_a_loss(root: Root) -> None:
+    """The chain follows a trim a moment later."""
     messages.write(root, "clicks", [b"x"] * 3)
     chain, name = whole_chain(root), TopicName.parse("clicks")
 

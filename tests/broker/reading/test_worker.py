@@ -1,4 +1,4 @@
-"""Reads that stopped go on without beginning again, and hold no files for long."""
+"""Suspended reads continue where they stopped, and do not hold files for long."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_entries_after_an_error_are_not_lost(root: Root, part: TopicPart) -> Non
     reading.reads.close()
 
 
-def test_files_are_let_go(root: Root, part: TopicPart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_reads_close_their_files(root: Root, part: TopicPart, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = RunningIncarnation(root)
     broker.send("clicks", [b"x" * 1_000] * 200)
     ledger = broker.acknowledged_ids[0].ledger
@@ -112,7 +112,7 @@ def test_files_are_let_go(root: Root, part: TopicPart, monkeypatch: pytest.Monke
     reading.reads.close()
 
 
-def test_few_reads_stay_open(root: Root, part: TopicPart) -> None:
+def test_a_limited_number_of_reads_stays_suspended(root: Root, part: TopicPart) -> None:
     with RunningIncarnation(root) as broker:
         broker.send("clicks", [b"x" * 1_000] * 200)
         ledger = broker.acknowledged_ids[0].ledger

@@ -1,4 +1,4 @@
-"""The logins of clients behind a proxy: what they renew is checked together with the proxy's own credentials."""
+"""The logins of clients behind a proxy: renewals are checked together with the proxy's own credentials."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_no_other_token_renews_it(role: str | None, lives_s: float, failure: Fai
     assert refused.value.failure is failure
 
 
-def test_what_a_proxy_sent_is_no_login_of_a_client() -> None:
+def test_credentials_that_a_proxy_sent_are_not_a_login_of_a_client() -> None:
     """Replayed by a client with its own token, with the proxy's principal, or without the forwarded credentials."""
     forwarded = Claimed("alice", "token", token("alice"))
     for claimed, data in (

@@ -1,4 +1,4 @@
-"""A broker's journals: opened for the quorums that its topics ask for, and closed when none does."""
+"""A broker's journals: opened for the quorums that its topics need, and closed when no topic needs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
 
 
 class NoEntries:
-    """The sink of entries where none is appended."""
+    """A sink for tests that append no entry."""
 
     def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
         raise AssertionError
@@ -41,7 +41,7 @@ class NoEntries:
 
 
 def fail(reason: str) -> None:
-    """An incarnation that ends by itself is a failure."""
+    """Fail: no incarnation may end by itself."""
     raise AssertionError(reason)
 
 
@@ -93,8 +93,8 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
     asyncio.run(go())
 
 
-def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path) -> None:
-    """A topic may ask for more copies than there are paths: its load fails, and the broker serves on."""
+def test_a_journal_that_cannot_be_opened_does_not_end_the_others(tmp_path: Path) -> None:
+    """A topic may need more copies than there are paths: its load fails, and the broker continues."""
     root = Root.create(tmp_path / "root")
     ended: list[str] = []
 
@@ -113,7 +113,7 @@ def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path)
 
 
 def test_a_cancelled_start_leaves_no_journal(tmp_path: Path) -> None:
-    """As when the client goes away for which a topic was being loaded."""
+    """As when the client disconnects while its topic is loaded."""
     root = Root.create(tmp_path / "root")
     ended: list[str] = []
 

@@ -12,7 +12,7 @@ from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
-def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("broker_service_port = 1\nweb_service_port = 2\nmax_producers_per_topic = 3\n")
     environment = {"PULSARPY_BROKER_SERVICE_PORT": "10", "PULSARPY_WEB_SERVICE_PORT": "20", "PULSARPY_ROOT": "/root"}
@@ -35,7 +35,7 @@ def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path: Path)
         (None, "cannot be read .No such file"),
     ],
 )
-def test_an_unusable_setting_is_named_with_its_place(tmp_path: Path, text: str | None, said: str) -> None:
+def test_an_unusable_setting_is_named_with_its_source(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "broker.toml"
     if text is not None:
         file.write_text(text)

@@ -32,7 +32,7 @@ def test_a_guesser_gains_nothing_by_further_addresses_of_its_prefix() -> None:
     assert [json.loads(line)["operation"] for line in written.all] == ["SLOW_DOWN"]
 
 
-def test_answers_wait_above_the_limit_and_only_so_many_of_them() -> None:
+def test_answers_wait_above_the_limit_and_only_a_limited_number_of_them() -> None:
     written = Lines()
 
     async def scene() -> list[tuple[bool, float]]:

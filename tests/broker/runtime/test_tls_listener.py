@@ -56,7 +56,7 @@ class Server(asyncio.Protocol):
 
 
 class Port:
-    """A port with TLS, and what has connected to it."""
+    """A port with TLS, and its connections."""
 
     def __init__(self, files: TlsFiles, trust: Path | None = None) -> None:
         self.files = files

@@ -175,7 +175,7 @@ def test_each_role_learns_what_the_table_says_about_an_unknown_tenant(guarded: G
 
 
 def test_no_route_was_forgotten() -> None:
-    """By the application's own routes: each has a rule, and the table of this test asks for it."""
+    """Each of the application's own routes has a rule, and a row in the table of this test."""
     asked = {
         (method, found[0].path)
         for rule in ROUTES
@@ -190,8 +190,8 @@ def test_no_route_was_forgotten() -> None:
     assert len(served) > 390
 
 
-def test_every_route_that_names_a_subscription_heeds_for_whom_it_is_reserved(guarded: Guarded) -> None:
-    """By the rules themselves: also for routes that the table lacks."""
+def test_every_route_that_names_a_subscription_checks_its_reserved_roles(guarded: Guarded) -> None:
+    """Checked by the rules themselves, so also for routes that the table lacks."""
     named = {(method, path.replace("{subscription}", "kept")) for method, path in GUARDS if "{subscription}" in path}
     place = {"{domain:domain}": "persistent", "{tenant}": "public", "{namespace}": "default", "{topic}": "single"}
     assert len(named) > 30
@@ -202,7 +202,7 @@ def test_every_route_that_names_a_subscription_heeds_for_whom_it_is_reserved(gua
         assert asyncio.run(guarded.status(method, path, "consumer")) in (401, 403), f"{method} {path}"
 
 
-def test_other_methods_at_an_open_path_are_no_matter_of_roles(guarded: Guarded) -> None:
+def test_other_methods_at_an_open_path_do_not_depend_on_roles(guarded: Guarded) -> None:
     for path in ("/status.html", "/admin/v2/brokers/ready", "/metrics"):
         for method in ("OPTIONS", "POST", "DELETE"):
             assert asyncio.run(guarded.status(method, path, "unauthenticated")) == 405
@@ -210,7 +210,7 @@ def test_other_methods_at_an_open_path_are_no_matter_of_roles(guarded: Guarded) 
 
 
 def test_no_route_is_for_web_pages_of_others(guarded: Guarded) -> None:
-    """Whatever a browser sends for them with the user's credentials, and under a name that was bound to this host."""
+    """Even if a browser sends the request with the user's credentials, or to a name that was rebound to this host."""
 
     async def scene() -> None:
         for method, path in {request for rule in ROUTES for request in requests_of(rule)}:
@@ -266,7 +266,7 @@ def test_head_counts_as_get(guarded: Guarded, rule: str) -> None:
         ("GET", "/lookup/v2/topic/persistent/public/default/__change_events"),
     ],
 )
-def test_what_others_have_and_what_is_missing_look_the_same(guarded: Guarded, method: str, path: str) -> None:
+def test_objects_of_others_and_missing_objects_look_the_same(guarded: Guarded, method: str, path: str) -> None:
     for role in ("stranger", "topic-producer", "topic-consumer", "subscriber", "weak-proxy for root"):
         assert asyncio.run(guarded.status(method, path, role)) == 401
     assert asyncio.run(guarded.status(method, path, "root")) == PASSED
@@ -425,7 +425,7 @@ def test_a_subscription_is_for_its_roles(guarded: Guarded) -> None:
 
 
 def test_system_topics_are_for_super_users(guarded: Guarded) -> None:
-    """Producers write there what other topics' owners decide (CVE-2023-30428)."""
+    """Their content decides about topics of other owners (CVE-2023-30428)."""
     for type_, fields in (
         (BaseCommand.PRODUCER, {}),
         (BaseCommand.SUBSCRIBE, {"subscription": "free"}),

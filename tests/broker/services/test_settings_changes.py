@@ -1,4 +1,4 @@
-"""Settings that were changed while a broker ran hold for the next one, whatever that is started with."""
+"""Settings that were changed while a broker ran hold for the next broker, whatever it is started with."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _OTHER = {
 }
 
 
-def test_spark_goes_by_the_backlog_quotas_that_a_broker_was_given(root: Root) -> None:
+def test_spark_follows_the_backlog_quotas_that_a_broker_was_started_with(root: Root) -> None:
     """A quota from the broker's own file: Spark must know it without that file."""
     store = root.store
     renew(store, BrokerSettings(backlog_quota_default_limit_bytes=10))

@@ -1,4 +1,4 @@
-"""Families of topics as text: what a Prometheus parser reads is what was gathered, by topic or by namespace."""
+"""Families of topics as text: a Prometheus parser reads the gathered numbers, by topic or by namespace."""
 
 from __future__ import annotations
 

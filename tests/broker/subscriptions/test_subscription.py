@@ -61,7 +61,7 @@ class ClientSide:
 
 
 class Entries:
-    """Gives entries, or fails as often as told."""
+    """A reader that returns entries, or fails a given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -89,7 +89,7 @@ class Entries:
 
 
 class InMemory(Entries):
-    """Has them all at hand."""
+    """A reader that has all entries in memory."""
 
     def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
@@ -120,7 +120,7 @@ def subscription(topic: Topic, entries: Entries) -> Subscription:
 
 
 def subscriptions(topic: FakeTopic, limits: SubscriptionLimits | None = None) -> TopicSubscriptions:
-    """Keeps no cursors: for non-durable subscriptions only."""
+    """The subscriptions of a topic without storage: non-durable ones only."""
     return TopicSubscriptions(
         topic, cast(CursorKeeper, None), cast(EntryReader, Entries()), limits or SubscriptionLimits()
     )

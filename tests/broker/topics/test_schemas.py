@@ -24,7 +24,7 @@ from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSche
 T = TopicName.parse("t")
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}).encode()
 LATER = AVRO.replace(b"}]", b'}, {"name": "b", "type": "int", "default": 1}]')
-# Key schema STRING (no bytes), value schema of 300 bytes: its length is no UTF-8.
+# Key schema STRING (no bytes), value schema of 300 bytes: its length is not UTF-8.
 KEY_VALUE = b"\x00\x00\x00\x00" + b"\x00\x00\x01\xc8" + AVRO.ljust(456)
 TYPES = [{"key": "key.schema.type", "value": "STRING"}, {"key": "value.schema.type", "value": "AVRO"}]
 
@@ -80,7 +80,7 @@ def test_invalid_schemas_are_refused() -> None:
     assert [of_wire(each) for each in (None, schema("AutoConsume", b""))] == [None, None]
 
 
-def test_bytes_that_are_declared_have_a_version(root: Root) -> None:
+def test_a_declared_schema_of_bytes_has_a_version(root: Root) -> None:
     async def declared() -> None:
         core, declared = schemas(root), schema("NONE", b"")
         assert await core.of_producer(T, declared) == version_bytes(0)
@@ -115,7 +115,7 @@ def test_a_deleted_version_is_not_found(root: Root) -> None:
     [schema(data=b"\xff"), schema("KeyValue", b"\0\0"), schema("KeyValue", KEY_VALUE[:-1])],
     ids=["text", "short", "cut"],
 )
-def test_bytes_that_are_no_schema(given: Schema) -> None:
+def test_bytes_that_are_not_a_schema_are_refused(given: Schema) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         of_wire(given)
 

@@ -1,4 +1,4 @@
-"""Topics that are made by their first use: all that are wanted at once in one commit, and shared with subscriptions."""
+"""Topics that are created by their first use: concurrent creations share a commit, also with subscriptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def creation(
     return TopicCreation(commits or GroupedCommits(root.store), policies, limits)
 
 
-def test_topics_that_are_wanted_at_once_share_a_commit_with_each_other_and_with_other_changes(root: Root) -> None:
+def test_concurrent_creations_share_a_commit_with_each_other_and_with_other_changes(root: Root) -> None:
     for number in range(3):
         root.create_topic(f"shop/n{number}/first")
 
@@ -88,7 +88,7 @@ def test_a_forbidden_creation_is_refused_and_commits_nothing(root: Root) -> None
     asyncio.run(scenario())
 
 
-def test_asking_for_partitions_makes_a_topic_only_where_topics_have_partitions(root: Root) -> None:
+def test_a_request_for_partitions_creates_only_partitioned_topics(root: Root) -> None:
     async def scenario() -> None:
         view, name = root.store.view(), TopicName.parse("t")
         assert await creation(root).create_partitioned(view, name, CreationRate()) is None
@@ -103,7 +103,7 @@ def test_asking_for_partitions_makes_a_topic_only_where_topics_have_partitions(r
 
 
 def test_a_refused_topic_does_not_fail_others_of_its_commit(root: Root) -> None:
-    """Topics that are wanted at once are created in one commit."""
+    """Concurrent creations share a commit."""
     root.create_topic("shop/full/first")
 
     async def scenario() -> None:
@@ -122,7 +122,7 @@ def test_a_refused_topic_does_not_fail_others_of_its_commit(root: Root) -> None:
 
 
 @pytest.mark.parametrize(("of_broker", "of_namespace", "most"), [(2, None, 2), (2, 4, 4), (0, None, 6), (2, 0, 6)])
-def test_a_namespaces_own_limit_holds_over_the_brokers(
+def test_a_namespaces_own_limit_overrides_the_brokers(
     root: Root, of_broker: int, of_namespace: int | None, most: int
 ) -> None:
     if of_namespace is not None:

@@ -28,8 +28,8 @@ def test_a_pattern_that_cannot_be_applied_is_refused(pattern: str) -> None:
         TopicListWatcher("a/b", pattern)
 
 
-def test_only_names_of_its_namespace_are_looked_at() -> None:
-    """Parsing those of a whole root for each watch would block other clients; here it would fail."""
+def test_only_names_of_its_namespace_are_parsed() -> None:
+    """Parsing all names of a root for each watch would block other clients; in this test it would fail."""
     foreign = ["persistent://a/bc/", "non-persistent://a/b/x1", "persistent://a/b2/-partition-0"]
     watcher = TopicListWatcher("a/b", "a/b/x.*")
     assert set(watcher.begin([*NAMES, *foreign], "").topics) == EXPECTED

@@ -90,7 +90,7 @@ def test_lists_are_matched_beside_the_event_loop(tmp_path: Path, monkeypatch: py
     assert threading.get_ident() not in threads
 
 
-def test_a_watch_that_ends_while_lists_are_matched_hears_nothing(
+def test_a_watch_that_ends_while_lists_are_matched_gets_no_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Root.open_or_create(tmp_path / "root")

@@ -1,4 +1,4 @@
-"""An application served over HTTP as the broker serves its own, and clients that say byte by byte what they like."""
+"""An application served over HTTP as the broker serves its own, and clients that send any bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Client:
         return int((await self.reader.readline()).split()[1])
 
     async def is_closed(self) -> bool:
-        """True if the server hangs up, within a time that suffices on any machine."""
+        """True if the server hangs up within a time that is long enough on any machine."""
         async with asyncio.timeout(30):
             try:
                 while await self.reader.read(1 << 20):

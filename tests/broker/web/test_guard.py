@@ -34,7 +34,7 @@ def test_its_own_names_and_addresses_are_served(host: str) -> None:
     assert status({"host": host}) is None
 
 
-def test_a_client_without_host_is_no_browser() -> None:
+def test_a_client_without_host_is_not_a_browser() -> None:
     assert status({}) is None
 
 
@@ -90,7 +90,7 @@ SETTING = "/admin/v2/brokers/configuration/logLevel"
 
 
 @pytest.mark.parametrize("value", ["%7B%22a%2Fb%22%3A%22https%3A%2F%2Fexample.com%2F%22%7D", "%44EBUG", "a%2fb/c%2Fd"])
-def test_the_value_of_a_setting_has_any_escapes(value: str) -> None:
+def test_the_value_of_a_setting_may_have_any_escapes(value: str) -> None:
     assert status({"host": "localhost"}, f"{SETTING}/{value}", method="POST") is None
 
 

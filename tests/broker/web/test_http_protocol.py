@@ -73,7 +73,7 @@ async def drip(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("soon")
-def test_bytes_now_and_then_win_no_time() -> None:
+def test_a_few_bytes_do_not_extend_the_timeout() -> None:
     async def run() -> None:
         async with serving(App()) as port:
             client = await Client.of(port, SLOW)
@@ -118,7 +118,7 @@ def test_an_answer_that_takes_long_and_a_connection_that_is_kept_are_left_alone(
 
 
 @pytest.mark.parametrize("limits", [{"total": 5}, {"per_address": 5}])
-def test_new_clients_take_the_place_of_those_that_wait(limits: dict[str, int]) -> None:
+def test_new_clients_replace_those_that_wait(limits: dict[str, int]) -> None:
     async def run() -> None:
         async with serving(App(), **limits) as port:
             slow = [await Client.of(port, SLOW) for _ in range(20)]
@@ -134,7 +134,7 @@ def test_new_clients_take_the_place_of_those_that_wait(limits: dict[str, int]) -
 
 
 @pytest.mark.parametrize("limits", [{"total": 5}, {"per_address": 5}])
-def test_where_all_are_busy_only_probes_are_answered(limits: dict[str, int]) -> None:
+def test_if_all_connections_are_busy_only_probes_are_answered(limits: dict[str, int]) -> None:
     async def run() -> None:
         app = App()
         async with serving(app, **limits) as port:

@@ -42,7 +42,7 @@ def test_requests_share_a_page_that_begins_after_them(monkeypatch: pytest.Monkey
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
 
-def test_a_request_that_is_given_up_and_a_page_that_fails_leave_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_request_and_a_failed_page_do_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "PAUSE_S", 0.0)
 
     async def fails() -> bytes:

@@ -30,7 +30,7 @@ def application() -> FastAPI:
 
 
 async def unread(port: int) -> Client:
-    """A client that has the head of its answer and takes no more."""
+    """A client that reads the head of its answer and nothing more."""
     client = await Client.of(port, get("/message"))
     assert await client.status() == 200
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -43,7 +43,7 @@ async def taken(client: Client) -> None:
     await client.reader.readexactly(LARGE)
 
 
-def test_others_wait_for_their_turn_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_wait_for_their_turn_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peeks, "PATIENCE_S", 0.1)
 
     async def run() -> None:
