@@ -93,7 +93,7 @@ class Services:
             name: The advertised listener that the client names; "" for none.
 
         Raises:
-            ServerRefusalError: there is no such listener: ServiceNotReady, as in Pulsar.
+            ServerRefusalError: there is no such listener; the code is ServiceNotReady, as in Pulsar.
         """
         urls = self.listeners.get(name)
         if urls is None:

@@ -281,7 +281,7 @@ def _nothing() -> None:
     """Do nothing: the default of `on_failed_read`."""
 
 
-def _info(stored: StoredEntry, heeds_times: bool) -> EntryInfo:
+def _info(stored: StoredEntry, delays_enabled: bool) -> EntryInfo:
     look = look_at(stored.data)
     chunk = Chunk(*look.chunk) if look.chunk is not None and look.chunk[2] > 1 else None
     return EntryInfo(
@@ -290,7 +290,7 @@ def _info(stored: StoredEntry, heeds_times: bool) -> EntryInfo:
         look.messages,
         len(stored.data),
         look.key,
-        look.deliver_at_ms if heeds_times else None,
+        look.deliver_at_ms if delays_enabled else None,
         look.is_marker,
         chunk,
     )
