@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.s3_server import S3Server
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -138,3 +140,10 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def delta_spark(spark: SparkSession) -> SparkSession:
     """The same session, with Delta's SQL."""
     return spark
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests of a process."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server

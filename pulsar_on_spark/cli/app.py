@@ -35,6 +35,7 @@ from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_ap
 from pulsar_on_spark.cli.tokens import tokens_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.cli.units import duration_s
+from pulsar_on_spark.cli.upgrade import upgrade
 from pulsar_on_spark.cli.usage import usage
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.logs import TextLines
@@ -310,7 +311,7 @@ def _print_maintained(done: MaintainReport) -> None:
 
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
-    ("A root", (init, status, usage, maintain, recover, backup), {"storage": storage_app}),
+    ("A root", (init, status, usage, maintain, recover, backup, upgrade), {"storage": storage_app}),
     ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app, "tokens": tokens_app}),
     ("Messages", (produce, consume, read), {}),
     (

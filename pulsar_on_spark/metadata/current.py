@@ -8,25 +8,21 @@ and need no write permission.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
 from pulsar_on_spark.metadata.log import folding
-from pulsar_on_spark.metadata.log.creation import check_location
-from pulsar_on_spark.metadata.log.damage import find_damage, newest_checkpoint
-from pulsar_on_spark.metadata.log.data_files import read_unchanged
-from pulsar_on_spark.metadata.log.key_versions import LogEntries
-from pulsar_on_spark.metadata.log.log_entry import known_checksums
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.table_log import TableLog
+from pulsar_on_spark.metadata.patience import retried
 from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
-from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
 
 TableName = Literal["main", "cursors"]
 
@@ -57,39 +53,16 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
         MetadataError: the table cannot be read.
     """
     shape = _shape(table, kind)
-    directory = Path(os.path.abspath(root)) / "metadata" / table
-    check_location(directory)
-    if not (directory / "_delta_log").is_dir():
+    folder = Path(os.path.abspath(root)) / "metadata" / table
+    if not (folder / "_delta_log").is_dir():
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
-    try:
-        # Not delta-rs's own file system, a Python object in Arrow's threads that aborts one process in 15 at its exit.
-        delta = DeltaTable(str(directory))
-        _compare(directory, delta)
-        rows = delta.to_pyarrow_table(filesystem=SubTreeFileSystem(str(directory), LocalFileSystem()))
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        raise MetadataError(
-            f"The metadata table {directory} cannot be read ({error}): open the root to repair it."
-        ) from error
+    log = TableLog(LocalLog(folder))
+    news = retried(nullcontext(), folder, log.refresh)
+    rows = pa.concat_tables(news.tables, promote_options="default") if news.tables else shape.schema.empty_table()
     if kind is not None:
         rows = rows.filter(pc.equal(rows.column("kind"), kind))
     rows = rows.filter(pa.array(folding.newest(rows, shape.order)))
     return rows.filter(pc.invert(rows.column("deleted"))) if "deleted" in rows.column_names else rows
-
-
-def _compare(directory: Path, delta: DeltaTable) -> None:
-    """Compare the files of a table with this project's checksums (Delta itself has none).
-
-    Raises:
-        MetadataError: a file was changed after it was written.
-    """
-    damage = find_damage(directory)
-    if damage.first_broken is not None or damage.checkpoints:
-        raise MetadataError(f"The metadata table {directory} is damaged: open the root, which repairs it or says how.")
-    get_entry = LogEntries(directory).get
-    version, checkpoint = int(delta.version()), newest_checkpoint(directory)
-    checksums = known_checksums(directory, -1 if checkpoint is None else checkpoint, version, get_entry)
-    for name in pa.RecordBatchReader.from_stream(delta.get_add_actions()).read_all().column("path").to_pylist():
-        read_unchanged(directory / name, checksums.get(name))
 
 
 def current_sql(root: Path | str, table: TableName, kind: str | None = None, source: str | None = None) -> str:

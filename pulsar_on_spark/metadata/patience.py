@@ -1,4 +1,4 @@
-"""Bounded retries of a store while a table cannot be read."""
+"""Bounded retries of a store while a table changes under its reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.log.chain import OvertakenError
 from pulsar_on_spark.model.errors import MetadataError
 
 READ_ATTEMPTS = 10
@@ -22,27 +22,27 @@ def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[]
     """Read under a lock, which is released between attempts.
 
     Raises:
-        MetadataError: the last attempt failed, or further attempts are useless.
+        MetadataError: the last attempt failed.
     """
     attempt = 0
     while True:
         try:
             with lock:
                 return read()
-        except StaleHandleError as error:
+        except OvertakenError as error:
             attempt += 1
             give_up_after(attempt, table, error)
         time.sleep(random.uniform(0, 0.005 * 2**attempt))
 
 
-def give_up_after(attempt: int, table: Path, error: StaleHandleError) -> None:
-    """Stop the retries if another attempt is useless.
+def give_up_after(attempt: int, table: Path, error: OvertakenError) -> None:
+    """Stop after the last attempt.
 
     Raises:
-        MetadataError: another attempt is useless; the error names the reason.
+        MetadataError: this was the last attempt; the error names the reason.
     """
-    if error.refused or attempt >= READ_ATTEMPTS:
+    if attempt >= READ_ATTEMPTS:
         raise MetadataError(
             f"The table {table} could not be read in {attempt} attempts ({error}): try again; if that fails, check "
-            "the disk, the permissions and the limit of open files."
+            "the disk, the permissions, and which other processes use the root."
         ) from error

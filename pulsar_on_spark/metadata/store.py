@@ -7,13 +7,13 @@ import os
 import random
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Literal, TypeVar, cast, overload
 
 import pyarrow as pa
 
@@ -21,18 +21,22 @@ from pulsar_on_spark.metadata import state
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
 from pulsar_on_spark.metadata.log import folding
+from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, UnknownOutcomeError
 from pulsar_on_spark.metadata.log.creation import check_location, create_table
 from pulsar_on_spark.metadata.log.data_files import decoding
-from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
-from pulsar_on_spark.metadata.log.delta_log import DeltaLog
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import DurableView, State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
 from pulsar_on_spark.model.latencies import Latencies
-from pulsar_on_spark.storage.durability import fsync_path, locked
+from pulsar_on_spark.storage.durability import fsync_path
+from pulsar_on_spark.storage.permissions import make_folders
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FEATURES: frozenset[str] = frozenset()
+"""The features of roots that this version knows; none yet."""
 _LOCK = "lock"
 _ATTEMPTS = 60
 _BACKOFF_MAX_S = 0.5
@@ -79,27 +83,64 @@ class MetadataStore:
         """Durations of commits to the main table, including attempts that conflicted."""
         self.cursor_commits = Latencies()
         """Durations of appends to `cursors`."""
-        self._main = self._retried("main", lambda: self._log("main"))
+        self._root_row: object = None
+        self._unknown_features: list[str] = []
+        self._main = self._log("main")
         self._state = State()
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
-        self._cursor_log: DeltaLog | None = None
+        self._cursor_log: TableLog | None = None
         self._cursors = Cursors()
-        self.root_record = self._checked_root(self.view())
+        self.root_record = self._read_root()
 
-    def _checked_root(self, view: View) -> RootRecord:
-        row = view.state.row(RootRecord.kind, "root")
-        if row is None or row.deleted:
+    def _read_root(self) -> RootRecord:
+        record = self.view().get(RootRecord, "root")
+        if record is None:
             raise NotARootError(
                 f"{self._root} has metadata tables but no root record: run `pulsarpy init {self._root}` again."
             )
-        # Checked before the record is parsed: a newer version may have changed its fields.
-        version = (row.values() or {}).get("format_version")
+        return record
+
+    def _check_root_row(self) -> None:
+        """Check the root's format if its row has changed: another process may have raised it.
+
+        Raises:
+            FormatVersionError: only a newer version of this project can read the root.
+        """
+        row = self._state.row(RootRecord.kind, "root")
+        if row is None or row is self._root_row:
+            return
+        # Not parsed: a newer version may have changed its fields.
+        values = row.values() or row.record(RootRecord).model_dump()
+        version, features = values.get("format_version"), cast(dict[str, str], values.get("features") or {})
+        unknown = {name: use for name, use in features.items() if name not in FEATURES}
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise FormatVersionError(
                 f"The root {self._root} has format version {version}, and this version of pulsar_on_spark reads up to "
                 f"{FORMAT_VERSION}: upgrade pulsar_on_spark."
             )
-        return row.record(RootRecord)
+        if "read" in unknown.values():
+            raise FormatVersionError(
+                f"The root {self._root} uses {', '.join(sorted(unknown))}, which this version of pulsar_on_spark does "
+                "not know: upgrade pulsar_on_spark."
+            )
+        self._root_row, self._unknown_features = row, sorted(unknown)
+
+    def _require_writer(self, log: TableLog) -> None:
+        """Check that this version may write to the root.
+
+        Raises:
+            FormatVersionError: it may not.
+        """
+        if not log.is_chained:
+            raise FormatVersionError(
+                f"The root {self._root} has format version 1, which this version of pulsar_on_spark can only read: run "
+                f"`pulsarpy upgrade {self._root}`."
+            )
+        if self._unknown_features:
+            raise FormatVersionError(
+                f"The root {self._root} uses {', '.join(self._unknown_features)}, with which this version of "
+                "pulsar_on_spark can only read it: upgrade pulsar_on_spark."
+            )
 
     @staticmethod
     def exists(root: Path) -> bool:
@@ -113,28 +154,31 @@ class MetadataStore:
         If several processes create one root concurrently, the `first` of one of them is committed.
         """
         root = Path(os.path.abspath(root))
-        check_location(root)
-        root.mkdir(parents=True, exist_ok=True)
-        lock_file = root / _LOCK
-        with locked(lock_file):
-            for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
-                create_table(root / "metadata" / name, schema, lock_file)
-            for directory in (root, root.parent):
-                fsync_path(directory)
-            log = DeltaLog(root / "metadata" / "main", lock_file)
-            if log.version == 0:
-                token = uuid.uuid4().hex
-                log.append(state.encode(((record, False) for record in first), 1, token, ("root",)), {"root": 1}, token)
+        check_location(str(root))
+        make_folders(root)
+        for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
+            folder = root / "metadata" / name
+            make_folders(folder)
+            create_table(LocalLog(folder, root / _LOCK), schema)
+        for folder in (root / "metadata", root, root.parent):
+            fsync_path(folder)
+        log = TableLog(LocalLog(root / "metadata" / "main", root / _LOCK))
+        log.refresh()
+        if log.key_version("root") is None:
+            token = log.new_token()
+            rows = state.encode(((record, False) for record in first), log.version + 1, token, ("root",))
+            with suppress(ConflictError):  # another process was first
+                log.append(rows, {"root": 1}, token)
         return cls(root)
 
-    def _log(self, name: str) -> DeltaLog:
-        directory = self._root / "metadata" / name
-        if not (directory / "_delta_log").is_dir():
+    def _log(self, name: str) -> TableLog:
+        folder = self._root / "metadata" / name
+        if not (folder / "_delta_log").is_dir():
             raise NotARootError(
                 f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
                 f"`pulsarpy init {self._root}`."
             )
-        return DeltaLog(directory, self._root / _LOCK)
+        return TableLog(LocalLog(folder, self._root / _LOCK))
 
     # -- main ------------------------------------------------------------------------------------------------------
 
@@ -168,20 +212,21 @@ class MetadataStore:
     def _read_main(self) -> View:
         return self._take_in(self._main.refresh())
 
-    def _take_in(self, news: tuple[bool, list[pa.Table]]) -> View:
-        rebuild, tables = news
-        if rebuild:
+    def _take_in(self, news: News) -> View:
+        tables = news.tables
+        if news.rebuild:
             self._state = State(after=self._state)
         elif tables and any(view.state is self._state for view in self._views):
             self._state = self._state.fork()
-        with decoding(self._root / "metadata" / "main"):
+        with decoding(f"{self._root}/metadata/main"):
             for table in tables:
                 self._state.apply(table)
-        if rebuild:
+        if news.rebuild:
             # After a large table, Arrow would keep its memory for reuse: 100 MB at 50,000 rows.
             tables.clear()
             pa.default_memory_pool().release_unused()
         self._main.taken_in()
+        self._check_root_row()
         view = View(self._state, self._main.version)
         self._views.add(view)
         return view
@@ -208,7 +253,7 @@ class MetadataStore:
             MetadataError: the table cannot be read, or the commit not be written.
         """
         began_s = time.perf_counter()
-        unreadable = 0
+        overtaken = 0
         for attempt in range(_ATTEMPTS):
             try:
                 with self._lock:
@@ -216,9 +261,11 @@ class MetadataStore:
                     if done is not None:
                         self.commits.observe(time.perf_counter() - began_s)
                         return done
-            except StaleHandleError as error:
-                unreadable += 1
-                give_up_after(unreadable, self._root / "metadata" / "main", error)
+            except ConflictError:
+                pass
+            except OvertakenError as error:
+                overtaken += 1
+                give_up_after(overtaken, self._root / "metadata" / "main", error)
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
@@ -233,6 +280,7 @@ class MetadataStore:
         if change is None:
             self._main.sync_to(version)
             return view
+        self._require_writer(self._main)
         del view  # without another reference to the view, its state need not be copied
         done = self._try_commit(change, version)
         if done is not None:
@@ -244,33 +292,17 @@ class MetadataStore:
         rows = [*((record, False) for record in change.puts), *((record, True) for record in change.deletes)]
         names = {(record.kind, record.record_id) for record, _ in rows}
         assert len(names) == len(rows), "a change names a record once"
-        token = uuid.uuid4().hex
+        token = self._main.new_token()
+        keys = {
+            key: (self._main.key_version(key) or 0) + 1 if wanted is None else wanted
+            for key, wanted in change.keys.items()
+        }
+        table = state.encode(rows, version + 1, token, keys)
         try:
-            keys = {
-                key: (self._main.key_version(key) or 0) + 1 if wanted is None else wanted
-                for key, wanted in change.keys.items()
-            }
-            table = state.encode(rows, version + 1, token, keys)
-            own_file = self._main.append(table, keys, token)
-        except StaleHandleError as error:
-            view = self._retried("main", lambda: self._found(token, version))
-            if view is None and error.refused:
-                raise MetadataError(_refusal(self._root, error)) from error
-            return view
-        try:
-            rebuild, news = self._main.take_in(own_file)
-        except StaleHandleError:
-            return self.view()
-        return self._take_in((rebuild, news if rebuild or own_file is None else [table, *news]))
-
-    def _found(self, token: str, after_version: int) -> View | None:
-        """The durable view after a commit with unknown outcome; None if the commit did not happen."""
-        view = self._read_main()
-        version_of_commit = self._main.find_commit(token, after_version)
-        if version_of_commit is None:
-            return None
-        self._main.sync_to(version_of_commit)
-        return view
+            news = self._main.append(table, keys, token)
+        except UnknownOutcomeError as error:
+            return self.view() if self._main.settle(token, version, error) else None
+        return self.view() if news is None else self._take_in(news)
 
     # -- cursors ---------------------------------------------------------------------------------------------------
 
@@ -292,17 +324,19 @@ class MetadataStore:
 
         return self._retried("cursors", read)
 
-    def _read_cursors(self) -> DeltaLog:
+    def _read_cursors(self) -> TableLog:
         log = self._opened_cursor_log()
-        rebuild, tables = log.refresh()
-        if rebuild:
-            self._cursors = Cursors()
-        with decoding(self._root / "metadata" / "cursors"):
-            self._cursors = self._cursors.having(row for table in tables for row in decode_cursors(table))
-        log.taken_in()
+        self._take_in_cursors(log, log.refresh())
         return log
 
-    def _opened_cursor_log(self) -> DeltaLog:
+    def _take_in_cursors(self, log: TableLog, news: News) -> None:
+        if news.rebuild:
+            self._cursors = Cursors()
+        with decoding(f"{self._root}/metadata/cursors"):
+            self._cursors = self._cursors.having(row for table in news.tables for row in decode_cursors(table))
+        log.taken_in()
+
+    def _opened_cursor_log(self) -> TableLog:
         if self._cursor_log is None:
             self._cursor_log = self._log("cursors")
         return self._cursor_log
@@ -321,15 +355,16 @@ class MetadataStore:
             try:
                 with self._lock:
                     log = self._read_cursors()
-                    token = uuid.uuid4().hex
-                    log.append(encode_cursors(rows, log.version + 1, token), {}, token)
+                    self._require_writer(log)
+                    token = log.new_token()
+                    news = log.append(encode_cursors(rows, log.version + 1, token), {}, token)
+                    if news is not None:
+                        self._take_in_cursors(log, news)
                     self._housekeep_if_due()
                 self.cursor_commits.observe(time.perf_counter() - began_s)
                 return
-            except StaleHandleError as error:
-                if error.refused:
-                    raise MetadataError(_refusal(self._root, error)) from error
-                # The outcome is unknown, and repeating the append is harmless.
+            except (ConflictError, OvertakenError, UnknownOutcomeError):
+                pass  # repeating the append is harmless
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
@@ -350,7 +385,7 @@ class MetadataStore:
                 _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
                 log.put_off_checkpoint(_HOUSEKEEPING_ENTRIES // 2)
 
-    def _housekeep(self, log: DeltaLog) -> bool:
+    def _housekeep(self, log: TableLog) -> bool:
         """Fold and checkpoint; returns whether a fold happened."""
         folded = False
         try:
@@ -364,7 +399,7 @@ class MetadataStore:
                 live = {(record.topic_id, record.name) for record in self.view().all(SubscriptionRecord)}
                 folded = log.fold(CURSORS_ORDER, folding.ownerless_cursors(live))
             log.checkpoint()
-        except StaleHandleError as error:
+        except (ConflictError, OvertakenError, UnknownOutcomeError) as error:
             # Another process did the same housekeeping concurrently.
             _LOGGER.info("Housekeeping of %s/metadata met another writer: %s", self._root, error)
         return folded
@@ -378,19 +413,10 @@ class MetadataStore:
     def vacuum(self) -> int:
         """Delete metadata files that no reader can still need; returns their number."""
         with self._lock:
-            self.view()
-            self.cursors()
             count = 0
             for log in (self._main, self._opened_cursor_log()):
                 try:
                     count += log.vacuum()
-                except StaleHandleError as error:
-                    _LOGGER.info("A vacuum of %s/metadata met another writer: %s", self._root, error)
+                except OvertakenError as error:
+                    _LOGGER.info("A vacuum of %s/metadata met another process: %s", self._root, error)
             return count
-
-
-def _refusal(root: Path, error: StaleHandleError) -> str:
-    return (
-        f"The metadata of {root} cannot be written ({error}): nothing was committed; make room on its disk, or make it "
-        "writable, and try again."
-    )

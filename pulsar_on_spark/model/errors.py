@@ -115,6 +115,14 @@ class ObjectsUnreachableError(StorageError):
     """An object store gave no certain answer: what was asked of it may have been done, or not, or may still be."""
 
 
+class ObjectsRefusedError(StorageError):
+    """An object store refused a write for good: nothing was written, and only an operator can change that."""
+
+
+class UnsyncedFolderError(StorageError):
+    """A disk could not make a folder durable: nothing more is written to it until the operator has looked."""
+
+
 class UnsuitableStoreError(StorageError):
     """An object store does not keep a rule that the engine relies on."""
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.metadata.log.checksums import checksums_path
 from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 
-ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
+ROOT_RECORD = RootRecord(format_version=2, cluster_id="c" * 32, quorum="3/3/2")
 
 
 @pytest.fixture
@@ -64,14 +63,6 @@ def _ten_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ten_commits(_ten_commits: Path, memory_path: Path) -> Path:
     """A root whose main table is at version 10, tenant t<n> put by version n + 2, before the machine started."""
     return shutil.copytree(_ten_commits, memory_path / "ten")
-
-
-@pytest.fixture
-def cut_off(ten_commits: Path) -> Path:
-    """Such a root after a power cut during versions 7 to 10, so that none of them had been reported."""
-    for version in range(7, 11):
-        checksums_path(ten_commits / "metadata" / "main", version).unlink()
-    return ten_commits
 
 
 @pytest.fixture

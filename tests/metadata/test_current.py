@@ -10,7 +10,6 @@ from deltalake import DeltaTable, QueryBuilder
 
 from pulsar_on_spark.metadata.current import TableName, current, current_sql
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.log import damage
 from pulsar_on_spark.metadata.records import LedgerRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
@@ -71,23 +70,15 @@ def test_the_sql_names_the_table_by_its_path(used: Path) -> None:
     assert "delta.`/a``b/metadata/main`" in current_sql("/a`b", "main")
 
 
-def test_a_checkpoint_that_is_cleaned_up_meanwhile_is_no_damage(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at a table takes no lock, so others clean up behind its listing."""
-    store = MetadataStore(used)
-    assert store._main.refresh()
-    assert store._main.checkpoint()
-    rows, listed = len(current(used, "main")), damage._list
-
-    def list_before_a_clean_up(table: Path) -> damage._Listing:
-        listing = listed(table)
-        assert len(listing.checkpoints) == 2
-        monkeypatch.setattr(damage, "_list", listed)
-        damage.clean_up(table, listing.checkpoints[-1], -60)
-        return listing
-
-    monkeypatch.setattr(damage, "_list", list_before_a_clean_up)
-    assert len(current(used, "main")) == rows
-    assert len(listed(used / "metadata" / "main").checkpoints) == 1
+def test_looking_at_a_table_changes_nothing(used: Path) -> None:
+    """Not even where an open would set something aside."""
+    log = used / "metadata" / "main"
+    newest = max((log / "_delta_log").glob("*.json"))
+    newest.rename(newest.with_name(f"{int(newest.stem) + 1:020d}.json"))
+    before = sorted((path, path.stat().st_mtime_ns) for path in used.rglob("*"))
+    with pytest.raises(MetadataError, match="try again"):
+        current(used, "main")
+    assert sorted((path, path.stat().st_mtime_ns) for path in used.rglob("*")) == before
 
 
 def test_an_empty_table_is_empty(root: Path) -> None:
@@ -104,5 +95,5 @@ def test_errors_name_the_problem(tmp_path: Path, root: Path) -> None:
         current_sql(root, "cursors", "topic")
     for path in (root / "metadata" / "main").rglob("*.json"):
         path.write_bytes(b"{")
-    with pytest.raises(MetadataError, match="open the root to repair it"):
+    with pytest.raises(MetadataError, match="metadata/main is damaged"):
         current(root, "main")

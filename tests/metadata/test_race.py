@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pulsar_on_spark.metadata.log.damage import find_damage
-from pulsar_on_spark.metadata.log.delta_log import KEEP_S
+from pulsar_on_spark.metadata.log.cleaning import KEEP_S
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from tests.metadata.conftest import ROOT_RECORD
@@ -41,7 +40,6 @@ def _race(root: Path, spawn: Callable[..., subprocess.Popen[str]], commits: int,
         assert [row.n for row in store.cursors().of("t", f"s{number}")] == [(commits - 1) // 5 * 5]
     rows = DeltaTable(str(root / "metadata" / "main")).to_pyarrow_table(columns=["kind", "id", "seq"]).to_pylist()
     assert len({tuple(row.values()) for row in rows}) == len(rows)
-    assert not find_damage(root / "metadata" / "main", deep=True)
 
 
 def test_eight_processes_two_of_them_folding(root: Path, spawn: Callable[..., subprocess.Popen[str]]) -> None:

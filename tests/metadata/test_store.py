@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata import state
 from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.log.chain import UnknownOutcomeError
 from pulsar_on_spark.metadata.log.creation import create_table
-from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
-from pulsar_on_spark.metadata.log.delta_log import DeltaLog
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.metadata.records import (
     FileRecord,
     LedgerRecord,
@@ -40,7 +42,7 @@ from tests.kit.small_disks import SmallDisk
 
 Put = Callable[..., None]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
+ROOT_RECORD = RootRecord(format_version=2, cluster_id="c" * 32, quorum="3/3/2")
 
 
 def _names(view: View) -> list[str]:
@@ -71,20 +73,50 @@ def test_a_newer_format_is_refused_whatever_else_its_record_says(tmp_path: Path)
         def record_id(self) -> str:
             return "root"
 
-    with pytest.raises(FormatVersionError, match=r"format version 2.* up to 1: upgrade"):
-        MetadataStore.create(tmp_path, [LaterRoot(format_version=2)])
+    with pytest.raises(FormatVersionError, match=r"format version 3.* up to 2: upgrade"):
+        MetadataStore.create(tmp_path, [LaterRoot(format_version=3)])
     with pytest.raises(FormatVersionError):
         MetadataStore(tmp_path)
 
 
+def _with_feature(root: Path, use: str) -> None:
+    record = RootRecord.model_validate({**ROOT_RECORD.model_dump(), "features": {"telepathy": use}})
+    with suppress(FormatVersionError):  # the commit is done, and its own process does not know the feature either
+        MetadataStore(root).commit(lambda view: Change([record], keys={"root": None}))
+
+
+def test_a_root_with_an_unknown_feature_is_not_written(root: Path, store: MetadataStore, put: Put) -> None:
+    _with_feature(root, "write")
+    for process in (store, MetadataStore(root)):
+        assert _names(process.view()) == []
+        with pytest.raises(FormatVersionError, match=r"uses telepathy, .* can only read it: upgrade"):
+            put(process, "a")
+        with pytest.raises(FormatVersionError, match="telepathy"):
+            process.append_cursors([CursorRow("t", "s", 0, 1, 1, 1, 1)])
+
+
+def test_a_root_with_an_unknown_feature_for_readers_is_not_read(root: Path, store: MetadataStore, put: Put) -> None:
+    """An open process notices it, too."""
+    _with_feature(root, "read")
+    for _ in range(2):
+        with pytest.raises(FormatVersionError, match=r"uses telepathy, .* does not know: upgrade"):
+            store.view()
+        with pytest.raises(FormatVersionError, match="telepathy"):
+            put(store, "a")
+        with pytest.raises(FormatVersionError, match="telepathy"):
+            MetadataStore(root)
+
+
 def test_a_root_is_created_once_and_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     MetadataStore.create(tmp_path / "x", [ROOT_RECORD])
-    again = MetadataStore.create(tmp_path / "x", [RootRecord(format_version=1, cluster_id="other", quorum="1/1/1")])
+    again = MetadataStore.create(tmp_path / "x", [RootRecord(format_version=2, cluster_id="other", quorum="1/1/1")])
     assert again.root_record == ROOT_RECORD
     assert MetadataStore.exists(tmp_path / "x")
     # Cut off before the first record.
     for name, schema in (("main", state.MAIN_SCHEMA),):
-        create_table(tmp_path / "y" / "metadata" / name, schema, tmp_path / "lock")
+        folder = tmp_path / "y" / "metadata" / name
+        folder.mkdir(parents=True)
+        create_table(LocalLog(folder), schema)
     with pytest.raises(NotARootError, match="no root record"):
         MetadataStore(tmp_path / "y")
     assert MetadataStore.create(tmp_path / "y", [ROOT_RECORD]).root_record == ROOT_RECORD
@@ -92,7 +124,7 @@ def test_a_root_is_created_once_and_an_interrupted_creation_is_completed(tmp_pat
 
 def test_one_of_many_concurrent_creators_wins(tmp_path: Path) -> None:
     def create(number: int) -> RootRecord:
-        record = RootRecord(format_version=1, cluster_id=str(number), quorum="3/3/2")
+        record = RootRecord(format_version=2, cluster_id=str(number), quorum="3/3/2")
         return MetadataStore.create(tmp_path / "root", [record]).root_record
 
     with ThreadPoolExecutor(4) as pool:
@@ -178,20 +210,20 @@ def test_a_commit_without_rows_and_later_ones_outlive_a_reopen(root: Path, store
 
 
 class _Unlucky:
-    """Makes one append of a store end in an error, before or after it took place."""
+    """Makes one append of a store end without an answer, before or after it took place."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, log: DeltaLog, *, after: bool) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, log: TableLog, *, after: bool) -> None:
         append = log.append
         self.left = 1
 
-        def broken(rows: pa.Table, keys: dict[str, int], token: str) -> str | None:
+        def broken(rows: pa.Table, keys: dict[str, int], token: str) -> News | None:
             if not self.left:
                 return append(rows, keys, token)
             self.left -= 1
+            number = log.version + 1
             if after:
                 append(rows, keys, token)
-            log._handle = None
-            raise StaleHandleError("connection lost")
+            raise UnknownOutcomeError(number)
 
         monkeypatch.setattr(log, "append", broken)
 
@@ -403,7 +435,7 @@ def test_after_any_commits_and_folds_the_table_equals_a_dict(
         patch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 2)
         patch.setattr("pulsar_on_spark.metadata.store._HOUSEKEEPING_ENTRIES", 7)
         patch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(0))
-        patch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_ENTRIES", 5)
+        patch.setattr("pulsar_on_spark.metadata.log.cleaning.KEEP_ENTRIES", 5)
         root = tmp_path_factory.mktemp("model") / "root"
         store = MetadataStore.create(root, [ROOT_RECORD])
         lagging, other = MetadataStore(root), MetadataStore(root)
@@ -514,7 +546,7 @@ def test_an_interrupted_refresh_loses_no_rows(root: Path, monkeypatch: pytest.Mo
 @pytest.mark.root
 def test_the_first_commit_on_a_full_disk_fails_with_the_files_name_and_loses_nothing(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 4) as disk:
-        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=2, cluster_id="c", quorum="3/3/2")])
         disk.fill()
         change = Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None})
         before = time.monotonic()
@@ -528,7 +560,7 @@ def test_the_first_commit_on_a_full_disk_fails_with_the_files_name_and_loses_not
 @pytest.mark.root
 def test_the_first_commit_on_a_disk_that_turned_read_only_fails_by_name(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 4) as disk:
-        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=2, cluster_id="c", quorum="3/3/2")])
         disk.turn_read_only()
         with pytest.raises(MetadataError, match="mounted read-only: mount it read-write"):
             store.commit(lambda view: Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None}))

@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
-from pulsar_on_spark.metadata.log.delta_log import require_writable
+from pulsar_on_spark.metadata.log.local_log import require_writable
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import LedgerId

@@ -1,87 +1,58 @@
-"""Reader of a metadata table's data files, with a cache of the small ones that the next fold reads again."""
+"""The data files of a table: Parquet, with a cache of the small ones that the next fold reads again."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from crc32c import crc32c
 
 from pulsar_on_spark.metadata.log import folding
-from pulsar_on_spark.metadata.log.checksums import Checksum, checksum_of
+from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.model.errors import CorruptMetadataError
+from pulsar_on_spark.storage.objects.contract import ObjectStore
 
-_RECENT_ROWS = 512
+_RECENT_ROWS: Final = 512
 """Largest data file in the cache, in rows. The next fold reads at least the last 128 files."""
-_RECENT_FILES = 4 * folding.LAG
+_RECENT_FILES: Final = 4 * folding.LAG
+_NAME: Final = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """An active data file of the table: its name, its number of rows and the range of the rows' `seq`."""
-
-    name: str
-    rows: int
-    min_seq: int
-    max_seq: int
+class MissingFileError(Exception):
+    """A data file is gone: a fold has replaced it, and it was deleted since, or the log names a lost file."""
 
 
-def is_unreachable(error: Exception) -> bool:
-    """True if a read failed without evidence of damage, as the operating system refused it.
+def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile, bytes]:
+    """Encode the rows of one commit.
 
-    Arrow raises OSErrors without an errno for bytes that it cannot decode.
+    Args:
+        rows: At least one row.
+        read_version: The version on which the commit was decided; it is in the name, because a file that no entry
+            names can be deleted as soon as this version's successor was cleaned up.
+        token: The commit's token.
     """
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, write_statistics=["seq"])
+    content = sink.getvalue().to_pybytes()
+    bounds = pc.min_max(rows.column("seq")).as_py()
+    name = f"part-{read_version:020d}-{token}.parquet"
+    return DataFile(name, len(content), rows.num_rows, bounds["min"], bounds["max"], crc32c(content)), content
 
 
-def read_content(path: Path) -> pa.Buffer:
-    """Read all bytes of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with pa.OSFile(str(path)) as file:
-        return file.read_buffer()
-
-
-def read_unchanged(path: Path, known: Checksum | None) -> pa.Buffer:
-    """Read all bytes of a file and compare them with its checksum, if that is known.
-
-    Raises:
-        CorruptMetadataError: the file was changed after it was written.
-        OSError: it cannot be read.
-    """
-    content = read_content(path)
-    if known not in (None, checksum_of(content)):
-        raise damaged(path)
-    return content
-
-
-def rows_of(content: pa.Buffer, columns: list[str] | None = None) -> pa.Table:
-    """Decode the rows of a Parquet file's content, or some of its columns.
-
-    Raises:
-        pyarrow.ArrowException, OSError: the content is broken.
-    """
-    # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
-    return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(columns=columns, use_threads=False)
-
-
-def damaged(file: Path) -> CorruptMetadataError:
-    """Make the error for a file that was changed after it was written."""
-    return CorruptMetadataError(
-        f"The metadata file {file} is not what was written, so nothing is read from it and nothing was cut off: check "
-        "the disk and restore the root's metadata from a backup."
-    )
+def read_version_of(name: str) -> int:
+    """The version on which a file's commit was decided; -1 for a file that format 1 wrote."""
+    match = _NAME.fullmatch(name)
+    return -1 if match is None else int(match[1])
 
 
 @contextmanager
-def decoding(table: Path) -> Iterator[None]:
-    """Translate errors of decoding rows, because rows that older versions wrote have no checksum.
+def decoding(place: str) -> Iterator[None]:
+    """Translate errors of decoding rows that have no checksum: format 1 wrote them.
 
     Raises:
         CorruptMetadataError: the rows are damaged.
@@ -90,37 +61,31 @@ def decoding(table: Path) -> Iterator[None]:
         yield
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise CorruptMetadataError(
-            f"A row of the metadata table {table} cannot be read ({error}): check the disk and restore the root's "
+            f"A row of the metadata table {place} cannot be read ({error}): check the disk and restore the root's "
             "metadata from a backup."
         ) from error
 
 
 class DataFiles:
-    """The data files in one table's directory, active or not."""
+    """The data files of one table."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, objects: ObjectStore, place: str) -> None:
+        self._objects = objects
+        self._place = place
         self._recent: dict[str, pa.Table] = {}
-        self.checksums: dict[str, Checksum] = {}
-        """Known checksums of files, by name."""
 
-    def read(self, name: str) -> pa.Table:
+    def read(self, file: DataFile) -> pa.Table:
         """Read a file's rows.
 
         Raises:
-            FileNotFoundError: the file was vacuumed.
-            CorruptMetadataError: the file was changed after it was written.
-            pyarrow.ArrowException, OSError: the file is broken, or cannot be read now (`is_unreachable`).
+            MissingFileError: it is gone.
+            CorruptMetadataError: it is not what was written.
         """
-        rows = self._recent.get(name)
+        rows = self._recent.get(file.name)
         if rows is None:
-            rows = rows_of(read_unchanged(self._directory / name, self.checksums.get(name)))
-            self.remember(name, rows)
+            rows = self._decoded(file)
+            self.remember(file.name, rows)
         return rows
-
-    def checksum(self, name: str) -> Checksum:
-        """A file's checksum, computed if it is not known (errors as `read`)."""
-        return self.checksums.get(name) or checksum_of(read_content(self._directory / name))
 
     def remember(self, name: str, rows: pa.Table) -> None:
         """Add a file's rows to the cache, if there is room."""
@@ -128,12 +93,19 @@ class DataFiles:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
-        """Drop all other files from the cache and the checksums."""
-        self.checksums = {name: checksum for name, checksum in self.checksums.items() if name in names}
+        """Drop all other files from the cache."""
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
-    def measure(self, name: str) -> DataFile:
-        """Compute the statistics of a file whose log entry lacks them (errors as `read`)."""
-        seq = self.read(name).column("seq")
-        bounds = pc.min_max(seq).as_py()
-        return DataFile(name, len(seq), bounds["min"] or 0, bounds["max"] or 0)
+    def _decoded(self, file: DataFile) -> pa.Table:
+        fetched = self._objects.fetch(file.name)
+        if fetched is None:
+            raise MissingFileError(file.name)
+        content = fetched.content
+        if len(content) != file.size or file.crc not in (None, crc32c(content)):
+            raise CorruptMetadataError(
+                f"The metadata file {file.name} in {self._place} is not what was written, so nothing is read from it "
+                "and nothing was cut off: check the disk and restore the root's metadata from a backup."
+            )
+        with decoding(self._place):
+            # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
+            return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False)

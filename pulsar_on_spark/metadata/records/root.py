@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -12,12 +12,21 @@ from pulsar_on_spark.storage.health import PathState
 
 
 class RootRecord(Record):
-    """Identity and quorum of the root, written once by `init`."""
+    """Identity and quorum of the root.
+
+    Attributes:
+        format_version: The version of the stored formats.
+        cluster_id: The id that the root's storage paths have, too.
+        quorum: The default quorum of topics.
+        features: What a program has to know beyond the format version, by name: to "read" the root, or only to "write"
+            to it (docs/adr/0018).
+    """
 
     kind: ClassVar[str] = "root"
     format_version: int
     cluster_id: str
     quorum: str
+    features: dict[str, Literal["read", "write"]] = Field(default_factory=dict)
 
     @property
     def record_id(self) -> str:

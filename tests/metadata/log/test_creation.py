@@ -1,72 +1,66 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from pulsar_on_spark.metadata.log.creation import check_location, create_table
-from pulsar_on_spark.metadata.log.delta_log import DeltaLog
-from pulsar_on_spark.metadata.log.log_entry import entry_path, read_entry
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.metadata.log.entry import entry_key
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.table_log import TableLog
+from pulsar_on_spark.model.errors import CorruptMetadataError, InvalidArgumentError
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("seq", pa.int64(), nullable=False)])
 
 
-def _refreshed(log: DeltaLog) -> tuple[bool, list[pa.Table]]:
-    """Refresh and take in the new rows, as an owner does."""
-    news = log.refresh()
+def _made(folder: Path) -> TableLog:
+    folder.mkdir(parents=True, exist_ok=True)
+    store = LocalLog(folder, folder.parent / "lock")
+    create_table(store, SCHEMA)
+    log = TableLog(store)
+    log.refresh()
     log.taken_in()
-    return news
-
-
-def _log(table: Path) -> DeltaLog:
-    log = DeltaLog(table, table.parent / "lock")
-    _refreshed(log)
     return log
-
-
-def _rows(name: str) -> pa.Table:
-    return pa.table({"id": [name], "seq": [1]}, schema=SCHEMA)
-
-
-def _ids(log: DeltaLog) -> list[str]:
-    fresh = DeltaLog(log._directory, log._lock_file)
-    _, tables = _refreshed(fresh)
-    return sorted(name for rows in tables for name in rows.column("id").to_pylist())
 
 
 @pytest.mark.parametrize(
     "name", ["plain", "with space", "größe 日本", "50%", "a+b&c=d", "x#y?z", "~tilde'quote\"", "{a}"]
 )
 def test_roots_may_have_such_names(tmp_path: Path, name: str) -> None:
-    table = tmp_path / name / "table"
-    create_table(table, SCHEMA, tmp_path / "lock")
-    log = _log(table)
-    log.append(_rows("a"), {"key": 1}, "tok")
-    log.checkpoint()
-    assert _ids(log) == ["a"]
-    assert {path.name for path in tmp_path.iterdir()} == {name, "lock"}
+    folder = tmp_path / name / "table"
+    log = _made(folder)
+    log.append(pa.table({"id": ["a"], "seq": [1]}, schema=SCHEMA), {"key": 1}, log.new_token())
+    assert log.checkpoint()
+    assert _made(folder).version == 1
+    assert DeltaTable(str(folder)).to_pyarrow_table().to_pylist() == [{"id": "a", "seq": 1}]
+    assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
 @pytest.mark.parametrize("name", ["a%20b", "[x]", "a\\b", "a|b", "a^b", "tab\t"])
 def test_roots_may_not_have_such_names(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Delta library"):
-        check_location(Path("/data") / name)
+        check_location(f"/data/{name}")
 
 
-def test_a_creation_interrupted_by_a_power_cut_is_completed(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    (table / "_delta_log").mkdir(parents=True)
-    create_table(table, SCHEMA, tmp_path / "lock")
-    entry_path(table, 0).write_bytes(b"")
-    create_table(table, SCHEMA, tmp_path / "lock")
-    log = _log(table)
-    log.append(_rows("a"), {}, "tok")
-    create_table(table, SCHEMA, tmp_path / "lock")
-    assert _ids(log) == ["a"]
-    log.checkpoint()
-    entry_path(table, 0).unlink()
-    create_table(table, SCHEMA, tmp_path / "lock")
-    assert _ids(log) == ["a"]
-    assert read_entry(table, 0) is None
+def test_one_of_many_creators_wins(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        logs = list(pool.map(lambda _: _made(tmp_path / "table"), range(4)))
+    assert len({log._read_tip for log in logs}) == 1
+
+
+def test_an_existing_table_is_not_changed(tmp_path: Path) -> None:
+    first = _made(tmp_path / "table")
+    assert _made(tmp_path / "table")._read_tip == first._read_tip
+    assert DeltaTable(str(tmp_path / "table")).schema().to_arrow() is not None
+
+
+def test_a_table_whose_log_is_gone_is_not_created_again(tmp_path: Path) -> None:
+    log = _made(tmp_path / "table")
+    log.append(pa.table({"id": ["a"], "seq": [1]}, schema=SCHEMA), {}, log.new_token())
+    for path in (tmp_path / "table" / "_delta_log").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptMetadataError, match=f"{entry_key(0)} is missing"):
+        _made(tmp_path / "table")

@@ -1,0 +1,31 @@
+"""`pulsarpy upgrade`: takes a root to the present format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.model.root_path import local_path
+
+
+def upgrade(
+    root: Annotated[Path, typer.Argument(help="The root. Nothing may use it; back it up before.")],
+) -> None:
+    """Upgrade a root to the format of this version. Older versions cannot open it any more."""
+    from pulsar_on_spark.broker.runtime.root_lock import RootLock
+    from pulsar_on_spark.metadata.store import FORMAT_VERSION
+    from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root
+
+    path = local_path(root)
+    lock = RootLock(path)
+    try:
+        is_done = upgrade_root(path)
+    finally:
+        lock.release()
+    if is_done:
+        output.say(f"Upgraded {path} to format version {FORMAT_VERSION}.")
+    else:
+        output.say(f"The root {path} has format version {FORMAT_VERSION} already.")

@@ -1,0 +1,230 @@
+"""The rules of a log that several writers extend: decisions only, as generators that ask for the log's objects.
+
+An entry is put if absent under the next number, and names the token of the entry before it. That alone does not make
+it count: a writer that was suspended before its request may put an entry under a number that was in use, and was
+cleaned up since. No reader would ever see it. So after an entry was created, the log behind it is listed: either
+nothing is there, or every entry up to the newest is there and names its predecessor's token, beginning with the
+writer's. Anything else leaves the outcome open, until the log was read anew.
+
+The shell answers the requests, and throws `ObjectsUnreachableError` where it has no certain answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, BrokenEntryError, Content, Entry, Tip, decode_entry
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
+
+MAX_OVERTAKEN: Final = 100
+"""Number of entries of others behind which a commit goes on. Fewer than the entries that every clean-up keeps: so the
+data file of a commit is not taken for an orphan while its entry can still be placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Put an entry if absent; answer: None if it was created, else the content that is there."""
+
+    version: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read an entry; answer: its content, or None if it is absent."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListBehind:
+    """List the entries behind a version; answer: whether there are any."""
+
+    version: int
+
+
+Request: TypeAlias = Create | Fetch | ListBehind
+Answer: TypeAlias = bytes | bool | None
+
+
+class ConflictError(Exception):
+    """Another entry came first that moved one of the commit's keys: nothing was committed, decide anew."""
+
+
+class OvertakenError(Exception):
+    """The log is not the one that was read, or was cleaned up under its reader: open it anew."""
+
+
+class UnknownOutcomeError(Exception):
+    """The entry may count, or not, or may still arrive.
+
+    Attributes:
+        version: The number that it was put under last.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"entry {version}")
+        self.version = version
+
+
+class ForeignEntryError(Exception):
+    """Another program has written an entry."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"entry {version}")
+        self.version = version
+
+
+class DamagedEntryError(Exception):
+    """An entry is not what was written."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"entry {version}")
+        self.version = version
+
+
+Encode: TypeAlias = Callable[[str], bytes]
+"""Encodes an entry with the token of the one before it."""
+News: TypeAlias = list[Entry]
+
+
+def follow(tip: Tip) -> Generator[Request, Answer, News]:
+    """Read the entries behind the last one that was read.
+
+    Raises:
+        OvertakenError: the last one is gone, or is another.
+        ForeignEntryError, DamagedEntryError: an entry cannot be used.
+    """
+    news = yield from _read_on(tip)
+    # Entries are cleaned up oldest first. While the old tip is there, no number behind it was ever free again: what
+    # was read behind it is the log's own, and the log really ended there.
+    if tip == BEFORE_FIRST:
+        return news
+    content = yield Fetch(tip.version)
+    if content is None or _decoded(tip.version, content).token != tip.token:
+        raise OvertakenError(f"entry {tip.version} is gone")
+    return news
+
+
+def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[Request, Answer, News]:
+    """Append an entry behind the newest one.
+
+    It goes on behind entries of others that move none of its keys and remove no files.
+
+    Args:
+        tip: The entry that the caller has read last.
+        encode: Encodes the entry.
+        content: Its actions.
+        token: Its token.
+
+    Returns:
+        The entries behind `tip`, with the caller's among them.
+
+    Raises:
+        ConflictError: nothing was committed.
+        OvertakenError: nothing was committed, because the log is not the one that was read.
+        UnknownOutcomeError: look for the token in the log.
+        ForeignEntryError, DamagedEntryError: nothing was committed, because an entry cannot be used.
+    """
+    news: News = []
+    while len(news) <= MAX_OVERTAKEN:
+        version = tip.version + 1
+        text = encode(tip.token)
+        try:
+            present = yield Create(version, text)
+        except ObjectsUnreachableError as error:
+            raise UnknownOutcomeError(version) from error
+        entry = _linked(version, text if present is None else _bytes(present), tip)
+        news.append(entry)
+        tip = entry.tip
+        if entry.token == token:
+            return news + (yield from _confirmed(tip))
+        _check_conflict(entry, content)
+    raise ConflictError(f"{len(news)} other entries came first")
+
+
+def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Request, Answer, bool]:
+    """Decide the outcome of a commit whose request may still arrive, by taking the number that it was put under.
+
+    Args:
+        tip: The newest entry of the log, which was read after the outcome became unknown.
+        encode: Encodes an entry without actions.
+        version: The number of the commit's last request; the log ends before it.
+        token: The commit's token.
+
+    Returns:
+        True if the commit's entry is in the log.
+
+    Raises:
+        OvertakenError: the log has moved on: read it again.
+        UnknownOutcomeError: the store gives no certain answer.
+    """
+    if tip.version + 1 != version:
+        raise OvertakenError(f"entry {version} does not follow entry {tip.version}")
+    text = encode(tip.token)
+    try:
+        present = yield Create(version, text)
+    except ObjectsUnreachableError as error:
+        raise UnknownOutcomeError(version) from error
+    entry = _linked(version, text if present is None else _bytes(present), tip)
+    yield from _confirmed(entry.tip)
+    return entry.token == token
+
+
+def _confirmed(tip: Tip) -> Generator[Request, Answer, News]:
+    """Make sure that an entry that was just created counts; returns those behind it."""
+    news: News = []
+    try:
+        while (yield ListBehind(tip.version)):
+            more = yield from _read_on(tip)
+            if not more:
+                raise UnknownOutcomeError(tip.version)
+            news += more
+            tip = more[-1].tip
+    except (ObjectsUnreachableError, OvertakenError) as error:
+        raise UnknownOutcomeError(tip.version) from error
+    return news
+
+
+def _read_on(tip: Tip) -> Generator[Request, Answer, News]:
+    news: News = []
+    while (content := (yield Fetch(tip.version + 1))) is not None:
+        entry = _linked(tip.version + 1, _bytes(content), tip)
+        news.append(entry)
+        tip = entry.tip
+    return news
+
+
+def _linked(version: int, content: bytes, tip: Tip) -> Entry:
+    """Decode an entry, and check that it follows `tip`."""
+    entry = _decoded(version, content)
+    if entry.previous is None and tip.is_chained:
+        raise ForeignEntryError(version)
+    if entry.previous not in (None, tip.token):
+        raise OvertakenError(f"entry {version} follows another than the entry {tip.version} that was read")
+    return entry
+
+
+def _decoded(version: int, content: Answer) -> Entry:
+    try:
+        return decode_entry(version, _bytes(content))
+    except BrokenEntryError as error:
+        raise DamagedEntryError(version) from error
+
+
+def _bytes(answer: Answer) -> bytes:
+    assert isinstance(answer, bytes)
+    return answer
+
+
+def _check_conflict(entry: Entry, content: Content) -> None:
+    """Check that a commit may go on behind another's entry.
+
+    Raises:
+        ConflictError: the entry moved a key of the commit, or has removed files.
+    """
+    moved: Mapping[str, int] = entry.keys
+    if entry.removed or not moved.keys().isdisjoint(content.keys):
+        raise ConflictError(f"entry {entry.version} came first")

@@ -1,0 +1,104 @@
+"""Deleting what no reader of a log can still need: old entries and checkpoints, and data files that no version names.
+
+Entries go from the oldest one up, one by one: readers conclude from an entry that is there that nothing behind it was
+cleaned up. No clock decides what is safe: a commit that was held up is told by `chain`, and its data file is needed no
+more once the successor of the version that it was decided on is gone. Ages only leave foreign readers time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from itertools import takewhile
+from typing import Final
+
+from pulsar_on_spark.metadata.log.checkpoints import (
+    checkpoint_key,
+    checksum_key,
+    list_log,
+    pointed_checkpoint,
+    read_checkpoint,
+)
+from pulsar_on_spark.metadata.log.data_files import read_version_of
+from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Entry, decode_entry, entry_key
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.opening import open_log
+
+KEEP_ENTRIES: Final = 512
+"""Minimum number of log entries that are kept. Not by age, as in delta-rs's own clean-up, which keeps an hour: opening
+lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
+KEEP_S: Final = 60.0
+"""Minimum age of deleted log entries, in seconds."""
+RETAIN_S: Final = 3600.0
+"""Time in seconds for which replaced data files are kept, for programs that read an older version of the table."""
+
+
+def clean_log(store: LogStore, version: int) -> None:
+    """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of housekeeping.
+
+    The checkpoint is the newest that can be trusted, with `KEEP_ENTRIES` entries behind it, and old enough. It and
+    every later entry stay, so that damage to a newer checkpoint is harmless.
+    """
+    objects = store.objects
+    listing = list_log(objects)
+    latest_ms = (time.time() - KEEP_S) * 1000
+    behind = [each for each in listing.checkpoints if each <= version - KEEP_ENTRIES]
+    for kept in reversed(behind):
+        entry = _read_entry(store, kept)
+        if entry is not None and entry.written_ms <= latest_ms and read_checkpoint(objects, kept) is not None:
+            break
+    else:
+        return
+    for each in takewhile(lambda each: each < kept, listing.checkpoints):  # first, so that none lacks its entry
+        objects.delete(checksum_key(each))
+        objects.delete(checkpoint_key(each))
+    for each in takewhile(lambda each: each < kept, listing.entries):
+        objects.delete(entry_key(each))
+    store.sweep()
+
+
+def clean_data(store: LogStore) -> int:
+    """Delete the data files that neither the newest version nor any entry of the log names; returns their number.
+
+    Raises:
+        OvertakenError: others clean up, too: try again later.
+    """
+    listing = list_log(store.objects)
+    # Read after the listing: the entry of an active file may have been cleaned up before it.
+    named = open_log(store).active() | set(_removed_lately(store))
+    for entry in _entries(store, listing.entries):
+        named.update(file.name for file in entry.added)
+        named.update(entry.removed)
+    doomed = [
+        name for name in _data_files(store) if name not in named and read_version_of(name) + 1 < listing.entries[0]
+    ]
+    for name in doomed:
+        store.objects.delete(name)
+    return len(doomed)
+
+
+def _removed_lately(store: LogStore) -> Iterator[str]:
+    pointed = pointed_checkpoint(store.objects)
+    snapshot = None if pointed is None else read_checkpoint(store.objects, pointed)
+    earliest_ms = (time.time() - RETAIN_S) * 1000
+    return iter(()) if snapshot is None else (name for name, ms in snapshot.removed_ms.items() if ms >= earliest_ms)
+
+
+def _data_files(store: LogStore) -> Iterator[str]:
+    keys = (listed.key for listed in store.objects.list_after("", "part-"))
+    return takewhile(lambda key: key.startswith("part-"), keys)
+
+
+def _entries(store: LogStore, versions: Collection[int]) -> Iterator[Entry]:
+    for version in versions:
+        entry = _read_entry(store, version)
+        if entry is not None:
+            yield entry
+
+
+def _read_entry(store: LogStore, version: int) -> Entry | None:
+    fetched = store.objects.fetch(entry_key(version))
+    with suppress(BrokenEntryError):
+        return None if fetched is None else decode_entry(version, fetched.content)
+    return None

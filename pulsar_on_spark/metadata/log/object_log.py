@@ -1,0 +1,69 @@
+"""A table's log on an object store: objects are whole and durable as soon as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from deltalake import DeltaTable
+
+from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.storage.objects.contract import ObjectStore
+
+
+class ObjectLog:
+    """A table under a URL.
+
+    Args:
+        objects: The table's objects.
+        url: The table's URL.
+        options: The store's options, by obstore's names, which delta-rs shares.
+    """
+
+    boot: str | None = None
+
+    def __init__(self, objects: ObjectStore, url: str, options: Mapping[str, str]) -> None:
+        self.objects = objects
+        self.place = url
+        self._options = options
+
+    def require_writable(self) -> None:
+        """Do nothing: the store refuses a write by itself."""
+
+    def sync(self) -> None:
+        """Do nothing: objects are durable."""
+
+    def delta(self) -> DeltaTable:
+        """Open it by its URL."""
+        options = dict(self._options)
+        if options.get("aws_endpoint", "").startswith("http://"):
+            options["aws_allow_http"] = "true"
+        return DeltaTable(self.place, storage_options=options)
+
+    def sync_checkpoint(self, key: str) -> None:
+        """Do nothing: objects are durable."""
+
+    def housekeeping(self) -> AbstractContextManager[bool]:
+        """Exclude nobody: two that clean up at once do no harm (docs/adr/0017)."""
+        return nullcontext(True)
+
+    def note_reported(self, version: int) -> None:
+        """Do nothing: the store loses no objects."""
+
+    def reported_version(self) -> int:
+        """Know of none."""
+        return -1
+
+    def lost_names(self, boots: Collection[str | None]) -> bool:
+        """Say no: objects do not vanish."""
+        return False
+
+    def note_whole(self) -> None:
+        """Do nothing: there are no marks."""
+
+    def set_aside(self, keys: Collection[str]) -> str:
+        """Refuse: `lost_names` is never true."""
+        raise MetadataError(f"The objects {', '.join(sorted(keys))} of {self.place} cannot be set aside.")
+
+    def sweep(self) -> None:
+        """Do nothing: an object is whole or absent."""

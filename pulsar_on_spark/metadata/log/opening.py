@@ -1,0 +1,162 @@
+"""Opening a log: from its newest checkpoint that can be trusted, along the chain of entries behind it.
+
+A gap in the chain is damage, but for one case: a power cut may lose the names of the last entries of a local disk in
+any order, before their writers have synced them. Entries behind such a gap were never reported, so they are set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata.log.chain import DamagedEntryError, OvertakenError, follow
+from pulsar_on_spark.metadata.log.checkpoints import (
+    Listing,
+    Snapshot,
+    checkpoint_key,
+    list_log,
+    pointed_checkpoint,
+    read_checkpoint,
+)
+from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, BrokenEntryError, Entry, Tip, decode_entry, entry_key
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.requests import run
+from pulsar_on_spark.model.errors import CorruptMetadataError
+
+_LOGGER = logging.getLogger(__name__)
+_EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {})
+
+
+class _MissingError(Exception):
+    """An entry is missing.
+
+    Attributes:
+        version: The number of the first one.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"entry {version}")
+        self.version = version
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An opened log: the snapshot that it was read from, the entry of the snapshot's version, and those behind it."""
+
+    snapshot: Snapshot
+    tip: Tip
+    entries: list[Entry]
+
+    def active(self) -> set[str]:
+        """Return the names of the active data files."""
+        names = set(self.snapshot.files)
+        for entry in self.entries:
+            names.update(file.name for file in entry.added)
+            names.difference_update(entry.removed)
+        return names
+
+
+def open_log(store: LogStore) -> Opened:
+    """Read a log from its newest checkpoint on.
+
+    Raises:
+        OvertakenError: the log was cleaned up meanwhile: open it again.
+        ForeignEntryError: another program has written to it.
+        CorruptMetadataError: an entry is damaged or missing.
+        ObjectsUnreachableError: the log cannot be read now.
+    """
+    reported = store.reported_version()  # before the log, which then has this entry
+    snapshot, listing = _newest_snapshot(store)
+    try:
+        tip = _tip_of(store, snapshot.version) if snapshot.version >= 0 else BEFORE_FIRST
+        entries = run(follow(tip), store.objects)
+        newest = entries[-1].version if entries else tip.version
+        if newest < max(0, reported, *listing.entries[-1:]):
+            raise _MissingError(newest + 1)
+    except DamagedEntryError as error:
+        raise damaged(store, entry_key(error.version), "is not what was written") from error
+    except _MissingError as error:
+        # A clean-up may have come between the listing and the reading: then there is a newer checkpoint.
+        if _newest_snapshot(store)[0].version > snapshot.version:
+            raise OvertakenError(f"entry {error.version} was cleaned up") from error
+        _close_gap(store, error.version)
+        raise OvertakenError(f"what was behind entry {error.version} was set aside") from error
+    store.note_whole()
+    return Opened(snapshot, tip, entries)
+
+
+def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
+    """Make the error for a file of a log that is missing or not what was written."""
+    return CorruptMetadataError(
+        f"The metadata table {store.place} is damaged: {key} {fault}, and nothing was cut off; check the disk and "
+        "restore the root's metadata, into an empty folder, from a backup."
+    )
+
+
+def _newest_snapshot(store: LogStore) -> tuple[Snapshot, Listing]:
+    """Read the newest checkpoint that can be trusted; an empty snapshot if the log still has its first entry."""
+    pointed = pointed_checkpoint(store.objects)
+    starts = [-1] if pointed is None else [pointed - 1, -1]
+    for start in starts:  # the pointer may be wrong
+        listing = list_log(store.objects, start)
+        for version in reversed(listing.checkpoints):
+            snapshot = read_checkpoint(store.objects, version)
+            if snapshot is not None:
+                return snapshot, listing
+            _LOGGER.info("The checkpoint %s of %s is not used: it is unfinished or damaged", version, store.place)
+    if listing.checkpoints and listing.entries[:1] != (0,):
+        raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
+    return _EMPTY, listing
+
+
+def _tip_of(store: LogStore, version: int) -> Tip:
+    """Read the entry of a checkpoint's version, which stays as long as the checkpoint."""
+    fetched = store.objects.fetch(entry_key(version))
+    if fetched is None:
+        raise _MissingError(version)
+    try:
+        return decode_entry(version, fetched.content).tip
+    except BrokenEntryError as error:
+        raise damaged(store, entry_key(version), "is not what was written") from error
+
+
+def _close_gap(store: LogStore, missing: int) -> None:
+    """Set aside the entries behind a gap that a power cut explains.
+
+    Raises:
+        OvertakenError: another process is about to do it, or there is no gap any more.
+        CorruptMetadataError: a power cut does not explain it.
+    """
+    with store.housekeeping() as is_alone:
+        if not is_alone:
+            raise OvertakenError("another process cleans up")
+        listing = list_log(store.objects, missing - 1)
+        if listing.entries[:1] == (missing,):
+            raise OvertakenError("the log is whole")
+        behind = list(_entries(store, listing.entries))
+        # A writer syncs the names of a folder after each entry, so its second one shows that nothing before was lost.
+        writers = [entry.writer for entry in behind]
+        is_explained = 0 < len(behind) == len(listing.entries) and len(set(writers)) == len(writers)
+        is_explained = is_explained and store.reported_version() < missing
+        if not is_explained or not store.lost_names({entry.boot for entry in behind}):
+            raise damaged(store, entry_key(missing), "is missing")
+        keys = [entry_key(entry.version) for entry in behind]
+        keys += map(checkpoint_key, listing.checkpoints)
+        aside = store.set_aside(keys)
+    _LOGGER.warning(
+        "The metadata table %s ended in a gap after a power cut: %d entries behind it, which were never reported, went "
+        "to %s.",
+        store.place,
+        len(behind),
+        aside,
+    )
+
+
+def _entries(store: LogStore, versions: tuple[int, ...]) -> Iterator[Entry]:
+    for version in versions:
+        fetched = store.objects.fetch(entry_key(version))
+        with suppress(BrokenEntryError):
+            if fetched is not None:
+                yield decode_entry(version, fetched.content)

@@ -1,0 +1,40 @@
+"""The shell of `chain`: it answers the requests of a generator out of an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from pulsar_on_spark.metadata.log.chain import Answer, Create, Fetch, Request
+from pulsar_on_spark.metadata.log.entry import LOG, entry_key
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Created, ObjectStore
+
+_T = TypeVar("_T")
+
+
+def run(steps: Generator[Request, Answer, _T], objects: ObjectStore) -> _T:
+    """Run a generator of `chain` to its end; returns and raises as it does, and as the store."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = _answer(request, objects)
+            except ObjectsUnreachableError as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+
+
+def _answer(request: Request, objects: ObjectStore) -> Answer:
+    key = entry_key(request.version)
+    if isinstance(request, Create):
+        created = objects.create(key, request.content)
+        return None if isinstance(created, Created) else created.content
+    if isinstance(request, Fetch):
+        fetched = objects.fetch(key)
+        return None if fetched is None else fetched.content
+    return any(listed.key.endswith(".json") for listed in objects.list_after(LOG, key))

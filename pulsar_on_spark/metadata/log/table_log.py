@@ -1,0 +1,403 @@
+"""A Delta table as a durable log of rows: refresh, append under compare-and-set keys, fold, checkpoint, clean up.
+
+Every entry is written by this project (`chain` has the rules); delta-rs writes the checkpoints, and reads the table as
+any other program may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from pulsar_on_spark.metadata.log import cleaning, folding
+from pulsar_on_spark.metadata.log.chain import (
+    DamagedEntryError,
+    ForeignEntryError,
+    OvertakenError,
+    UnknownOutcomeError,
+    append,
+    follow,
+    settle,
+)
+from pulsar_on_spark.metadata.log.checkpoints import Snapshot, checkpoint_key, pointed_checkpoint, vouch_for_checkpoint
+from pulsar_on_spark.metadata.log.data_files import DataFiles, MissingFileError, encode_file
+from pulsar_on_spark.metadata.log.entry import (
+    BEFORE_FIRST,
+    BrokenEntryError,
+    Content,
+    DataFile,
+    Entry,
+    Tip,
+    decode_entry,
+    encode_entry,
+    entry_key,
+    new_token,
+    new_writer,
+)
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.opening import damaged, open_log
+from pulsar_on_spark.metadata.log.requests import run
+from pulsar_on_spark.model.errors import (
+    MetadataError,
+    ObjectsRefusedError,
+    ObjectsUnreachableError,
+    UnsyncedFolderError,
+)
+
+_SETTLING_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Rows that are new to the owner of a handle.
+
+    Attributes:
+        rebuild: True if `tables` is the whole table: the owner drops the rows that it has.
+        tables: The rows, in the order of their `seq`.
+    """
+
+    rebuild: bool
+    tables: list[pa.Table]
+
+
+class TableLog:
+    """Handle for reading and writing one table. Not thread-safe: its owner holds a lock.
+
+    Each method raises `OvertakenError` if the log has changed under the handle, which then has to be refreshed, and
+    `MetadataError` if the table is damaged, cannot be reached now, or may not be durable any more.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._writer = new_writer()
+        self._data = DataFiles(store.objects, store.place)
+        self._unsynced: UnsyncedFolderError | None = None
+        self._tip: Tip | None = None
+        self._files: dict[str, DataFile] = {}
+        self._keys: dict[str, int] = {}
+        self._known: frozenset[str] = frozenset()
+        self._synced = BEFORE_FIRST.version
+        self.checkpointed = BEFORE_FIRST.version
+        """The newest known checkpoint."""
+        self._put_off_at = BEFORE_FIRST.version
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The newest version that was read."""
+        return self._read_tip.version
+
+    @property
+    def is_chained(self) -> bool:
+        """False if format 1 wrote the table, which then can be read but not written."""
+        return self._read_tip.is_chained
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The active data files at this version."""
+        return tuple(self._files.values())
+
+    def key_version(self, key: str) -> int | None:
+        """The version that the newest commit under `key` gave it; None before the first."""
+        return self._keys.get(key)
+
+    def refresh(self) -> News:
+        """Move to the newest version, and read the rows that are new.
+
+        The owner calls `taken_in` when it has the rows; until then the next call returns the whole table.
+        """
+        with self._translated():
+            if self._tip is None:
+                return self._open()
+            try:
+                return self._take(run(follow(self._tip), self._store.objects), {})
+            except OvertakenError:
+                return self._open()
+
+    def taken_in(self) -> None:
+        """Confirm that the owner has the rows of the last news."""
+        self._known = frozenset(self._files)
+
+    def sync_to(self, version: int) -> None:
+        """Make every entry up to `version` durable, also those of other processes.
+
+        A caller syncs before it reports, deletes or skips something because of what it read.
+        """
+        with self._translated():
+            if version > self._synced:
+                newest = self.version
+                self._store.sync()
+                self._synced = newest
+
+    def _open(self) -> News:
+        self._tip = None
+        self._known = frozenset()
+        opened = open_log(self._store)
+        self._files, self._keys = dict(opened.snapshot.files), dict(opened.snapshot.keys)
+        self.checkpointed = opened.snapshot.version
+        self._synced = opened.snapshot.version
+        self._tip = opened.tip
+        return self._take(opened.entries, {})
+
+    def _take(self, entries: list[Entry], own: Mapping[str, pa.Table]) -> News:
+        """Apply entries, and read the files that they add, but for those whose rows the caller has.
+
+        The handle has to be opened again if this fails.
+        """
+        tip, self._tip = self._read_tip, None
+        base = min((file for file in self._files.values()), key=lambda file: file.min_seq, default=None)
+        for entry in entries:
+            self._files.update((file.name, file) for file in entry.added)
+            for name in entry.removed:
+                self._files.pop(name, None)
+            self._keys.update(entry.keys)
+            tip = entry.tip
+        if base is None or base.name not in self._files:  # a fold of the base may have dropped rows
+            self._known = frozenset()
+        news = [file for file in self._files.values() if file.name not in self._known]
+        rebuild = not self._known
+        tables = [own.get(file.name) or self._read(file) for file in sorted(news, key=lambda file: file.min_seq)]
+        self._data.keep(self._files)
+        self._known = frozenset()  # until the owner has the rows
+        self._tip = tip
+        return News(rebuild, tables)
+
+    def _read(self, file: DataFile) -> pa.Table:
+        try:
+            return self._data.read(file)
+        except MissingFileError as error:
+            raise OvertakenError(f"the file {file.name} is missing") from error
+
+    @property
+    def _read_tip(self) -> Tip:
+        if self._tip is None:
+            raise OvertakenError("the log has to be read first")
+        return self._tip
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def new_token(self) -> str:
+        """Draw the token of this handle's next commit."""
+        return new_token(self._writer)
+
+    def append(self, rows: pa.Table, keys: Mapping[str, int], token: str) -> News | None:
+        """Append rows durably in one commit, which sets every key to its new version.
+
+        Returns:
+            The rows of this commit and of those before it; None if it is done, and the handle has to be refreshed.
+
+        Raises:
+            ConflictError: another commit moved one of the keys: nothing was committed.
+            UnknownOutcomeError: call `settle`.
+        """
+        with self._translated():
+            self._store.require_writable()
+            if not rows.num_rows:
+                return self._commit(Content(keys=keys), token, {})
+            file, content = encode_file(rows, self.version, token)
+            self._store.objects.create(file.name, content)
+            return self._commit(Content([file], keys=keys), token, {file.name: rows})
+
+    def replace_all(self, rows: pa.Table, keys: Mapping[str, int]) -> None:
+        """Replace all rows of the table in one commit, which begins the chain in a table of format 1."""
+        with self._translated():
+            self._store.require_writable()
+            token = self.new_token()
+            added: list[DataFile] = []
+            if rows.num_rows:
+                file, content = encode_file(rows, self.version, token)
+                self._store.objects.create(file.name, content)
+                added.append(file)
+            self._commit(Content(added, list(self._files), keys), token, {file.name: rows for file in added})
+
+    def _commit(self, content: Content, token: str, own: Mapping[str, pa.Table]) -> News | None:
+        encode = partial(encode_entry, content, token, boot=self._store.boot)
+        entries = run(append(self._read_tip, encode, content, token), self._store.objects)
+        # Its name is synced, and with it those before; an entry behind it may not be yet.
+        self._synced = next(entry.version for entry in entries if entry.token == token)
+        self._store.note_reported(self._synced)
+        for name, rows in own.items():
+            self._data.remember(name, rows)
+        try:
+            return self._take(entries, own)
+        except (OvertakenError, ObjectsUnreachableError):
+            return None
+
+    def settle(self, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
+        """Decide the outcome of a commit.
+
+        Args:
+            token: Its token.
+            after_version: The version on which it was decided.
+            error: What `append` raised.
+
+        Returns:
+            True if it is in the log; the handle has to be refreshed.
+
+        Raises:
+            MetadataError: it cannot be known.
+        """
+        with self._translated():
+            for _ in range(_SETTLING_ATTEMPTS):
+                try:
+                    self._open()
+                    is_done = self._find(token, after_version)
+                    if not is_done and self.version < error.version:
+                        own = new_token(self._writer)
+                        encode = partial(encode_entry, Content(), own, boot=self._store.boot)
+                        is_done = run(settle(self._read_tip, encode, error.version, token), self._store.objects)
+                    self._store.sync()
+                    return is_done
+                except (OvertakenError, UnknownOutcomeError):
+                    continue
+                finally:
+                    self._tip = None
+            raise self._unknown("others commit all the time")
+
+    def _find(self, token: str, after_version: int) -> bool:
+        """Look for a commit along the chain, from its end back to `after_version`, or in the rows."""
+        tip = self._read_tip
+        while tip.version > after_version:
+            fetched = self._store.objects.fetch(entry_key(tip.version))
+            if fetched is None:
+                break
+            entry = decode_entry(tip.version, fetched.content)
+            if entry.token != tip.token:  # of a past that was cleaned up
+                break
+            if entry.token == token:
+                return True
+            tip = Tip(tip.version - 1, entry.previous or "", is_chained=True)
+        else:
+            return False
+        if any(pc.any(pc.equal(self._read(file).column("token"), token)).as_py() for file in self.files):
+            return True
+        raise self._unknown("this process was suspended while others committed")
+
+    def _unknown(self, reason: str) -> MetadataError:
+        return MetadataError(
+            f"The outcome of a commit to {self._store.place} is unknown ({reason}): check whether the change is there "
+            "before making it again."
+        )
+
+    # -- housekeeping ----------------------------------------------------------------------------------------------
+
+    def fold(self, order: folding.Order, forgettable: folding.Forgettable | None) -> bool:
+        """Remove superseded rows by a rewrite; False if a fold is not worth its cost.
+
+        Call `refresh` first. `folding` selects the rows to keep.
+
+        Raises:
+            ConflictError: another fold came first.
+        """
+        plan = folding.plan(self.files, self.version)
+        if plan is None:
+            return False
+        with self._translated():
+            self._store.require_writable()
+            reach = sorted((file for file in self.files if file.max_seq > plan.above), key=lambda file: file.min_seq)
+            rows = pa.concat_tables([self._read(file) for file in reach], promote_options="default")
+            kept = folding.fold(rows, plan, order, forgettable)
+            removed = [file.name for file in reach if file.max_seq <= plan.up_to]
+            token = self.new_token()
+            keys = {folding.FOLD_KEY: (self.key_version(folding.FOLD_KEY) or 0) + 1}
+            added: list[DataFile] = []
+            if kept.num_rows:
+                file, content = encode_file(kept, self.version, token)
+                self._store.objects.create(file.name, content)
+                added.append(file)
+            known = self._known
+            self._commit(Content(added, removed, keys), token, {file.name: kept for file in added})
+            if self._tip is not None and not plan.full:  # the owner has the rows of a fold that drops none
+                self._known = (known & self._files.keys()) | {file.name for file in added}
+        return True
+
+    def checkpoint(self) -> bool:
+        """Write a checkpoint durably, and only then clean up older log entries.
+
+        Returns:
+            False if another process does, or has done, the same.
+        """
+        with self._translated(), self._store.housekeeping() as is_alone:
+            if not is_alone:
+                return False
+            version = self.version
+            self.look_for_checkpoint()
+            if self.checkpointed >= version:
+                return False
+            try:
+                delta = self._store.delta()
+                delta.load_as_version(version)
+                delta.create_checkpoint()
+            except (DeltaError, OSError) as error:
+                raise OvertakenError(f"a checkpoint was not finished ({error})") from error
+            self._store.sync_checkpoint(checkpoint_key(version))
+            if not vouch_for_checkpoint(self._store.objects, Snapshot(version, self._files, self._keys, {})):
+                raise MetadataError(
+                    f"The checkpoint {version} of {self._store.place} is not what the log says, and is not used: "
+                    "report this as a defect of pulsar_on_spark."
+                )
+            self.checkpointed = version
+            cleaning.clean_log(self._store, version)
+            return True
+
+    def entries_since_checkpoint(self) -> int:
+        """Count the log entries that an open has to read; fewer after `put_off_checkpoint`, 0 before a refresh."""
+        return 0 if self._tip is None else self.version - max(self.checkpointed, self._put_off_at)
+
+    def put_off_checkpoint(self, entries: int) -> None:
+        """Count only `entries` since the last checkpoint: for use after a failed checkpoint."""
+        self._put_off_at = self.version - entries
+
+    def look_for_checkpoint(self) -> None:
+        """Look up the newest checkpoint of other processes."""
+        with self._translated():
+            pointed = pointed_checkpoint(self._store.objects)
+            if pointed is not None:
+                self.checkpointed = max(self.checkpointed, pointed)
+
+    def vacuum(self) -> int:
+        """Delete data files that no version in the log needs; returns their number."""
+        with self._translated(), self._store.housekeeping() as is_alone:
+            return cleaning.clean_data(self._store) if is_alone else 0
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate errors of the store and of the chain into sentences."""
+        if self._unsynced is not None:
+            raise MetadataError(str(self._unsynced))
+        place = self._store.place
+        try:
+            yield
+        except (DamagedEntryError, BrokenEntryError) as error:
+            key = entry_key(error.version) if isinstance(error, DamagedEntryError) else "an entry"
+            raise damaged(self._store, key, "is not what was written") from error
+        except ForeignEntryError as error:
+            raise MetadataError(
+                f"Another program has written {entry_key(error.version)} of the metadata table {place}, which only "
+                "pulsar_on_spark may write: restore the root's metadata, into an empty folder, from a backup."
+            ) from error
+        except ObjectsRefusedError as error:
+            raise MetadataError(
+                f"The metadata table {place} cannot be written ({error}): nothing was committed; make room on its "
+                "disk, or make it writable, and try again."
+            ) from error
+        except UnsyncedFolderError as error:
+            self._unsynced = error
+            raise MetadataError(str(error)) from error
+        except ObjectsUnreachableError as error:
+            raise MetadataError(str(error)) from error
+        except OSError as error:
+            raise MetadataError(
+                f"The metadata table {place} cannot be used now ({error}): check the disk and the limits of this "
+                "process, and try again."
+            ) from error

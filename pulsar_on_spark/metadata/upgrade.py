@@ -1,0 +1,95 @@
+"""The upgrade of a root's tables from format 1, in which delta-rs wrote the log, to the project's own log.
+
+All rows that count are written anew, with checksums, by one entry for each table; `main` comes last, because its root
+record is what programs look at. A crash in between leaves a root that is upgraded by the next attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pulsar_on_spark.metadata import state
+from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER
+from pulsar_on_spark.metadata.log import folding
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.table_log import TableLog
+from pulsar_on_spark.metadata.records import RootRecord
+from pulsar_on_spark.metadata.state import State, View
+from pulsar_on_spark.metadata.store import FORMAT_VERSION
+from pulsar_on_spark.model.errors import CorruptMetadataError
+from pulsar_on_spark.storage.durability import locked
+
+
+def upgrade_tables(root: Path) -> bool:
+    """Upgrade both tables. No other process may use the root.
+
+    Returns:
+        False if they were upgraded before.
+
+    Raises:
+        CorruptMetadataError: a table is damaged: nothing was changed.
+        MetadataError: a table cannot be read or written now.
+    """
+    lock_file = root / "lock"
+    with locked(lock_file):
+        logs = {name: TableLog(LocalLog(root / "metadata" / name, lock_file)) for name in ("cursors", "main")}
+        tables = {name: _rows(root / "metadata" / name, log) for name, log in logs.items()}
+        if all(log.is_chained for log in logs.values()):
+            return False
+        if not logs["cursors"].is_chained:
+            _rewrite(logs["cursors"], tables["cursors"], CURSORS_ORDER, {})
+        if not logs["main"].is_chained:
+            log, main = logs["main"], tables["main"]
+            rows = pa.concat_tables([main, _root_row(main, log.version)], promote_options="default")
+            _rewrite(log, rows, state.MAIN_ORDER, {"root": (log.key_version("root") or 0) + 1})
+        return True
+
+
+def _rows(folder: Path, log: TableLog) -> pa.Table:
+    """Read a table's rows, after its files were compared with the checksums of format 1."""
+    news = log.refresh()
+    log.taken_in()
+    known = _checksums(folder / "_checksums")
+    for file in log.files:
+        content = (folder / file.name).read_bytes()
+        if known.get(file.name, [len(content), crc32c(content)]) != [len(content), crc32c(content)]:
+            raise CorruptMetadataError(
+                f"The metadata file {folder / file.name} is not what was written: nothing was changed; restore the "
+                "root's metadata, into an empty folder, from a backup."
+            )
+    return pa.concat_tables(news.tables, promote_options="default") if news.tables else pa.table({})
+
+
+def _checksums(folder: Path) -> Mapping[str, list[int]]:
+    known: dict[str, list[int]] = {}
+    for path in folder.glob("*"):
+        line = path.read_bytes().partition(b"\n")[0]
+        try:
+            stored = json.loads(line)
+        except ValueError:  # torn by a crash, as format 1 allows
+            continue
+        if isinstance(stored, list):
+            known |= stored[1]
+    return known
+
+
+def _rewrite(log: TableLog, rows: pa.Table, order: folding.Order, keys: Mapping[str, int]) -> None:
+    kept = rows.filter(pa.array(folding.newest(rows, order))) if rows.num_rows else rows
+    log.replace_all(kept, keys)
+    log.refresh()
+    log.checkpoint()
+
+
+def _root_row(main: pa.Table, version: int) -> pa.Table:
+    """Encode the root's record with the present format version."""
+    rows = State()
+    rows.apply(main)
+    record = View(rows, version).get(RootRecord, "root")
+    assert record is not None, "an open root has its record"
+    upgraded = record.model_copy(update={"format_version": FORMAT_VERSION})
+    return state.encode([(upgraded, False)], version + 1, "", ("root",))

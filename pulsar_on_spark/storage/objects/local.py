@@ -1,0 +1,237 @@
+"""The object store in a local folder: an object is a file that gets its name when it is durable, never before.
+
+A file is written under a name that begins with a dot, synced, and linked to its key. So a key never stands for half of
+an object, and what a reader finds under it survives a power cut, but for the name itself: `sync` makes names durable
+that another process may have linked just now.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pulsar_on_spark.model.errors import ObjectsRefusedError, ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.permissions import make_folder, opener
+from pulsar_on_spark.storage.unsynced import sync_folder
+
+PATIENCE_S: Final = 3.0
+_LONGEST_PAUSE_S: Final = 0.2
+_REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO))
+"""Errors that another attempt does not change. Others, such as too many open files, pass."""
+_TMP_PREFIX: Final = "."
+ABANDONED_S: Final = 3600.0
+"""Age in seconds from which an unnamed file is deleted; a writer that comes back later writes it again."""
+
+_T = TypeVar("_T")
+
+
+class LocalObjects:
+    """The objects in a folder, for any number of processes on one host.
+
+    Args:
+        folder: The folder; it exists.
+        patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`.
+    """
+
+    def __init__(self, folder: Path, *, patience_s: float = PATIENCE_S) -> None:
+        self.folder = folder
+        self.url = str(folder)
+        self._patience_s = patience_s
+
+    def __repr__(self) -> str:
+        return f"LocalObjects({self.url!r})"
+
+    def create(self, key: str, content: bytes) -> Created | Exists:
+        """Write, sync and link the file.
+
+        Raises:
+            ObjectsRefusedError: the disk is full or broken, or this process may not write: there is no new object.
+            UnsyncedFolderError: the object exists, but it is unknown if it survives a power cut.
+        """
+        return self._until_certain(f"write {key}", lambda: self._create(self.folder / key, content), _REFUSALS)
+
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        """Write, sync and rename the file, under a lock of its folder (errors as `create`)."""
+        return self._until_certain(
+            f"replace {key}", lambda: self._replace(self.folder / key, content, version), _REFUSALS
+        )
+
+    def fetch(self, key: str) -> Fetched | None:
+        """Read the file."""
+        return self._until_certain(f"read {key}", lambda: _read(self.folder / key))
+
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Read a part of the file."""
+
+        def attempt() -> bytes | None:
+            try:
+                with open(self.folder / key, "rb") as file:
+                    return os.pread(file.fileno(), end - start, start)
+            except FileNotFoundError:
+                return None
+
+        return self._until_certain(f"read {key}", attempt)
+
+    def confirm_absent(self, key: str) -> bool:
+        """Look at the folder, and then for the file: a file system that is not mounted proves nothing."""
+
+        def attempt() -> bool:
+            os.stat(self.folder)
+            return not (self.folder / key).exists()
+
+        return self._until_certain(f"look for {key}", attempt)
+
+    def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        """List the names at once, and look at each file when it is asked for."""
+        keys = self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix))
+        for key in sorted((key for key in keys if key.encode() > after.encode()), key=str.encode):
+            with suppress(FileNotFoundError):  # deleted since
+                status = os.stat(self.folder / key)
+                yield Listed(key, status.st_size, _version(status))
+
+    def delete(self, key: str) -> None:
+        """Unlink the file."""
+        self._until_certain(f"delete {key}", lambda: (self.folder / key).unlink(missing_ok=True), _REFUSALS)
+
+    def sync(self, prefix: str) -> None:
+        """Sync the folder's names.
+
+        Raises:
+            UnsyncedFolderError: they may not survive a power cut.
+        """
+        self._until_certain(f"sync {prefix}", lambda: sync_folder(self.folder, self.folder / prefix))
+
+    def sweep(self, prefix: str) -> None:
+        """Delete unnamed files that their writers have left behind."""
+        latest_s = time.time() - ABANDONED_S
+        with suppress(FileNotFoundError), os.scandir(self.folder / prefix) as files:
+            for file in files:
+                if file.name.startswith(_TMP_PREFIX) and file.is_file() and file.stat().st_mtime < latest_s:
+                    Path(file.path).unlink(missing_ok=True)
+
+    def _create(self, path: Path, content: bytes) -> Created | Exists:
+        present = _read(path)
+        if present is None:
+            with self._unnamed(path, content) as (unnamed, version):
+                try:
+                    os.link(unnamed, path)
+                except FileExistsError:
+                    present = _read(path)
+                    if present is None:  # deleted just now
+                        return self._create(path, content)
+            if present is None:
+                sync_folder(self.folder, path.parent)
+                return Created(version)
+        if present.content == content:
+            sync_folder(self.folder, path.parent)
+            return Created(present.version)
+        return Exists(present.content, present.version)
+
+    def _replace(self, path: Path, content: bytes, version: Version) -> Version | None:
+        if not path.exists():
+            return None
+        with _locked(path.parent), self._unnamed(path, content) as (unnamed, new):
+            present = _read(path)
+            if present is None or present.version != version:
+                return None
+            os.rename(unnamed, path)
+        sync_folder(self.folder, path.parent)
+        return new
+
+    @contextmanager
+    def _unnamed(self, path: Path, content: bytes) -> Iterator[tuple[Path, Version]]:
+        """Write a durable file beside `path`, and remove its own name at the end."""
+        self._make_folders(path.parent)
+        unnamed = path.parent / f"{_TMP_PREFIX}{uuid.uuid4().hex}"
+        try:
+            with open(unnamed, "xb", opener=opener) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                version = _version(os.fstat(file.fileno()))
+            yield unnamed, version
+        finally:
+            with suppress(OSError):  # swept later
+                unnamed.unlink()
+
+    def _make_folders(self, folder: Path) -> None:
+        if folder.is_dir() or folder == self.folder:
+            return
+        self._make_folders(folder.parent)
+        with suppress(FileExistsError):
+            make_folder(folder)
+        sync_folder(self.folder, folder.parent)
+
+    def _keys(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        folders = [prefix] if prefix else [""]
+        while folders:
+            folder = folders.pop()
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / folder) as entries:
+                for entry in entries:
+                    key = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir():
+                        folders.append(key)
+                    elif not entry.name.startswith(_TMP_PREFIX):
+                        found.append(key)
+        return found
+
+    def _until_certain(self, what: str, attempt: Callable[[], _T], refusals: Collection[int | None] = ()) -> _T:
+        """Attempt something again while an error may pass.
+
+        Args:
+            what: What is attempted, for messages.
+            attempt: Does it.
+            refusals: Numbers of errors after which a write is certain not to have happened, and will not.
+
+        Raises:
+            ObjectsRefusedError: it was refused.
+            ObjectsUnreachableError: it did not pass within the patience.
+        """
+        deadline_s = time.monotonic() + self._patience_s
+        pause_s = 0.001
+        while True:
+            try:
+                return attempt()
+            except OSError as error:
+                if error.errno in refusals:
+                    raise ObjectsRefusedError(f"{self.url} does not {what} ({error})") from error
+                if time.monotonic() + pause_s > deadline_s:
+                    raise ObjectsUnreachableError(
+                        f"{self.url} could not {what} in {self._patience_s:g} s ({error}): check the disk and the "
+                        "limits of this process, and try again."
+                    ) from error
+            time.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _read(path: Path) -> Fetched | None:
+    try:
+        with open(path, "rb") as file:
+            return Fetched(file.read(), _version(os.fstat(file.fileno())))
+    except FileNotFoundError:
+        return None
+
+
+def _version(status: os.stat_result) -> Version:
+    return Version(f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)

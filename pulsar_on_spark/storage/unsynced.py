@@ -1,0 +1,120 @@
+"""The mark in a folder whose names could not be synced: no process builds on objects that may not survive a power cut.
+
+Linux reports a failed write-back once. A later fsync of the same folder succeeds whatever the disk holds, so its caller
+would report what is not durable. Therefore the process that meets the failure leaves a mark, and no process writes
+while the mark exists. After a restart of the machine the folder has the disk's content: the mark is obsolete.
+
+The same is true after the file system was remounted, and in a snapshot of a live root. Processes cannot detect these
+cases, so the operator declares them by an empty mark. A mark is written atomically: within one boot only a disk can
+tear it, and in that case, too, the folder has the disk's content.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from pulsar_on_spark.model.errors import UnsyncedFolderError
+from pulsar_on_spark.storage.durability import UnsyncedError, boot_id, fsync_path, syncing
+from pulsar_on_spark.storage.permissions import opener
+
+MARK = "_unsynced"
+_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LOGGER = logging.getLogger(__name__)
+
+
+def sync_folder(base: Path, folder: Path) -> None:
+    """Make the names in a folder durable, or mark its base.
+
+    Args:
+        base: The folder of the store, which has the mark.
+        folder: The folder to sync, in it.
+
+    Raises:
+        UnsyncedFolderError: fsync failed, now or earlier, in this process or another.
+        OSError: the folder could not be opened.
+    """
+    with syncing(folder):
+        try:
+            fsync_path(folder)
+        except UnsyncedError as error:
+            raise _leave_mark(base, folder, error) from error
+        refuse_marked(base)
+
+
+def _leave_mark(base: Path, folder: Path, error: UnsyncedError) -> UnsyncedFolderError:
+    """Mark the store; returns the error to raise. If that fails, only this process refuses further work."""
+    unfinished = base / f"{MARK}.tmp"
+    try:
+        mark = {"boot": boot_id(), "folder": str(folder), "error": str(error)}
+        with open(unfinished, "w", opener=opener) as file:
+            json.dump(mark, file)
+            file.flush()
+            unfinished.replace(mark_path(base))
+            with suppress(OSError):  # other processes see the mark even if it is not durable
+                os.fsync(file.fileno())
+    except OSError as refused:
+        _LOGGER.warning("The mark that %s was not synced could not be written: %s", folder, refused)
+    return _refusal(base, str(folder), str(error))
+
+
+def refuse_marked(base: Path) -> None:
+    """Check that no fsync of this store has failed since the machine started.
+
+    Raises:
+        UnsyncedFolderError: one has failed, in any process.
+        OSError: it is unknown whether there is a mark.
+    """
+    mark = _read_mark(base)
+    if mark is not None and mark.get("boot") == boot_id():
+        raise _refusal(base, str(mark.get("folder")), str(mark.get("error")))
+
+
+def is_remounted(base: Path) -> bool:
+    """True if the mark is empty: then names of this boot may be lost as after a power cut, too."""
+    return _read_mark(base) == {}
+
+
+def mark_path(base: Path) -> Path:
+    """The mark's file."""
+    return base / MARK
+
+
+def remove_obsolete_mark(base: Path) -> None:
+    """Remove a mark from an earlier boot, or an empty one, after the store was found whole.
+
+    It stays if this process may not write; the next process that may will remove it.
+    """
+    try:
+        mark = _read_mark(base)
+        if mark is not None and mark.get("boot") != boot_id():
+            with syncing(base):
+                again = _read_mark(base)
+                if again is not None and again.get("boot") != boot_id():
+                    mark_path(base).unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in _MAY_NOT_WRITE:
+            raise
+
+
+def _read_mark(base: Path) -> dict[str, object] | None:
+    """Read the mark; None if there is none. A torn mark counts as empty."""
+    try:
+        mark = json.loads(mark_path(base).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return mark if isinstance(mark, dict) else {}
+
+
+def _refusal(base: Path, folder: str, error: str) -> UnsyncedFolderError:
+    return UnsyncedFolderError(
+        f"The names in {folder} could not be made durable ({error}): whether the last commits outlive a power cut is "
+        "unknown, and nothing is committed on top of them; check the disk, then restart this machine, or remount the "
+        f"disk's file system and run `truncate -s 0 {mark_path(base)}`."
+    )

@@ -1,0 +1,38 @@
+"""The upgrade of a root to the present format, while nothing uses it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.metadata.upgrade import upgrade_tables
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
+from pulsar_on_spark.storage.lease_files import age_s
+
+LIVE_S: Final = 30.0
+"""Age in seconds up to which a lease may be its holder's: leases are renewed more often."""
+
+
+def upgrade(root: Path) -> bool:
+    """Upgrade a root.
+
+    Returns:
+        False if it has the present format already.
+
+    Raises:
+        NotARootError: the path is no root.
+        InvalidArgumentError: a broker or a consumer uses the root.
+        MetadataError: its tables are damaged, or cannot be read or written now.
+    """
+    if not MetadataStore.exists(root):
+        raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
+    for lease in (root / "leases").glob("*/*.json"):
+        age = age_s(lease, time.time())
+        if age is not None and age < LIVE_S:
+            raise InvalidArgumentError(
+                f"A process used the root {root} {age:.0f} s ago ({lease}): stop brokers and Spark jobs that use it, "
+                f"wait {LIVE_S:.0f} s, and try again."
+            )
+    return upgrade_tables(root)

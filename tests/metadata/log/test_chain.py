@@ -1,0 +1,175 @@
+"""The rules of the chain, request by request. The simulator looks for what these scenes leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+
+import pytest
+
+from pulsar_on_spark.metadata.log import chain
+from pulsar_on_spark.metadata.log.chain import (
+    Answer,
+    ConflictError,
+    Create,
+    DamagedEntryError,
+    Fetch,
+    ForeignEntryError,
+    ListBehind,
+    OvertakenError,
+    Request,
+    UnknownOutcomeError,
+    append,
+    follow,
+    settle,
+)
+from pulsar_on_spark.metadata.log.entry import Content, Tip, encode_entry
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
+
+TIP = Tip(5, "five", is_chained=True)
+MINE = Content(keys={"key": 1})
+LOST = ObjectsUnreachableError("no reply")
+
+
+def entry(token: str, previous: str, content: Content = Content()) -> bytes:  # noqa: B008 - it is frozen
+    return encode_entry(content, token, previous, None)
+
+
+def play(steps: Generator[Request, Answer, object], *scene: tuple[Request, Answer | Exception]) -> object:
+    """Answer the requests of a scene, and return the end."""
+    try:
+        request = next(steps)
+        for expected, answer in scene:
+            is_same = type(request) is type(expected) and request.version == expected.version
+            assert is_same, f"{request} instead of {expected}"
+            request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError(f"{request} is not expected")
+
+
+def appending(content: Content = MINE) -> Generator[Request, Answer, list[chain.Entry]]:
+    return append(TIP, partial(encode_entry, content, "mine", boot=None), content, "mine")
+
+
+def put(version: int) -> Create:
+    return Create(version, b"")
+
+
+def test_an_entry_counts_if_nothing_is_behind_it() -> None:
+    news = play(appending(), (put(6), None), (ListBehind(6), False))
+    assert [each.token for each in news] == ["mine"]  # type: ignore[attr-defined]
+
+
+def test_an_entry_goes_behind_others_that_move_other_keys() -> None:
+    other = entry("other", "five", Content(keys={"else": 9}))
+    news = play(appending(), (put(6), other), (put(7), None), (ListBehind(7), False))
+    assert [(each.version, each.token) for each in news] == [(6, "other"), (7, "mine")]  # type: ignore[attr-defined]
+
+
+def test_the_answer_to_a_repeated_request_is_recognised() -> None:
+    news = play(appending(), (put(6), entry("mine", "five", MINE)), (ListBehind(6), False))
+    assert [each.token for each in news] == ["mine"]  # type: ignore[attr-defined]
+
+
+def test_an_entry_counts_if_all_entries_behind_it_are_linked_to_it() -> None:
+    scene = (
+        (put(6), None),
+        (ListBehind(6), True),
+        (Fetch(7), entry("seven", "mine")),
+        (Fetch(8), None),
+        (ListBehind(7), True),
+        (Fetch(8), entry("eight", "seven")),
+        (Fetch(9), None),
+        (ListBehind(8), False),
+    )
+    assert [each.token for each in play(appending(), *scene)] == ["mine", "seven", "eight"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param([(put(6), LOST)], id="no answer to the entry itself"),
+        pytest.param([(put(6), None), (ListBehind(6), LOST)], id="no answer to the listing"),
+        pytest.param([(put(6), None), (ListBehind(6), True), (Fetch(7), LOST)], id="no answer to a later entry"),
+        pytest.param([(put(6), None), (ListBehind(6), True), (Fetch(7), None)], id="a number that was cleaned up"),
+        pytest.param(
+            [(put(6), None), (ListBehind(6), True), (Fetch(7), entry("seven", "another"))],
+            id="just before the oldest entry",
+        ),
+        pytest.param(
+            [
+                (put(6), None),
+                (ListBehind(6), True),
+                (Fetch(7), entry("sleeper", "mine")),
+                (Fetch(8), None),
+                (ListBehind(7), True),
+                (Fetch(8), None),
+            ],
+            id="another sleeper built on it",
+        ),
+    ],
+)
+def test_the_outcome_is_unknown(scene: list[tuple[Request, Answer | Exception]]) -> None:
+    with pytest.raises(UnknownOutcomeError):
+        play(appending(), *scene)
+
+
+@pytest.mark.parametrize(
+    ("present", "error"),
+    [
+        pytest.param(entry("other", "five", MINE), ConflictError, id="the same key"),
+        pytest.param(entry("fold", "five", Content(removed=["file"])), ConflictError, id="a fold"),
+        pytest.param(entry("other", "another five"), OvertakenError, id="another history"),
+        pytest.param(b'{"commitInfo":{"operation":"WRITE"}}', ForeignEntryError, id="another program"),
+        pytest.param(b"", DamagedEntryError, id="an empty entry"),
+    ],
+)
+def test_nothing_is_committed(present: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        play(appending(), (put(6), present))
+
+
+def test_a_commit_goes_on_behind_a_limited_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MAX_OVERTAKEN", 1)
+    with pytest.raises(ConflictError):
+        play(appending(), (put(6), entry("six", "five")), (put(7), entry("seven", "six")))
+
+
+def test_a_reader_follows_the_chain_while_its_last_entry_is_there() -> None:
+    here = (Fetch(5), entry("five", "four"))
+    assert play(follow(TIP), (Fetch(6), None), here) == []
+    news = play(follow(TIP), (Fetch(6), entry("six", "five")), (Fetch(7), None), here)
+    assert [each.token for each in news] == ["six"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("last", [None, entry("another five", "four")], ids=["gone", "used again"])
+@pytest.mark.parametrize("news", [[None], [entry("sleeper", "five"), None]], ids=["no news", "a sleeper's entry"])
+def test_a_reader_whose_last_entry_is_gone_reads_the_log_again(news: list[bytes | None], last: bytes | None) -> None:
+    requests: list[tuple[Request, Answer | Exception]] = [(Fetch(6 + n), each) for n, each in enumerate(news)]
+    with pytest.raises(OvertakenError):
+        play(follow(TIP), *requests, (Fetch(5), last))
+
+
+def settling() -> Generator[Request, Answer, bool]:
+    return settle(TIP, partial(encode_entry, Content(), "taken", boot=None), 6, "mine")
+
+
+def test_a_number_that_was_taken_lets_no_late_request_in() -> None:
+    assert play(settling(), (put(6), None), (ListBehind(6), False)) is False
+    assert play(settling(), (put(6), entry("other", "five")), (ListBehind(6), False)) is False
+    assert play(settling(), (put(6), entry("mine", "five")), (ListBehind(6), False)) is True
+
+
+@pytest.mark.parametrize("scene", [[(put(6), LOST)], [(put(6), None), (ListBehind(6), LOST)]])
+def test_a_number_that_may_not_be_taken_settles_nothing(scene: list[tuple[Request, Answer | Exception]]) -> None:
+    with pytest.raises(UnknownOutcomeError):
+        play(settling(), *scene)
+
+
+def test_a_number_far_from_the_end_is_not_taken() -> None:
+    steps: Callable[[], Generator[Request, Answer, bool]] = lambda: settle(  # noqa: E731
+        TIP, partial(encode_entry, Content(), "taken", boot=None), 9, "mine"
+    )
+    with pytest.raises(OvertakenError):
+        play(steps())

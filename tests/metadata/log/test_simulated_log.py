@@ -1,0 +1,46 @@
+"""The promises of the metadata's log in simulated runs, and the rules without which they do not hold."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from pulsar_on_spark.metadata.log.chain import OvertakenError
+from tests.metadata.log.mutants import MUTANTS, Mutant
+from tests.simulators.metadata.run import ViolationError, run
+
+FIRST_SEED = {
+    "an entry counts as soon as it was created": 40,
+    "a commit that is not found has failed": 9,
+    "entries are cleaned up from the top": 38,
+}
+"""The first seed for a rule that few runs meet."""
+
+
+def test_the_promises_hold() -> None:
+    for seed in range(1, 25):
+        run(seed)
+
+
+@pytest.mark.long
+def test_the_promises_hold_in_many_runs() -> None:
+    first = secrets.randbelow(1 << 40)
+    print(f"from seed {first} on")
+    zombies = 0
+    for seed in range(first, first + 300):
+        world, _ = run(seed)
+        zombies += len(world.zombies)
+    assert zombies > 3, "entries under numbers that were cleaned up are what the chain is for"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_simulator_catches_the_broken_rule(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.broken)
+    first = FIRST_SEED.get(mutant.name, 1)
+    for seed in range(first, first + 20):
+        try:
+            run(seed)
+        except (ViolationError, OvertakenError):  # a file that a reader needs may be missing for good
+            return
+    raise AssertionError(f"{mutant.name} survived 20 runs from seed {first} on")

@@ -1,0 +1,227 @@
+"""The simulated store, the log's true history, and a process's connection to both."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key
+from pulsar_on_spark.metadata.log.entry import LOG, Entry, decode_entry, entry_key
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from tests.kit.memory_objects import MemoryObjects
+from tests.simulators.metadata.scheduler import Scheduler
+
+
+class World:
+    """The objects of one table, what is on its way to them, and what was ever committed.
+
+    Attributes:
+        history: The entries that count, by number: each was put when it was the next one.
+        zombies: Tokens of entries that were put under a number in the past.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.objects = MemoryObjects()
+        self.history: list[Entry] = []
+        self.zombies: set[str] = set()
+        self._late: list[tuple[str, bytes]] = []
+        scheduler.before_step = self._deliver_some
+
+    def put(self, key: str, content: bytes) -> Created | Exists:
+        """Put an object if absent, and note an entry."""
+        answer = self.objects.create(key, content)
+        if isinstance(answer, Created) and key.startswith(LOG) and key.endswith(".json"):
+            self._note(decode_entry(int(key[len(LOG) + 1 :].split(".")[0]), content))
+        return answer
+
+    def send_late(self, key: str, content: bytes) -> None:
+        """Put an object at some later time."""
+        self._late.append((key, content))
+
+    def deliver_all(self) -> None:
+        """Let everything arrive that is on its way."""
+        while self._late:
+            self.put(*self._late.pop())
+
+    def _deliver_some(self) -> None:
+        chance = self.scheduler.chance
+        if self._late and chance.random() < 0.05:
+            self.put(*self._late.pop(chance.randrange(len(self._late))))
+
+    def _note(self, entry: Entry) -> None:
+        known = self.history[entry.version] if entry.version < len(self.history) else None
+        if known is not None and known.token == entry.token:
+            return  # its own late copy, after a clean-up
+        if entry.version == len(self.history):
+            self.history.append(entry)
+        else:
+            self.zombies.add(entry.token)
+
+
+class SimulatedObjects:
+    """The store as one process sees it: each request is a step, and some get no answer."""
+
+    def __init__(self, world: World, *, faults: float) -> None:
+        self._world = world
+        self._faults = faults
+
+    @property
+    def _chance(self) -> random.Random:
+        return self._world.scheduler.chance
+
+    def _step(self) -> None:
+        self._world.scheduler.step()
+
+    def create(self, key: str, content: bytes) -> Created | Exists:
+        self._step()
+        if self._chance.random() >= self._faults:
+            if self._chance.random() < self._faults:
+                self._world.send_late(key, content)  # a copy of the request
+            return self._world.put(key, content)
+        fate = self._chance.randrange(3)
+        if fate == 0:
+            self._world.put(key, content)
+        elif fate == 1:
+            self._world.send_late(key, content)
+        raise ObjectsUnreachableError("no reply")
+
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        self._step()
+        return self._world.objects.replace(key, content, version)
+
+    def fetch(self, key: str) -> Fetched | None:
+        self._step()
+        if self._chance.random() < self._faults / 3:
+            raise ObjectsUnreachableError("no reply")
+        return self._world.objects.fetch(key)
+
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+        self._step()
+        return self._world.objects.fetch_range(key, start, end)
+
+    def confirm_absent(self, key: str) -> bool:
+        self._step()
+        return self._world.objects.confirm_absent(key)
+
+    def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        self._step()
+        if self._chance.random() < self._faults / 3:
+            raise ObjectsUnreachableError("no reply")
+        return iter(list(self._world.objects.list_after(prefix, after)))
+
+    def delete(self, key: str) -> None:
+        self._step()
+        self._world.objects.delete(key)
+
+
+class SimulatedLog:
+    """A process's connection to the table."""
+
+    boot: str | None = None
+    place = "simulated"
+
+    def __init__(self, world: World, *, faults: float = 0.0) -> None:
+        self._world = world
+        self.objects = SimulatedObjects(world, faults=faults)
+
+    def require_writable(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def delta(self) -> Any:
+        return _Checkpointer(self._world)
+
+    def sync_checkpoint(self, key: str) -> None:
+        pass
+
+    def housekeeping(self) -> AbstractContextManager[bool]:
+        return nullcontext(True)
+
+    def note_reported(self, version: int) -> None:
+        pass
+
+    def reported_version(self) -> int:
+        return -1
+
+    def lost_names(self, boots: Collection[str | None]) -> bool:
+        return False
+
+    def note_whole(self) -> None:
+        pass
+
+    def set_aside(self, keys: Collection[str]) -> str:
+        raise AssertionError("objects do not vanish")
+
+    def sweep(self) -> None:
+        pass
+
+
+class _Checkpointer:
+    """What delta-rs does on a disk: it replays the entries of a version, and writes a checkpoint of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._version = -1
+
+    def load_as_version(self, version: int) -> None:
+        self._world.scheduler.step()
+        self._version = version
+
+    def create_checkpoint(self) -> None:
+        self._world.scheduler.step()
+        entries = self._world.history[: self._version + 1]
+        files = {file.name: file for entry in entries for file in entry.added}
+        removed = {name for entry in entries for name in entry.removed}
+        keys = {key: version for entry in entries for key, version in entry.keys.items()}
+        adds = [_add(file) for name, file in files.items() if name not in removed]
+        actions = [{"txn": {"appId": key, "version": version}} for key, version in keys.items()]
+        actions += [{"add": add} for add in adds]
+        actions += [{"remove": {"path": name, "deletionTimestamp": 0}} for name in sorted(removed)]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(actions, _CHECKPOINT), sink)
+        key = checkpoint_key(self._version)
+        content = sink.getvalue().to_pybytes()
+        present = self._world.objects.fetch(key)
+        if present is None:
+            self._world.objects.create(key, content)
+        else:
+            self._world.objects.replace(key, content, present.version)
+        pointer = f"{LOG}/_last_checkpoint"
+        self._world.objects.delete(pointer)
+        self._world.objects.create(pointer, b'{"version":%d}' % self._version)
+
+
+_CHECKPOINT = pa.schema(
+    [
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
+        (
+            "add",
+            pa.struct(
+                [
+                    ("path", pa.string()),
+                    ("size", pa.int64()),
+                    ("stats", pa.string()),
+                    ("tags", pa.map_(pa.string(), pa.string())),
+                ]
+            ),
+        ),
+        ("remove", pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64())])),
+    ]
+)
+
+
+def _add(file: Any) -> dict[str, Any]:
+    stats = f'{{"numRecords":{file.rows},"minValues":{{"seq":{file.min_seq}}},"maxValues":{{"seq":{file.max_seq}}}}}'
+    return {"path": file.name, "size": file.size, "stats": stats, "tags": [("pulsarpyCrc", f"{file.crc:08x}")]}
+
+
+__all__ = ["SimulatedLog", "World", "entry_key"]
