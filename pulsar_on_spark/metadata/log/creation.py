@@ -8,8 +8,8 @@ import uuid
 from typing import Final
 
 import pyarrow as pa
-from deltalake import Schema
 
+from pulsar_on_spark.metadata.log.delta import schema_json
 from pulsar_on_spark.metadata.log.entry import LOG, Content, encode_entry, entry_key, new_token, new_writer
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import damaged
@@ -68,7 +68,7 @@ def _metadata(schema: pa.Schema) -> dict[str, object]:
     return {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(schema).to_json(),
+        "schemaString": schema_json(schema),
         "partitionColumns": [],
         "createdTime": int(time.time() * 1000),
         "configuration": _CONFIGURATION,

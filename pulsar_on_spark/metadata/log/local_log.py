@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
-from deltalake import DeltaTable
 
+from pulsar_on_spark.metadata.log import delta
+from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key
 from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.storage.durability import boot_id, fsync_path, locked
@@ -53,13 +54,10 @@ class LocalLog:
         for prefix in ("", LOG):
             self.objects.sync(prefix)
 
-    def delta(self) -> DeltaTable:
-        """Open it by its path."""
-        return DeltaTable(self.place)
-
-    def sync_checkpoint(self, key: str) -> None:
-        """Sync the file, the pointer to it, and their names."""
-        for name in (key, f"{LOG}/_last_checkpoint"):
+    def write_checkpoint(self, version: int) -> None:
+        """Write it, then sync the file, the pointer to it, and their names."""
+        delta.write_checkpoint(self.place, version, {})
+        for name in (checkpoint_key(version), f"{LOG}/_last_checkpoint"):
             fsync_path(self._folder / name)
         sync_folder(self._folder, self._folder / LOG)
 

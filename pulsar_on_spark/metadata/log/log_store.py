@@ -6,8 +6,6 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from deltalake import DeltaTable
-
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 
@@ -44,11 +42,8 @@ class LogStore(Protocol):
             UnsyncedFolderError: they may not.
         """
 
-    def delta(self) -> DeltaTable:
-        """Open the table with delta-rs, at its newest version."""
-
-    def sync_checkpoint(self, key: str) -> None:
-        """Make a checkpoint that delta-rs has written durable (errors as `sync`)."""
+    def write_checkpoint(self, version: int) -> None:
+        """Write a durable checkpoint of a version (errors as `delta.write_checkpoint` and `sync`)."""
 
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Keep other processes from cleaning up or repairing; yields False if one of them does."""

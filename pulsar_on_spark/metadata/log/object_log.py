@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from deltalake import DeltaTable
-
+from pulsar_on_spark.metadata.log import delta
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
@@ -33,15 +32,12 @@ class ObjectLog:
     def sync(self) -> None:
         """Do nothing: objects are durable."""
 
-    def delta(self) -> DeltaTable:
-        """Open it by its URL."""
+    def write_checkpoint(self, version: int) -> None:
+        """Write it."""
         options = dict(self._options)
         if options.get("aws_endpoint", "").startswith("http://"):
             options["aws_allow_http"] = "true"
-        return DeltaTable(self.place, storage_options=options)
-
-    def sync_checkpoint(self, key: str) -> None:
-        """Do nothing: objects are durable."""
+        delta.write_checkpoint(self.place, version, options)
 
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Exclude nobody: two that clean up at once do no harm (docs/adr/0017)."""

@@ -14,7 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from pulsar_on_spark.metadata.log import cleaning, folding
 from pulsar_on_spark.metadata.log.chain import (
@@ -26,7 +25,7 @@ from pulsar_on_spark.metadata.log.chain import (
     follow,
     settle,
 )
-from pulsar_on_spark.metadata.log.checkpoints import Snapshot, checkpoint_key, pointed_checkpoint, vouch_for_checkpoint
+from pulsar_on_spark.metadata.log.checkpoints import Snapshot, pointed_checkpoint, vouch_for_checkpoint
 from pulsar_on_spark.metadata.log.data_files import DataFiles, MissingFileError, encode_file
 from pulsar_on_spark.metadata.log.entry import (
     BEFORE_FIRST,
@@ -332,13 +331,7 @@ class TableLog:
             self.look_for_checkpoint()
             if self.checkpointed >= version:
                 return False
-            try:
-                delta = self._store.delta()
-                delta.load_as_version(version)
-                delta.create_checkpoint()
-            except (DeltaError, OSError) as error:
-                raise OvertakenError(f"a checkpoint was not finished ({error})") from error
-            self._store.sync_checkpoint(checkpoint_key(version))
+            self._store.write_checkpoint(version)
             if not vouch_for_checkpoint(self._store.objects, Snapshot(version, self._files, self._keys, {})):
                 raise MetadataError(
                     f"The checkpoint {version} of {self._store.place} is not what the log says, and is not used: "

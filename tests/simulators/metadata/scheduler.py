@@ -56,9 +56,14 @@ class Scheduler:
         number = self._local.number
         if self.steps > STEPS or self.failure is not None:
             raise TooLongError
-        if self.chance.random() < 0.02:
+        if self.chance.random() < 0.01:
             self._asleep_until[number] = self.steps + self.chance.choice((50, 200, 800))
         self._wait(number)
+
+    def sleep(self) -> None:
+        """Suspend this process for many steps of the others."""
+        self._asleep_until[self._local.number] = self.steps + 600
+        self.step()
 
     def _wait(self, number: int) -> None:
         self._turns[number].clear()

@@ -11,11 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key
-from pulsar_on_spark.metadata.log.entry import LOG, Entry, decode_entry, entry_key
+from pulsar_on_spark.metadata.log.entry import LOG, Entry, decode_entry
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
 from tests.kit.memory_objects import MemoryObjects
 from tests.simulators.metadata.scheduler import Scheduler
+
+
+SLEEP_BEFORE_ENTRY = 0.04
+"""The part of entries before which a process is suspended: this is what the chain is for."""
 
 
 class World:
@@ -81,6 +85,8 @@ class SimulatedObjects:
 
     def create(self, key: str, content: bytes) -> Created | Exists:
         self._step()
+        if key.startswith(LOG) and self._chance.random() < SLEEP_BEFORE_ENTRY:
+            self._world.scheduler.sleep()
         if self._chance.random() >= self._faults:
             if self._chance.random() < self._faults:
                 self._world.send_late(key, content)  # a copy of the request
@@ -137,11 +143,8 @@ class SimulatedLog:
     def sync(self) -> None:
         pass
 
-    def delta(self) -> Any:
-        return _Checkpointer(self._world)
-
-    def sync_checkpoint(self, key: str) -> None:
-        pass
+    def write_checkpoint(self, version: int) -> None:
+        _write_checkpoint(self._world, version)
 
     def housekeeping(self) -> AbstractContextManager[bool]:
         return nullcontext(True)
@@ -165,39 +168,30 @@ class SimulatedLog:
         pass
 
 
-class _Checkpointer:
-    """What delta-rs does on a disk: it replays the entries of a version, and writes a checkpoint of them."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._version = -1
-
-    def load_as_version(self, version: int) -> None:
-        self._world.scheduler.step()
-        self._version = version
-
-    def create_checkpoint(self) -> None:
-        self._world.scheduler.step()
-        entries = self._world.history[: self._version + 1]
-        files = {file.name: file for entry in entries for file in entry.added}
-        removed = {name for entry in entries for name in entry.removed}
-        keys = {key: version for entry in entries for key, version in entry.keys.items()}
-        adds = [_add(file) for name, file in files.items() if name not in removed]
-        actions = [{"txn": {"appId": key, "version": version}} for key, version in keys.items()]
-        actions += [{"add": add} for add in adds]
-        actions += [{"remove": {"path": name, "deletionTimestamp": 0}} for name in sorted(removed)]
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(actions, _CHECKPOINT), sink)
-        key = checkpoint_key(self._version)
-        content = sink.getvalue().to_pybytes()
-        present = self._world.objects.fetch(key)
-        if present is None:
-            self._world.objects.create(key, content)
-        else:
-            self._world.objects.replace(key, content, present.version)
-        pointer = f"{LOG}/_last_checkpoint"
-        self._world.objects.delete(pointer)
-        self._world.objects.create(pointer, b'{"version":%d}' % self._version)
+def _write_checkpoint(world: World, version: int) -> None:
+    """Do what delta-rs does on a disk: replay the entries of a version, and write a checkpoint of them."""
+    for _ in range(2):
+        world.scheduler.step()
+    entries = world.history[: version + 1]
+    files = {file.name: file for entry in entries for file in entry.added}
+    removed = {name for entry in entries for name in entry.removed}
+    keys = {key: version for entry in entries for key, version in entry.keys.items()}
+    adds = [_add(file) for name, file in files.items() if name not in removed]
+    actions = [{"txn": {"appId": key, "version": version}} for key, version in keys.items()]
+    actions += [{"add": add} for add in adds]
+    actions += [{"remove": {"path": name, "deletionTimestamp": 0}} for name in sorted(removed)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(actions, _CHECKPOINT), sink)
+    key = checkpoint_key(version)
+    content = sink.getvalue().to_pybytes()
+    present = world.objects.fetch(key)
+    if present is None:
+        world.objects.create(key, content)
+    else:
+        world.objects.replace(key, content, present.version)
+    pointer = f"{LOG}/_last_checkpoint"
+    world.objects.delete(pointer)
+    world.objects.create(pointer, b'{"version":%d}' % version)
 
 
 _CHECKPOINT = pa.schema(
@@ -222,6 +216,3 @@ _CHECKPOINT = pa.schema(
 def _add(file: Any) -> dict[str, Any]:
     stats = f'{{"numRecords":{file.rows},"minValues":{{"seq":{file.min_seq}}},"maxValues":{{"seq":{file.max_seq}}}}}'
     return {"path": file.name, "size": file.size, "stats": stats, "tags": [("pulsarpyCrc", f"{file.crc:08x}")]}
-
-
-__all__ = ["SimulatedLog", "World", "entry_key"]
