@@ -54,7 +54,7 @@ def main(
             objects = RemoteObjects(url, options)
             objects.create(IDENTITY_KEY, b"identity")
             _measure(table, "S3: one request", commits, lambda: objects.fetch(IDENTITY_KEY), proxy)
-            store = ObjectLog(objects, url, options)
+            store = ObjectLog(objects, url)
             create_table(store, MAIN_SCHEMA)
             _measure(table, "S3: own log", commits, _own(store), proxy)
             delta_options = {**options, "aws_allow_http": "true", "conditional_put": "etag"}

@@ -155,20 +155,14 @@ class MetadataStore:
         """
         root = Path(os.path.abspath(root))
         check_location(str(root))
-        make_folders(root)
+        new = [folder for folder in (root, *root.parents) if not folder.exists()]
         for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
             folder = root / "metadata" / name
             make_folders(folder)
             create_table(LocalLog(folder, root / _LOCK), schema)
-        for folder in (root / "metadata", root, root.parent):
+        for folder in (root / "metadata", root, root.parent, *(each.parent for each in new)):
             fsync_path(folder)
-        log = TableLog(LocalLog(root / "metadata" / "main", root / _LOCK))
-        log.refresh()
-        if log.key_version("root") is None:
-            token = log.new_token()
-            rows = state.encode(((record, False) for record in first), log.version + 1, token, ("root",))
-            with suppress(ConflictError):  # another process was first
-                log.append(rows, {"root": 1}, token)
+        _append_first(TableLog(LocalLog(root / "metadata" / "main", root / _LOCK)), first)
         return cls(root)
 
     def _log(self, name: str) -> TableLog:
@@ -178,7 +172,7 @@ class MetadataStore:
                 f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
                 f"`pulsarpy init {self._root}`."
             )
-        return TableLog(LocalLog(folder, self._root / _LOCK))
+        return TableLog(LocalLog(folder, self._root / _LOCK), self._require_writer)
 
     # -- main ------------------------------------------------------------------------------------------------------
 
@@ -280,7 +274,6 @@ class MetadataStore:
         if change is None:
             self._main.sync_to(version)
             return view
-        self._require_writer(self._main)
         del view  # without another reference to the view, its state need not be copied
         done = self._try_commit(change, version)
         if done is not None:
@@ -355,7 +348,6 @@ class MetadataStore:
             try:
                 with self._lock:
                     log = self._read_cursors()
-                    self._require_writer(log)
                     token = log.new_token()
                     news = log.append(encode_cursors(rows, log.version + 1, token), {}, token)
                     if news is not None:
@@ -414,9 +406,30 @@ class MetadataStore:
         """Delete metadata files that no reader can still need; returns their number."""
         with self._lock:
             count = 0
-            for log in (self._main, self._opened_cursor_log()):
+            for log in (self._main, self._read_cursors()):
                 try:
                     count += log.vacuum()
                 except OvertakenError as error:
                     _LOGGER.info("A vacuum of %s/metadata met another process: %s", self._root, error)
             return count
+
+
+def _append_first(log: TableLog, first: Sequence[Record]) -> None:
+    """Commit the first records, unless another process has done so.
+
+    Raises:
+        CommitConflictError: other processes kept this one from finding out.
+        MetadataError: the table cannot be written.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(ConflictError, OvertakenError):
+            log.refresh()
+            if log.key_version("root") is not None:
+                return
+            token, version = log.new_token(), log.version
+            rows = state.encode(((record, False) for record in first), version + 1, token, ("root",))
+            try:
+                log.append(rows, {"root": 1}, token)
+            except UnknownOutcomeError as error:
+                log.settle(token, version, error)
+    raise CommitConflictError("The root's first records could not be committed: try again.")

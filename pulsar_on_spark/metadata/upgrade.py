@@ -1,13 +1,15 @@
 """The upgrade of a root's tables from format 1, in which delta-rs wrote the log, to the project's own log.
 
-All rows that count are written anew, with checksums, by one entry for each table; `main` comes last, because its root
-record is what programs look at. A crash in between leaves a root that is upgraded by the next attempt.
+All rows that count are written anew, with checksums, by one entry for each table. `main` comes first: its root record
+keeps programs of format 1 out, which must not add to `cursors` any more. A crash in between is completed by the next
+attempt; until then cursors can be read, not written.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,8 +23,8 @@ from pulsar_on_spark.metadata.log.table_log import TableLog
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.metadata.store import FORMAT_VERSION
-from pulsar_on_spark.model.errors import CorruptMetadataError
-from pulsar_on_spark.storage.durability import locked
+from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
+from pulsar_on_spark.storage.durability import locked, unheld
 
 
 def upgrade_tables(root: Path) -> bool:
@@ -33,20 +35,26 @@ def upgrade_tables(root: Path) -> bool:
 
     Raises:
         CorruptMetadataError: a table is damaged: nothing was changed.
-        MetadataError: a table cannot be read or written now.
+        MetadataError: a table cannot be read or written now, or an older program has it open.
     """
     lock_file = root / "lock"
-    with locked(lock_file):
-        logs = {name: TableLog(LocalLog(root / "metadata" / name, lock_file)) for name in ("cursors", "main")}
-        tables = {name: _rows(root / "metadata" / name, log) for name, log in logs.items()}
+    folders = {name: root / "metadata" / name for name in ("main", "cursors")}
+    with locked(lock_file), ExitStack() as stack:
+        for folder in folders.values():
+            if not stack.enter_context(unheld(folder)):
+                raise MetadataError(
+                    f"A process of an older version has {folder} open: stop all that use the root, and try again."
+                )
+        logs = {name: TableLog(LocalLog(folder, lock_file)) for name, folder in folders.items()}
+        tables = {name: _rows(folders[name], log) for name, log in logs.items()}
         if all(log.is_chained for log in logs.values()):
             return False
-        if not logs["cursors"].is_chained:
-            _rewrite(logs["cursors"], tables["cursors"], CURSORS_ORDER, {})
         if not logs["main"].is_chained:
             log, main = logs["main"], tables["main"]
             rows = pa.concat_tables([main, _root_row(main, log.version)], promote_options="default")
             _rewrite(log, rows, state.MAIN_ORDER, {"root": (log.key_version("root") or 0) + 1})
+        if not logs["cursors"].is_chained:
+            _rewrite(logs["cursors"], tables["cursors"], CURSORS_ORDER, {})
         return True
 
 

@@ -120,7 +120,13 @@ class ObjectsRefusedError(StorageError):
 
 
 class UnsyncedFolderError(StorageError):
-    """A disk could not make a folder durable: nothing more is written to it until the operator has looked."""
+    """A disk could not make a folder durable: nothing more is written to it until the operator has looked.
+
+    Attributes:
+        is_own: True if this process met the failure; else it found the mark of another one.
+    """
+
+    is_own = False
 
 
 class UnsuitableStoreError(StorageError):

@@ -6,7 +6,6 @@ import fcntl
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,27 +131,9 @@ def syncing(log: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class TableHold:
-    """Shared lock that shows other processes that a table is in use."""
-
-    def __init__(self, directory: Path) -> None:
-        """Acquire the lock.
-
-        Raises:
-            LockHeldError: the table is being repaired.
-            OSError: the table cannot be opened.
-        """
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LockHeldError(f"{directory} is being repaired") from error
-
-
 @contextmanager
 def unheld(directory: Path) -> Iterator[bool]:
-    """Exclude other processes from opening a table; yields False if a process has it open already."""
+    """Keep programs of format 1 from opening a table; yields False if one has it open: they hold a shared lock."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _taken(descriptor, 0)

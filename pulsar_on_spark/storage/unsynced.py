@@ -59,7 +59,7 @@ def _leave_mark(base: Path, folder: Path, error: UnsyncedError) -> UnsyncedFolde
                 os.fsync(file.fileno())
     except OSError as refused:
         _LOGGER.warning("The mark that %s was not synced could not be written: %s", folder, refused)
-    return _refusal(base, str(folder), str(error))
+    return _refusal(base, str(folder), str(error), is_own=True)
 
 
 def refuse_marked(base: Path) -> None:
@@ -71,7 +71,7 @@ def refuse_marked(base: Path) -> None:
     """
     mark = _read_mark(base)
     if mark is not None and mark.get("boot") == boot_id():
-        raise _refusal(base, str(mark.get("folder")), str(mark.get("error")))
+        raise _refusal(base, str(mark.get("folder")), str(mark.get("error")), is_own=False)
 
 
 def is_remounted(base: Path) -> bool:
@@ -112,9 +112,11 @@ def _read_mark(base: Path) -> dict[str, object] | None:
     return mark if isinstance(mark, dict) else {}
 
 
-def _refusal(base: Path, folder: str, error: str) -> UnsyncedFolderError:
-    return UnsyncedFolderError(
+def _refusal(base: Path, folder: str, error: str, *, is_own: bool) -> UnsyncedFolderError:
+    refusal = UnsyncedFolderError(
         f"The names in {folder} could not be made durable ({error}): whether the last commits outlive a power cut is "
         "unknown, and nothing is committed on top of them; check the disk, then restart this machine, or remount the "
         f"disk's file system and run `truncate -s 0 {mark_path(base)}`."
     )
+    refusal.is_own = is_own
+    return refusal

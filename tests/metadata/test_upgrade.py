@@ -81,7 +81,7 @@ def test_a_broker_serves_what_was_there_before_the_upgrade(kept: Path) -> None:
     assert Root.open(kept).maintain().problems == ()
 
 
-@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("steps", range(1, 14))
 def test_an_upgrade_that_was_killed_is_completed(kept: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     rows, link, linked = _rows(kept), os.link, 0
 
@@ -97,7 +97,9 @@ def test_an_upgrade_that_was_killed_is_completed(kept: Path, monkeypatch: pytest
         try:
             upgrade_tables(kept)
         except KeyboardInterrupt:
-            assert steps <= 6
+            pass
+        else:
+            assert linked < steps
     _upgrade(kept)
     assert _rows(kept) == rows
     assert MetadataStore(kept).root_record.format_version == 2

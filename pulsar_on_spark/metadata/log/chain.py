@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, BrokenEntryError, Content, Entry, Tip, decode_entry
+from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Content, Entry, Tip, decode_entry
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 
 MAX_OVERTAKEN: Final = 100
@@ -57,6 +57,18 @@ class OvertakenError(Exception):
     """The log is not the one that was read, or was cleaned up under its reader: open it anew."""
 
 
+class GapError(OvertakenError):
+    """Entries follow, but not the next one: it was cleaned up, or is lost.
+
+    Attributes:
+        version: Its number.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"entry {version} is missing")
+        self.version = version
+
+
 class UnknownOutcomeError(Exception):
     """The entry may count, or not, or may still arrive.
 
@@ -91,20 +103,23 @@ News: TypeAlias = list[Entry]
 
 
 def follow(tip: Tip) -> Generator[Request, Answer, News]:
-    """Read the entries behind the last one that was read.
+    """Read the entries behind the last one that was read, to the end of the log.
+
+    The newest entries of a log always stay, so it ends where a listing shows nothing. That the last one is still there
+    would prove less: a late copy of its request may have brought it back.
 
     Raises:
-        OvertakenError: the last one is gone, or is another.
+        GapError: the log does not go on behind the last one.
+        OvertakenError: it goes on behind another.
         ForeignEntryError, DamagedEntryError: an entry cannot be used.
     """
-    news = yield from _read_on(tip)
-    # Entries are cleaned up oldest first. While the old tip is there, no number behind it was ever free again: what
-    # was read behind it is the log's own, and the log really ended there.
-    if tip == BEFORE_FIRST:
-        return news
-    content = yield Fetch(tip.version)
-    if content is None or _decoded(tip.version, content).token != tip.token:
-        raise OvertakenError(f"entry {tip.version} is gone")
+    news: News = []
+    while (yield ListBehind(tip.version)):
+        more = yield from _read_on(tip)
+        if not more:
+            raise GapError(tip.version + 1)
+        news += more
+        tip = more[-1].tip
     return news
 
 
@@ -175,17 +190,10 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
 
 def _confirmed(tip: Tip) -> Generator[Request, Answer, News]:
     """Make sure that an entry that was just created counts; returns those behind it."""
-    news: News = []
     try:
-        while (yield ListBehind(tip.version)):
-            more = yield from _read_on(tip)
-            if not more:
-                raise UnknownOutcomeError(tip.version)
-            news += more
-            tip = more[-1].tip
-    except (ObjectsUnreachableError, OvertakenError) as error:
+        return (yield from follow(tip))
+    except (ObjectsUnreachableError, OvertakenError, ForeignEntryError, DamagedEntryError) as error:
         raise UnknownOutcomeError(tip.version) from error
-    return news
 
 
 def _read_on(tip: Tip) -> Generator[Request, Answer, News]:

@@ -1,9 +1,11 @@
-"""Checkpoints of a log: Delta's own, written by delta-rs, and their checksums beside the log.
+"""Checkpoints of a log, as Delta defines them, and their checksums beside the log.
 
-    <table>/_checksums/<version>.checkpoint   length and CRC32C of a checkpoint
+    <table>/_delta_log/<version>.checkpoint.parquet
+    <table>/_checksums/<version>.checkpoint            length and CRC32C of the checkpoint
+    <table>/_delta_log/_last_checkpoint                the pointer to the newest one, a hint
 
-The checksum is put when the checkpoint is durable and was compared with the state of its writer. A checkpoint without
-one is ignored, and so is one that contradicts it: an older one, and the entries behind it, hold the same.
+Each is put in this order, whole and durable. A checkpoint without a checksum is ignored, and so is one that contradicts
+it: an older one, and the entries behind it, hold the same.
 """
 
 from __future__ import annotations
@@ -19,13 +21,49 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from pulsar_on_spark.metadata.log.chain import OvertakenError
-from pulsar_on_spark.metadata.log.entry import LOG, DataFile, decode_add
-from pulsar_on_spark.storage.objects.contract import Created, ObjectStore
+from pulsar_on_spark.metadata.log.entry import ENTRY, LOG, DataFile, decode_add, encode_add, encode_remove
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Exists, ObjectStore
 
 _CHECKPOINT: Final = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint\.parquet")
-_ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.json")
-_COLUMNS: Final = ("txn", "add", "remove")
+_COLUMNS: Final = ("txn", "add", "remove", "metaData", "protocol")
+_POINTER: Final = f"{LOG}/_last_checkpoint"
+_MAPS: Final = frozenset(("partitionValues", "tags", "options", "configuration"))
+_MAP: Final = pa.map_(pa.string(), pa.string())
+_SCHEMA: Final = pa.schema(
+    [
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
+        (
+            "add",
+            pa.struct(
+                [
+                    ("path", pa.string()),
+                    ("partitionValues", _MAP),
+                    ("size", pa.int64()),
+                    ("modificationTime", pa.int64()),
+                    ("dataChange", pa.bool_()),
+                    ("stats", pa.string()),
+                    ("tags", _MAP),
+                ]
+            ),
+        ),
+        ("remove", pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_())])),
+        (
+            "metaData",
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
+                    ("schemaString", pa.string()),
+                    ("partitionColumns", pa.list_(pa.string())),
+                    ("createdTime", pa.int64()),
+                    ("configuration", _MAP),
+                ]
+            ),
+        ),
+        ("protocol", pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())])),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +74,14 @@ class Snapshot:
         files: The active files, by name.
         keys: The versions of all keys.
         removed_ms: The files that were removed lately, and when, in milliseconds since 1970.
+        head: The table's protocol and metadata, as the entry that created it has them.
     """
 
     version: int
     files: Mapping[str, DataFile]
     keys: Mapping[str, int]
     removed_ms: Mapping[str, int]
+    head: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +96,7 @@ def list_log(objects: ObjectStore, behind: int = -1) -> Listing:
     """List the log's objects of versions above `behind`."""
     after = f"{LOG}/{behind:020d}.~" if behind >= 0 else ""
     keys = [listed.key for listed in objects.list_after(LOG, after)]
-    entries = (match for key in keys if (match := _ENTRY.fullmatch(key)))
+    entries = (match for key in keys if (match := ENTRY.fullmatch(key)))
     checkpoints = (match for key in keys if (match := _CHECKPOINT.fullmatch(key)))
     return Listing(tuple(int(match[1]) for match in entries), tuple(int(match[1]) for match in checkpoints))
 
@@ -73,46 +113,73 @@ def checksum_key(version: int) -> str:
 
 def pointed_checkpoint(objects: ObjectStore) -> int | None:
     """The version that `_last_checkpoint` names: a hint, for listings that begin there; None without a legible one."""
-    pointer = objects.fetch(f"{LOG}/_last_checkpoint")
     try:
+        pointer = objects.fetch(_POINTER)
         return None if pointer is None else int(json.loads(pointer.content)["version"])
-    except (ValueError, KeyError, TypeError):
+    except (ObjectsUnreachableError, ValueError, KeyError, TypeError):
         return None
 
 
 def read_checkpoint(objects: ObjectStore, version: int) -> Snapshot | None:
     """Read a checkpoint; None if it has no checksum, or is not what was written."""
     checksum = objects.fetch(checksum_key(version))
-    checkpoint = objects.fetch(checkpoint_key(version))
-    if checksum is None or checkpoint is None:
+    if checksum is None:
         return None
-    if not _is_checksum(checksum.content, version, checkpoint.content):
+    checkpoint = objects.fetch(checkpoint_key(version))
+    if checkpoint is None or not _is_checksum(checksum.content, version, checkpoint.content):
         return None
     return decode_checkpoint(version, checkpoint.content)
 
 
-def vouch_for_checkpoint(objects: ObjectStore, expected: Snapshot) -> bool:
-    """Compare a checkpoint that was just written with its writer's state, and put its checksum.
-
-    Two processes may write one checkpoint at once, with other bytes; the checksum becomes that of the last one.
-
-    Returns:
-        False if it holds something else.
+def write_checkpoint(objects: ObjectStore, snapshot: Snapshot) -> None:
+    """Write a checkpoint durably, unless another process has done so.
 
     Raises:
-        OvertakenError: it is gone already: the log has moved on.
+        ValueError: the checkpoint that is there holds something else.
     """
-    version = expected.version
-    while (checkpoint := objects.fetch(checkpoint_key(version))) is not None:
-        written = decode_checkpoint(version, checkpoint.content)
-        if (written.files, written.keys) != (expected.files, expected.keys):
-            return False
-        checksum = _checksum(checkpoint.content)
-        answer = objects.create(checksum_key(version), checksum)
-        if isinstance(answer, Created) or answer.content == checksum:
-            return True
-        objects.replace(checksum_key(version), checksum, answer.version)
-    raise OvertakenError(f"checkpoint {version} was cleaned up")
+    content = encode_checkpoint(snapshot)
+    answer = objects.create(checkpoint_key(snapshot.version), content)
+    if isinstance(answer, Exists):
+        content = answer.content
+        present = decode_checkpoint(snapshot.version, content)
+        if (present.files, present.keys) != (snapshot.files, snapshot.keys):
+            raise ValueError(f"checkpoint {snapshot.version} holds something else")
+    objects.create(checksum_key(snapshot.version), _checksum(content))
+    pointer = {"version": snapshot.version, "size": _size(snapshot), "sizeInBytes": len(content)}
+    _point(objects, json.dumps({**pointer, "numOfAddFiles": len(snapshot.files)}).encode())
+
+
+def _point(objects: ObjectStore, pointer: bytes) -> None:
+    """Replace the pointer; where another process does so at the same time, either may win."""
+    answer = objects.create(_POINTER, pointer)
+    if isinstance(answer, Exists):
+        objects.replace(_POINTER, pointer, answer.version)
+
+
+def encode_checkpoint(snapshot: Snapshot) -> bytes:
+    """Encode a checkpoint."""
+    rows: list[dict[str, Any]] = [{name: _with_items(action)} for name, action in snapshot.head.items()]
+    rows += ({"txn": {"appId": key, "version": version}} for key, version in snapshot.keys.items())
+    rows += ({"add": _with_items(encode_add(file, 0))} for file in snapshot.files.values())
+    rows += ({"remove": encode_remove(name, at_ms)} for name, at_ms in snapshot.removed_ms.items())
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _size(snapshot: Snapshot) -> int:
+    """The number of a checkpoint's actions."""
+    return sum(map(len, (snapshot.head, snapshot.keys, snapshot.files, snapshot.removed_ms)))
+
+
+def _with_items(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the maps of an action by their items, as Arrow takes and gives them."""
+    return {name: _items(name, value) if isinstance(value, dict) else value for name, value in action.items()}
+
+
+def _items(name: str, value: Mapping[str, Any]) -> Any:
+    return list(value.items()) if name in _MAPS else _with_items(value)
 
 
 def decode_checkpoint(version: int, content: bytes) -> Snapshot:
@@ -124,13 +191,15 @@ def decode_checkpoint(version: int, content: bytes) -> Snapshot:
     # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     table = file.read(columns=list(_COLUMNS), use_threads=False)
-    txn, add, remove = (_present(table, name) for name in _COLUMNS)
+    txn, add, remove = (_present(table, name) for name in ("txn", "add", "remove"))
     files = map(decode_add, add.to_pylist())
+    head = {name: actions[0] for name in ("protocol", "metaData") if (actions := _present(table, name).to_pylist())}
     return Snapshot(
         version,
         {file.name: file for file in files},
         dict(zip(_field(txn, "appId"), _field(txn, "version"), strict=True)),
         dict(zip(map(unquote, _field(remove, "path")), _field(remove, "deletionTimestamp"), strict=True)),
+        head,
     )
 
 

@@ -55,7 +55,6 @@ def clean_log(store: LogStore, version: int) -> None:
         objects.delete(checkpoint_key(each))
     for each in takewhile(lambda each: each < kept, listing.entries):
         objects.delete(entry_key(each))
-    store.sweep()
 
 
 def clean_data(store: LogStore) -> int:

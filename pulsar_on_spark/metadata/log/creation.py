@@ -9,7 +9,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from pulsar_on_spark.metadata.log.delta import schema_json
 from pulsar_on_spark.metadata.log.entry import LOG, Content, encode_entry, entry_key, new_token, new_writer
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import damaged
@@ -19,7 +18,7 @@ _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
 """Characters with which deltalake 1.6.6 panics or uses another path."""
 _TRACES: Final = ("part-", "_checksums/")
 _CONFIGURATION: Final = {
-    "delta.checkpointInterval": "1000000",  # checkpoints are made, and synced, by `TableLog.checkpoint`
+    "delta.checkpointInterval": "1000000",  # checkpoints are made by `TableLog.checkpoint`
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.dataSkippingStatsColumns": "seq",
@@ -64,11 +63,18 @@ def _has_log(store: LogStore) -> bool:
     return next(iter(store.objects.list_after(LOG)), None) is not None
 
 
+def _schema_json(schema: pa.Schema) -> str:
+    """Translate a schema into Delta's JSON by delta-rs, which is imported here: most processes create no table."""
+    from deltalake import Schema
+
+    return str(Schema.from_arrow(schema).to_json())
+
+
 def _metadata(schema: pa.Schema) -> dict[str, object]:
     return {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema_json(schema),
+        "schemaString": _schema_json(schema),
         "partitionColumns": [],
         "createdTime": int(time.time() * 1000),
         "configuration": _CONFIGURATION,

@@ -17,8 +17,8 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.model.errors import CorruptMetadataError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
-_RECENT_ROWS: Final = 512
-"""Largest data file in the cache, in rows. The next fold reads at least the last 128 files."""
+_RECENT_BYTES: Final = 64 << 10
+"""Largest rows of a file in the cache, in memory. The next fold reads at least the last 128 files."""
 _RECENT_FILES: Final = 4 * folding.LAG
 _NAME: Final = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
 
@@ -89,7 +89,7 @@ class DataFiles:
 
     def remember(self, name: str, rows: pa.Table) -> None:
         """Add a file's rows to the cache, if there is room."""
-        if rows.num_rows <= _RECENT_ROWS and len(self._recent) < _RECENT_FILES:
+        if rows.nbytes <= _RECENT_BYTES and len(self._recent) < _RECENT_FILES:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:

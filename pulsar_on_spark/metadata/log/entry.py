@@ -13,6 +13,7 @@ The checksum of a data file is a tag of its `add` action, because checkpoints ke
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ BOOT_FIELD: Final = "pulsarpyBoot"
 CRC_FIELD: Final = "pulsarpyCrc"
 CRC_TAG: Final = "pulsarpyCrc"
 LOG: Final = "_delta_log"
+ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.json")
+"""The keys of entries."""
 _NO_CRC: Final = "00000000"
 _DIGITS: Final = 20
 _WRITER_DIGITS: Final = 16
@@ -99,6 +102,7 @@ class Entry:
     Attributes:
         previous: The token of the entry before it; None if another program, or format 1, wrote the entry.
         written_ms: The time at which its writer began to write it, in milliseconds since 1970.
+        head: The table's protocol and metadata, of the entry that creates it.
     """
 
     version: int
@@ -109,6 +113,7 @@ class Entry:
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
     keys: Mapping[str, int]
+    head: Mapping[str, Mapping[str, Any]]
 
     @property
     def writer(self) -> str:
@@ -152,8 +157,8 @@ def encode_entry(content: Content, token: str, previous: str, boot: str | None) 
         info[BOOT_FIELD] = boot
     actions: list[Mapping[str, Any]] = [{"commitInfo": info}, *content.head]
     actions += ({"txn": {"appId": key, "version": version}} for key, version in content.keys.items())
-    actions += ({"remove": _remove(name, now_ms)} for name in content.removed)
-    actions += ({"add": _add(file, now_ms)} for file in content.added)
+    actions += ({"remove": encode_remove(name, now_ms)} for name in content.removed)
+    actions += ({"add": encode_add(file, now_ms)} for file in content.added)
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
     return text.replace(_crc_text(_NO_CRC), _crc_text(f"{crc32c(text):08x}"), 1)
 
@@ -168,6 +173,7 @@ def decode_entry(version: int, text: bytes) -> Entry:
     added: list[DataFile] = []
     removed: list[str] = []
     keys: dict[str, int] = {}
+    head: dict[str, Mapping[str, Any]] = {}
     try:
         for line in text.splitlines():
             ((kind, action),) = json.loads(line).items()
@@ -179,12 +185,14 @@ def decode_entry(version: int, text: bytes) -> Entry:
                 removed.append(unquote(action["path"]))
             elif kind == "txn":
                 keys[str(action["appId"])] = int(action["version"])
+            elif kind in ("protocol", "metaData"):
+                head[kind] = action
         _check_crc(text, info)
         token, previous, boot = (info.get(name) for name in (TOKEN_FIELD, PREVIOUS_FIELD, BOOT_FIELD))
         written_ms = int(info.get("timestamp", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenEntryError(str(error)) from error
-    return Entry(version, token or "", previous, boot, written_ms, tuple(added), tuple(removed), keys)
+    return Entry(version, token or "", previous, boot, written_ms, tuple(added), tuple(removed), keys, head)
 
 
 def decode_add(action: Mapping[str, Any]) -> DataFile:
@@ -201,7 +209,8 @@ def decode_add(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-def _add(file: DataFile, now_ms: int) -> dict[str, Any]:
+def encode_add(file: DataFile, now_ms: int) -> dict[str, Any]:
+    """Encode an `add` action."""
     stats = {
         "numRecords": file.rows,
         "minValues": {"seq": file.min_seq},
@@ -219,7 +228,8 @@ def _add(file: DataFile, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _remove(name: str, now_ms: int) -> dict[str, Any]:
+def encode_remove(name: str, now_ms: int) -> dict[str, Any]:
+    """Encode a `remove` action."""
     return {"path": name, "deletionTimestamp": now_ms, "dataChange": True}
 
 

@@ -12,14 +12,12 @@ from typing import Final
 
 from crc32c import crc32c
 
-from pulsar_on_spark.metadata.log import delta
-from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key
 from pulsar_on_spark.metadata.log.entry import LOG
-from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.errors import MetadataError, ObjectsUnreachableError
 from pulsar_on_spark.storage.durability import boot_id, fsync_path, locked
 from pulsar_on_spark.storage.objects.local import LocalObjects
 from pulsar_on_spark.storage.permissions import make_folders, opener
-from pulsar_on_spark.storage.unsynced import is_remounted, remove_obsolete_mark, sync_folder
+from pulsar_on_spark.storage.unsynced import is_remounted, remove_obsolete_mark
 
 REPORTED: Final = "_reported"
 RESERVE_BYTES: Final = 1 << 20
@@ -54,33 +52,28 @@ class LocalLog:
         for prefix in ("", LOG):
             self.objects.sync(prefix)
 
-    def write_checkpoint(self, version: int) -> None:
-        """Write it, then sync the file, the pointer to it, and their names."""
-        delta.write_checkpoint(self.place, version, {})
-        for name in (checkpoint_key(version), f"{LOG}/_last_checkpoint"):
-            fsync_path(self._folder / name)
-        sync_folder(self._folder, self._folder / LOG)
-
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Hold the root's lock."""
         return nullcontext(False) if self._lock_file is None else locked(self._lock_file, wait=False)
 
     def note_reported(self, version: int) -> None:
         """Write the version to a file of its own, unsynced: evidence that costs a commit nothing."""
-        text = b"%020d" % version
-        with suppress(OSError):
-            descriptor = opener(self._folder / REPORTED, os.O_WRONLY | os.O_CREAT)
-            try:
-                os.pwrite(descriptor, b"%s %08x\n" % (text, crc32c(text)), 0)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError, ObjectsUnreachableError):
+            if self.reported_version() < version:
+                descriptor = opener(self._folder / REPORTED, os.O_WRONLY | os.O_CREAT)
+                try:
+                    text = b"%020d" % version
+                    os.pwrite(descriptor, b"%s %08x\n" % (text, crc32c(text)), 0)
+                finally:
+                    os.close(descriptor)
 
     def reported_version(self) -> int:
         """Read that file; a torn one says nothing."""
+        note = self.objects.fetch(REPORTED)
         try:
-            text, check = (self._folder / REPORTED).read_bytes().split()
+            text, check = b"".split() if note is None else note.content.split()
             return int(text) if check == b"%08x" % crc32c(text) else -1
-        except (FileNotFoundError, ValueError):
+        except ValueError:
             return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:

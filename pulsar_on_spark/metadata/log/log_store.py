@@ -42,9 +42,6 @@ class LogStore(Protocol):
             UnsyncedFolderError: they may not.
         """
 
-    def write_checkpoint(self, version: int) -> None:
-        """Write a durable checkpoint of a version (errors as `delta.write_checkpoint` and `sync`)."""
-
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Keep other processes from cleaning up or repairing; yields False if one of them does."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 
-from pulsar_on_spark.metadata.log import delta
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
@@ -16,28 +15,19 @@ class ObjectLog:
     Args:
         objects: The table's objects.
         url: The table's URL.
-        options: The store's options, by obstore's names, which delta-rs shares.
     """
 
     boot: str | None = None
 
-    def __init__(self, objects: ObjectStore, url: str, options: Mapping[str, str]) -> None:
+    def __init__(self, objects: ObjectStore, url: str) -> None:
         self.objects = objects
         self.place = url
-        self._options = options
 
     def require_writable(self) -> None:
         """Do nothing: the store refuses a write by itself."""
 
     def sync(self) -> None:
         """Do nothing: objects are durable."""
-
-    def write_checkpoint(self, version: int) -> None:
-        """Write it."""
-        options = dict(self._options)
-        if options.get("aws_endpoint", "").startswith("http://"):
-            options["aws_allow_http"] = "true"
-        delta.write_checkpoint(self.place, version, options)
 
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Exclude nobody: two that clean up at once do no harm (docs/adr/0017)."""

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pulsar_on_spark.metadata.log.chain import DamagedEntryError, OvertakenError, follow
+from pulsar_on_spark.metadata.log.chain import DamagedEntryError, GapError, OvertakenError, follow
 from pulsar_on_spark.metadata.log.checkpoints import (
-    Listing,
     Snapshot,
     checkpoint_key,
     list_log,
@@ -26,19 +25,7 @@ from pulsar_on_spark.metadata.log.requests import run
 from pulsar_on_spark.model.errors import CorruptMetadataError
 
 _LOGGER = logging.getLogger(__name__)
-_EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {})
-
-
-class _MissingError(Exception):
-    """An entry is missing.
-
-    Attributes:
-        version: The number of the first one.
-    """
-
-    def __init__(self, version: int) -> None:
-        super().__init__(f"entry {version}")
-        self.version = version
+_EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +55,18 @@ def open_log(store: LogStore) -> Opened:
         ObjectsUnreachableError: the log cannot be read now.
     """
     reported = store.reported_version()  # before the log, which then has this entry
-    snapshot, listing = _newest_snapshot(store)
+    snapshot = _newest_snapshot(store)
     try:
         tip = _tip_of(store, snapshot.version) if snapshot.version >= 0 else BEFORE_FIRST
         entries = run(follow(tip), store.objects)
         newest = entries[-1].version if entries else tip.version
-        if newest < max(0, reported, *listing.entries[-1:]):
-            raise _MissingError(newest + 1)
+        if newest < max(0, reported):
+            raise GapError(newest + 1)
     except DamagedEntryError as error:
         raise damaged(store, entry_key(error.version), "is not what was written") from error
-    except _MissingError as error:
+    except GapError as error:
         # A clean-up may have come between the listing and the reading: then there is a newer checkpoint.
-        if _newest_snapshot(store)[0].version > snapshot.version:
+        if _newest_snapshot(store).version > snapshot.version:
             raise OvertakenError(f"entry {error.version} was cleaned up") from error
         _close_gap(store, error.version)
         raise OvertakenError(f"what was behind entry {error.version} was set aside") from error
@@ -95,7 +82,7 @@ def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
     )
 
 
-def _newest_snapshot(store: LogStore) -> tuple[Snapshot, Listing]:
+def _newest_snapshot(store: LogStore) -> Snapshot:
     """Read the newest checkpoint that can be trusted; an empty snapshot if the log still has its first entry."""
     pointed = pointed_checkpoint(store.objects)
     starts = [-1] if pointed is None else [pointed - 1, -1]
@@ -104,18 +91,18 @@ def _newest_snapshot(store: LogStore) -> tuple[Snapshot, Listing]:
         for version in reversed(listing.checkpoints):
             snapshot = read_checkpoint(store.objects, version)
             if snapshot is not None:
-                return snapshot, listing
+                return snapshot
             _LOGGER.info("The checkpoint %s of %s is not used: it is unfinished or damaged", version, store.place)
     if listing.checkpoints and listing.entries[:1] != (0,):
         raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
-    return _EMPTY, listing
+    return _EMPTY
 
 
 def _tip_of(store: LogStore, version: int) -> Tip:
     """Read the entry of a checkpoint's version, which stays as long as the checkpoint."""
     fetched = store.objects.fetch(entry_key(version))
     if fetched is None:
-        raise _MissingError(version)
+        raise GapError(version)
     try:
         return decode_entry(version, fetched.content).tip
     except BrokenEntryError as error:
@@ -136,11 +123,7 @@ def _close_gap(store: LogStore, missing: int) -> None:
         if listing.entries[:1] == (missing,):
             raise OvertakenError("the log is whole")
         behind = list(_entries(store, listing.entries))
-        # A writer syncs the names of a folder after each entry, so its second one shows that nothing before was lost.
-        writers = [entry.writer for entry in behind]
-        is_explained = 0 < len(behind) == len(listing.entries) and len(set(writers)) == len(writers)
-        is_explained = is_explained and store.reported_version() < missing
-        if not is_explained or not store.lost_names({entry.boot for entry in behind}):
+        if len(behind) < len(listing.entries) or not _is_power_cut(store, missing, behind):
             raise damaged(store, entry_key(missing), "is missing")
         keys = [entry_key(entry.version) for entry in behind]
         keys += map(checkpoint_key, listing.checkpoints)
@@ -152,6 +135,15 @@ def _close_gap(store: LogStore, missing: int) -> None:
         len(behind),
         aside,
     )
+
+
+def _is_power_cut(store: LogStore, missing: int, behind: list[Entry]) -> bool:
+    """True if it is known that nothing behind a gap was reported, and a power cut explains the gap."""
+    # A writer syncs the names of a folder after each entry, so its second one shows that nothing before was lost.
+    writers = {entry.writer for entry in behind}
+    is_unreported = 0 <= store.reported_version() < missing and len(writers) == len(behind) > 0
+    is_chained = all(entry.previous is not None for entry in behind)
+    return is_unreported and is_chained and store.lost_names({entry.boot for entry in behind})
 
 
 def _entries(store: LogStore, versions: tuple[int, ...]) -> Iterator[Entry]:

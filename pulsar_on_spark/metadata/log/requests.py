@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from pulsar_on_spark.metadata.log.chain import Answer, Create, Fetch, Request
-from pulsar_on_spark.metadata.log.entry import LOG, entry_key
+from pulsar_on_spark.metadata.log.entry import ENTRY, LOG, entry_key
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.contract import Created, ObjectStore
 
@@ -37,4 +37,4 @@ def _answer(request: Request, objects: ObjectStore) -> Answer:
     if isinstance(request, Fetch):
         fetched = objects.fetch(key)
         return None if fetched is None else fetched.content
-    return any(listed.key.endswith(".json") for listed in objects.list_after(LOG, key))
+    return any(ENTRY.fullmatch(listed.key) for listed in objects.list_after(LOG, key))

@@ -1,16 +1,17 @@
 """A Delta table as a durable log of rows: refresh, append under compare-and-set keys, fold, checkpoint, clean up.
 
-Every entry is written by this project (`chain` has the rules); delta-rs writes the checkpoints, and reads the table as
-any other program may.
+Every object is written by this project (`chain` has the rules of entries); any program that knows Delta may read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,7 @@ from pulsar_on_spark.metadata.log.chain import (
     follow,
     settle,
 )
-from pulsar_on_spark.metadata.log.checkpoints import Snapshot, pointed_checkpoint, vouch_for_checkpoint
+from pulsar_on_spark.metadata.log.checkpoints import Snapshot, pointed_checkpoint, write_checkpoint
 from pulsar_on_spark.metadata.log.data_files import DataFiles, MissingFileError, encode_file
 from pulsar_on_spark.metadata.log.entry import (
     BEFORE_FIRST,
@@ -44,13 +45,15 @@ from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import damaged, open_log
 from pulsar_on_spark.metadata.log.requests import run
 from pulsar_on_spark.model.errors import (
+    CorruptMetadataError,
     MetadataError,
     ObjectsRefusedError,
     ObjectsUnreachableError,
     UnsyncedFolderError,
 )
 
-_SETTLING_ATTEMPTS: Final = 10
+_SETTLING_S: Final = 60.0
+"""Time in seconds for which an unknown outcome is looked into. An attempt that has begun is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +76,23 @@ class TableLog:
     `MetadataError` if the table is damaged, cannot be reached now, or may not be durable any more.
     """
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, permit: Callable[[TableLog], None] = lambda log: None) -> None:
+        """Begin without a version: the first `refresh` opens the log.
+
+        Args:
+            store: The place of the log.
+            permit: Raises an error if this program may not write to the table; asked before each write.
+        """
         self._store = store
-        self._writer = new_writer()
+        self._permit = permit
+        self._writer, self._process = new_writer(), os.getpid()
         self._data = DataFiles(store.objects, store.place)
         self._unsynced: UnsyncedFolderError | None = None
         self._tip: Tip | None = None
         self._files: dict[str, DataFile] = {}
         self._keys: dict[str, int] = {}
+        self._removed_ms: dict[str, int] = {}
+        self._head: dict[str, Mapping[str, Any]] = {}
         self._known: frozenset[str] = frozenset()
         self._synced = BEFORE_FIRST.version
         self.checkpointed = BEFORE_FIRST.version
@@ -140,7 +152,9 @@ class TableLog:
         self._tip = None
         self._known = frozenset()
         opened = open_log(self._store)
-        self._files, self._keys = dict(opened.snapshot.files), dict(opened.snapshot.keys)
+        snapshot = opened.snapshot
+        self._files, self._keys = dict(snapshot.files), dict(snapshot.keys)
+        self._removed_ms, self._head = dict(snapshot.removed_ms), dict(snapshot.head)
         self.checkpointed = opened.snapshot.version
         self._synced = opened.snapshot.version
         self._tip = opened.tip
@@ -157,7 +171,9 @@ class TableLog:
             self._files.update((file.name, file) for file in entry.added)
             for name in entry.removed:
                 self._files.pop(name, None)
+                self._removed_ms[name] = entry.written_ms
             self._keys.update(entry.keys)
+            self._head.update(entry.head)
             tip = entry.tip
         if base is None or base.name not in self._files:  # a fold of the base may have dropped rows
             self._known = frozenset()
@@ -185,6 +201,8 @@ class TableLog:
 
     def new_token(self) -> str:
         """Draw the token of this handle's next commit."""
+        if self._process != os.getpid():  # forked: a writer's name stands for commits one after the other
+            self._writer, self._process = new_writer(), os.getpid()
         return new_token(self._writer)
 
     def append(self, rows: pa.Table, keys: Mapping[str, int], token: str) -> News | None:
@@ -196,30 +214,47 @@ class TableLog:
         Raises:
             ConflictError: another commit moved one of the keys: nothing was committed.
             UnknownOutcomeError: call `settle`.
+            FormatVersionError: this program may not write to the table.
         """
         with self._translated():
-            self._store.require_writable()
+            self._require_writable()
             if not rows.num_rows:
                 return self._commit(Content(keys=keys), token, {})
             file, content = encode_file(rows, self.version, token)
             self._store.objects.create(file.name, content)
             return self._commit(Content([file], keys=keys), token, {file.name: rows})
 
+    def _require_writable(self) -> None:
+        self._permit(self)
+        self._store.require_writable()
+
     def replace_all(self, rows: pa.Table, keys: Mapping[str, int]) -> None:
-        """Replace all rows of the table in one commit, which begins the chain in a table of format 1."""
+        """Replace all rows of the table in one commit, which begins the chain in a table of format 1.
+
+        Raises:
+            MetadataError: it may not have happened.
+        """
         with self._translated():
-            self._store.require_writable()
-            token = self.new_token()
+            self._require_writable()
+            token, version = self.new_token(), self.version
             added: list[DataFile] = []
             if rows.num_rows:
-                file, content = encode_file(rows, self.version, token)
+                file, content = encode_file(rows, version, token)
                 self._store.objects.create(file.name, content)
                 added.append(file)
-            self._commit(Content(added, list(self._files), keys), token, {file.name: rows for file in added})
+            try:
+                self._commit(Content(added, list(self._files), keys), token, {file.name: rows for file in added})
+            except UnknownOutcomeError as error:
+                if not self.settle(token, version, error):
+                    raise MetadataError(f"The rows of {self._store.place} could not be replaced: try again.") from error
 
     def _commit(self, content: Content, token: str, own: Mapping[str, pa.Table]) -> News | None:
         encode = partial(encode_entry, content, token, boot=self._store.boot)
-        entries = run(append(self._read_tip, encode, content, token), self._store.objects)
+        try:
+            entries = run(append(self._read_tip, encode, content, token), self._store.objects)
+        except BaseException:
+            self._writer = new_writer()  # the entry may be there, and not synced
+            raise
         # Its name is synced, and with it those before; an entry behind it may not be yet.
         self._synced = next(entry.version for entry in entries if entry.token == token)
         self._store.note_reported(self._synced)
@@ -227,8 +262,8 @@ class TableLog:
             self._data.remember(name, rows)
         try:
             return self._take(entries, own)
-        except (OvertakenError, ObjectsUnreachableError):
-            return None
+        except (OvertakenError, ObjectsUnreachableError, CorruptMetadataError):
+            return None  # the commit is done, whatever keeps its handle from reading on
 
     def settle(self, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
         """Decide the outcome of a commit.
@@ -244,22 +279,28 @@ class TableLog:
         Raises:
             MetadataError: it cannot be known.
         """
-        with self._translated():
-            for _ in range(_SETTLING_ATTEMPTS):
-                try:
-                    self._open()
-                    is_done = self._find(token, after_version)
-                    if not is_done and self.version < error.version:
-                        own = new_token(self._writer)
-                        encode = partial(encode_entry, Content(), own, boot=self._store.boot)
-                        is_done = run(settle(self._read_tip, encode, error.version, token), self._store.objects)
-                    self._store.sync()
-                    return is_done
-                except (OvertakenError, UnknownOutcomeError):
-                    continue
-                finally:
-                    self._tip = None
-            raise self._unknown("others commit all the time")
+        deadline_s = time.monotonic() + _SETTLING_S
+        reason: Exception = error
+        while time.monotonic() < deadline_s:
+            try:
+                with self._translated():
+                    return self._settle(token, after_version, error.version)
+            except (OvertakenError, UnknownOutcomeError) as again:
+                reason = again
+            except MetadataError as refused:
+                raise self._unknown(str(refused)) from refused
+            finally:
+                self._tip = None
+        raise self._unknown(f"others commit all the time, or the store does not answer: {reason}")
+
+    def _settle(self, token: str, after_version: int, version: int) -> bool:
+        self._open()
+        is_done = self._find(token, after_version)
+        if not is_done and self.version < version:
+            encode = partial(encode_entry, Content(), self.new_token(), boot=self._store.boot)
+            is_done = run(settle(self._read_tip, encode, version, token), self._store.objects)
+        self._store.sync()
+        return is_done
 
     def _find(self, token: str, after_version: int) -> bool:
         """Look for a commit along the chain, from its end back to `after_version`, or in the rows."""
@@ -300,7 +341,7 @@ class TableLog:
         if plan is None:
             return False
         with self._translated():
-            self._store.require_writable()
+            self._require_writable()
             reach = sorted((file for file in self.files if file.max_seq > plan.above), key=lambda file: file.min_seq)
             rows = pa.concat_tables([self._read(file) for file in reach], promote_options="default")
             kept = folding.fold(rows, plan, order, forgettable)
@@ -313,8 +354,9 @@ class TableLog:
                 self._store.objects.create(file.name, content)
                 added.append(file)
             known = self._known
-            self._commit(Content(added, removed, keys), token, {file.name: kept for file in added})
-            if self._tip is not None and not plan.full:  # the owner has the rows of a fold that drops none
+            news = self._commit(Content(added, removed, keys), token, {file.name: kept for file in added})
+            # The owner has the rows of a fold that drops none, if nothing else came between.
+            if news is not None and not news.rebuild and not plan.full and len(news.tables) == len(added):
                 self._known = (known & self._files.keys()) | {file.name for file in added}
         return True
 
@@ -324,6 +366,7 @@ class TableLog:
         Returns:
             False if another process does, or has done, the same.
         """
+        self._permit(self)
         with self._translated(), self._store.housekeeping() as is_alone:
             if not is_alone:
                 return False
@@ -331,14 +374,21 @@ class TableLog:
             self.look_for_checkpoint()
             if self.checkpointed >= version:
                 return False
-            self._store.write_checkpoint(version)
-            if not vouch_for_checkpoint(self._store.objects, Snapshot(version, self._files, self._keys, {})):
-                raise MetadataError(
-                    f"The checkpoint {version} of {self._store.place} is not what the log says, and is not used: "
-                    "report this as a defect of pulsar_on_spark."
+            self.sync_to(version)
+            since_ms = (time.time() - cleaning.RETAIN_S) * 1000
+            removed_ms = {name: ms for name, ms in self._removed_ms.items() if ms >= since_ms}
+            try:
+                write_checkpoint(
+                    self._store.objects, Snapshot(version, self._files, self._keys, removed_ms, self._head)
                 )
+            except ValueError as error:
+                raise MetadataError(
+                    f"The log of {self._store.place} does not say what its checkpoint {version} says: report this as a "
+                    "defect of pulsar_on_spark."
+                ) from error
             self.checkpointed = version
             cleaning.clean_log(self._store, version)
+            self._store.sweep()
             return True
 
     def entries_since_checkpoint(self) -> int:
@@ -358,6 +408,7 @@ class TableLog:
 
     def vacuum(self) -> int:
         """Delete data files that no version in the log needs; returns their number."""
+        self._permit(self)
         with self._translated(), self._store.housekeeping() as is_alone:
             return cleaning.clean_data(self._store) if is_alone else 0
 
@@ -385,7 +436,8 @@ class TableLog:
                 "disk, or make it writable, and try again."
             ) from error
         except UnsyncedFolderError as error:
-            self._unsynced = error
+            if error.is_own:  # a later fsync would succeed, whatever the disk holds
+                self._unsynced = error
             raise MetadataError(str(error)) from error
         except ObjectsUnreachableError as error:
             raise MetadataError(str(error)) from error

@@ -55,15 +55,21 @@ class LocalObjects:
 
         Raises:
             ObjectsRefusedError: the disk is full or broken, or this process may not write: there is no new object.
-            UnsyncedFolderError: the object exists, but it is unknown if it survives a power cut.
+            UnsyncedFolderError: the object may exist, and it is unknown if it survives a power cut.
         """
-        return self._until_certain(f"write {key}", lambda: self._create(self.folder / key, content), _REFUSALS)
+        path = self.folder / key
+        answer = self._until_certain(f"write {key}", lambda: self._create(path, content), _REFUSALS)
+        if isinstance(answer, Created):  # from here on no error means that nothing was written
+            self._until_certain(f"sync {path.parent}", lambda: sync_folder(self.folder, path.parent))
+        return answer
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         """Write, sync and rename the file, under a lock of its folder (errors as `create`)."""
-        return self._until_certain(
-            f"replace {key}", lambda: self._replace(self.folder / key, content, version), _REFUSALS
-        )
+        path = self.folder / key
+        answer = self._until_certain(f"replace {key}", lambda: self._replace(path, content, version), _REFUSALS)
+        if answer is not None:
+            self._until_certain(f"sync {path.parent}", lambda: sync_folder(self.folder, path.parent))
+        return answer
 
     def fetch(self, key: str) -> Fetched | None:
         """Read the file."""
@@ -92,8 +98,7 @@ class LocalObjects:
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
         """List the names at once, and look at each file when it is asked for."""
-        keys = self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix))
-        for key in sorted((key for key in keys if key.encode() > after.encode()), key=str.encode):
+        for key in sorted(self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix, after))):
             with suppress(FileNotFoundError):  # deleted since
                 status = os.stat(self.folder / key)
                 yield Listed(key, status.st_size, _version(status))
@@ -129,10 +134,8 @@ class LocalObjects:
                     if present is None:  # deleted just now
                         return self._create(path, content)
             if present is None:
-                sync_folder(self.folder, path.parent)
                 return Created(version)
         if present.content == content:
-            sync_folder(self.folder, path.parent)
             return Created(present.version)
         return Exists(present.content, present.version)
 
@@ -144,7 +147,6 @@ class LocalObjects:
             if present is None or present.version != version:
                 return None
             os.rename(unnamed, path)
-        sync_folder(self.folder, path.parent)
         return new
 
     @contextmanager
@@ -171,8 +173,9 @@ class LocalObjects:
             make_folder(folder)
         sync_folder(self.folder, folder.parent)
 
-    def _keys(self, prefix: str) -> list[str]:
-        found: list[str] = []
+    def _keys(self, prefix: str, after: str) -> list[str]:
+        """Return the keys behind `after`; Python orders text as UTF-8 orders its bytes."""
+        keys: list[str] = []
         folders = [prefix] if prefix else [""]
         while folders:
             folder = folders.pop()
@@ -181,9 +184,9 @@ class LocalObjects:
                     key = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir():
                         folders.append(key)
-                    elif not entry.name.startswith(_TMP_PREFIX):
-                        found.append(key)
-        return found
+                    elif key > after and not entry.name.startswith(_TMP_PREFIX):
+                        keys.append(key)
+        return keys
 
     def _until_certain(self, what: str, attempt: Callable[[], _T], refusals: Collection[int | None] = ()) -> _T:
         """Attempt something again while an error may pass.

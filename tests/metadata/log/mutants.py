@@ -44,13 +44,6 @@ def _no_conflict(entry: Entry, content: Content) -> None:
     pass
 
 
-def _cleans_from_the_top(store: Any, version: int) -> None:
-    listing = cleaning.list_log(store.objects)
-    kept = max((each for each in listing.checkpoints if each <= version - cleaning.KEEP_ENTRIES), default=-1)
-    for each in reversed([each for each in listing.entries if each < kept]):
-        store.objects.delete(cleaning.entry_key(each))
-
-
 def _deletes_what_is_not_active(store: Any) -> int:
     active = opening.open_log(store).active()
     doomed = [name for name in cleaning._data_files(store) if name not in active]
@@ -61,11 +54,10 @@ def _deletes_what_is_not_active(store: Any) -> int:
 
 MUTANTS: Final = (
     Mutant("an entry counts as soon as it was created", chain, "_confirmed", _counts_at_once),
-    Mutant("a reader does not look for the entry that it read last", table_log, "follow", _follows_blindly),
+    Mutant("a reader does not look whether the log goes on behind a gap", table_log, "follow", _follows_blindly),
     Mutant("a commit that is not found has failed", TableLog, "settle", _unknown_is_failed),
     Mutant("a commit without an answer is done", TableLog, "settle", _unknown_is_done),
     Mutant("commits under one key do not conflict", chain, "_check_conflict", _no_conflict),
-    Mutant("entries are cleaned up from the top", cleaning, "clean_log", _cleans_from_the_top),
     Mutant("data files that are not active are deleted", cleaning, "clean_data", _deletes_what_is_not_active),
 )
 """Each is noticed by the simulator."""

@@ -39,13 +39,13 @@ def url(s3_server: S3Server) -> str:
     url = f"{s3_server.make_bucket()}/root/metadata/main"
     store = RemoteObjects(url, s3_server.options())
     store.create(IDENTITY_KEY, b"identity")
-    create_table(ObjectLog(store, url, s3_server.options()), SCHEMA)
+    create_table(ObjectLog(store, url), SCHEMA)
     return url
 
 
 def opened(server: S3Server, url: str, endpoint: str = "", objects: RemoteObjects | None = None) -> TableLog:
     options = server.options(endpoint)
-    log = TableLog(ObjectLog(objects or RemoteObjects(url, options), url, options))
+    log = TableLog(ObjectLog(objects or RemoteObjects(url, options), url))
     refreshed(log)
     return log
 
@@ -105,7 +105,7 @@ def test_a_table_is_used_as_on_a_disk_and_read_by_delta(
     assert {key: fresh.key_version(key) for key in expected} == expected
     assert {key: delta.transaction_version(key) for key in expected} == expected
     assert delta.version() == fresh.version
-    again = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url, {}))
+    again = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url))
     assert sorted(delta.to_pyarrow_table().column("id").to_pylist()) == sorted(refreshed(again))
 
 
@@ -137,7 +137,7 @@ def test_two_writers_lose_and_double_nothing(s3_server: S3Server, faults: S3Faul
         list(pool.map(write, range(2)))
     faults.decide = lambda request: None
     assert any(outcome.fault is fault for outcome in faults.outcomes)
-    log = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url, {}))
+    log = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url))
     assert Counter(refreshed(log)) == {f"w{number}-{commits}": 1 for number in range(2) for commits in range(COMMITS)}
     assert log.key_version("shared") == 2 * (COMMITS // 2)
 
@@ -201,7 +201,7 @@ def test_a_writer_that_is_killed_between_any_two_requests_leaves_a_whole_log(
             log.vacuum()
         except Killed:
             kills += 1
-        survivors = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url, s3_server.options()))
+        survivors = TableLog(ObjectLog(RemoteObjects(url, s3_server.options()), url))
         names = refreshed(survivors)
         assert reported <= set(names)
         assert len(set(names)) == len(names)

@@ -103,8 +103,13 @@ def gap(ten_commits: Path) -> Path:
     """Entry 9 lost its name in a power cut, before the writer of entry 10, another process, had synced it."""
     _rewrite_as_another_writer(ten_commits, 10)
     (_main(ten_commits) / entry_key(9)).unlink()
-    LocalLog(_main(ten_commits)).note_reported(8)
+    _note_last_report(ten_commits, 8)
     return ten_commits
+
+
+def _note_last_report(root: Path, version: int) -> None:
+    (_main(root) / "_reported").unlink()
+    LocalLog(_main(root)).note_reported(version)
 
 
 def _rewrite_as_another_writer(root: Path, version: int) -> None:
@@ -148,6 +153,18 @@ def test_a_gap_before_a_reported_entry_is_damage(gap: Path) -> None:
     _refused(gap, f"{entry_key(9)} is missing")
 
 
+def test_a_gap_is_damage_where_nothing_is_known_of_reports(gap: Path) -> None:
+    (_main(gap) / "_reported").unlink()
+    _refused(gap, f"{entry_key(9)} is missing")
+
+
+def test_the_note_of_the_last_report_does_not_go_back(root: Path) -> None:
+    log = LocalLog(_main(root))
+    log.note_reported(7)
+    log.note_reported(3)
+    assert log.reported_version() == 7
+
+
 def test_a_gap_before_two_entries_of_one_writer_is_damage(ten_commits: Path) -> None:
     """A writer syncs the folder after each entry: the first of the two was durable, and so was everything before."""
     (_main(ten_commits) / entry_key(8)).unlink()
@@ -160,7 +177,7 @@ def test_a_gap_of_this_boot_is_damage_unless_the_operator_says_that_the_disk_was
     put(MetadataStore(root), "a")
     put(MetadataStore(root), "b")
     (_main(root) / entry_key(2)).unlink()
-    LocalLog(_main(root)).note_reported(1)
+    _note_last_report(root, 1)
     _refused(root, f"{entry_key(2)} is missing")
     (_main(root) / "_unsynced").touch()
     assert _tenants(root) == []

@@ -5,18 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key
 from pulsar_on_spark.metadata.log.entry import LOG, Entry, decode_entry
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
 from tests.kit.memory_objects import MemoryObjects
 from tests.simulators.metadata.scheduler import Scheduler
-
 
 SLEEP_BEFORE_ENTRY = 0.04
 """The part of entries before which a process is suspended: this is what the chain is for."""
@@ -143,9 +137,6 @@ class SimulatedLog:
     def sync(self) -> None:
         pass
 
-    def write_checkpoint(self, version: int) -> None:
-        _write_checkpoint(self._world, version)
-
     def housekeeping(self) -> AbstractContextManager[bool]:
         return nullcontext(True)
 
@@ -166,53 +157,3 @@ class SimulatedLog:
 
     def sweep(self) -> None:
         pass
-
-
-def _write_checkpoint(world: World, version: int) -> None:
-    """Do what delta-rs does on a disk: replay the entries of a version, and write a checkpoint of them."""
-    for _ in range(2):
-        world.scheduler.step()
-    entries = world.history[: version + 1]
-    files = {file.name: file for entry in entries for file in entry.added}
-    removed = {name for entry in entries for name in entry.removed}
-    keys = {key: version for entry in entries for key, version in entry.keys.items()}
-    adds = [_add(file) for name, file in files.items() if name not in removed]
-    actions = [{"txn": {"appId": key, "version": version}} for key, version in keys.items()]
-    actions += [{"add": add} for add in adds]
-    actions += [{"remove": {"path": name, "deletionTimestamp": 0}} for name in sorted(removed)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(actions, _CHECKPOINT), sink)
-    key = checkpoint_key(version)
-    content = sink.getvalue().to_pybytes()
-    present = world.objects.fetch(key)
-    if present is None:
-        world.objects.create(key, content)
-    else:
-        world.objects.replace(key, content, present.version)
-    pointer = f"{LOG}/_last_checkpoint"
-    world.objects.delete(pointer)
-    world.objects.create(pointer, b'{"version":%d}' % version)
-
-
-_CHECKPOINT = pa.schema(
-    [
-        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
-        (
-            "add",
-            pa.struct(
-                [
-                    ("path", pa.string()),
-                    ("size", pa.int64()),
-                    ("stats", pa.string()),
-                    ("tags", pa.map_(pa.string(), pa.string())),
-                ]
-            ),
-        ),
-        ("remove", pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64())])),
-    ]
-)
-
-
-def _add(file: Any) -> dict[str, Any]:
-    stats = f'{{"numRecords":{file.rows},"minValues":{{"seq":{file.min_seq}}},"maxValues":{{"seq":{file.max_seq}}}}}'
-    return {"path": file.name, "size": file.size, "stats": stats, "tags": [("pulsarpyCrc", f"{file.crc:08x}")]}

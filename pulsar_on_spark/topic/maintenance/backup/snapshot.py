@@ -44,17 +44,30 @@ def copy_table(source: Path, target: Path) -> None:
     with suppress(FileNotFoundError):
         copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
     names = os.listdir(log)
-    entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
-    # If two entries are being written, a listing may show the later one without the earlier one.
-    whole = next((i for i, version in enumerate(entries) if version != entries[0] + i), len(entries))
+    entries = {int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))}
+    whole = _run_of(entries, {int(name[:20]) for name in names if name.endswith(".checkpoint.parquet")})
     for name in names:
         match = _ENTRY.fullmatch(name)
-        if name.endswith(".checkpoint.parquet") or (match and int(match[1]) in entries[:whole]):
+        if name.endswith(".checkpoint.parquet") or (match and int(match[1]) in whole):
             copy_once(log / name, target_log / name)
     for name in os.listdir(source):
         if name.endswith(".parquet"):
             copy_once(source / name, target / name)
     _copy_checksums(source, target)
+
+
+def _run_of(entries: Collection[int], checkpoints: Collection[int]) -> range:
+    """Return the run of entries that the log consists of.
+
+    A number below it is of a writer that was suspended while the log was cleaned up. If two entries are being written,
+    a listing may show the later one without the earlier one, which ends the run.
+    """
+    first = last = max((each for each in checkpoints if each in entries), default=min(entries, default=0))
+    while first - 1 in entries:
+        first -= 1
+    while last + 1 in entries:
+        last += 1
+    return range(first, last + 1)
 
 
 def _copy_checksums(source: Path, target: Path) -> None:
