@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tarfile
 import time
@@ -13,10 +14,12 @@ from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.metadata.current import current
+from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.log.entry import entry_key
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.metadata.upgrade import upgrade_tables
-from pulsar_on_spark.model.errors import CorruptMetadataError, FormatVersionError
+from pulsar_on_spark.model.errors import CorruptMetadataError, FormatVersionError, MetadataError
 from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.kit.running_broker import RunningBroker
@@ -103,6 +106,37 @@ def test_an_upgrade_that_was_killed_is_completed(kept: Path, monkeypatch: pytest
     _upgrade(kept)
     assert _rows(kept) == rows
     assert MetadataStore(kept).root_record.format_version == 2
+
+
+def test_a_process_of_format_1_keeps_the_root_from_being_upgraded(kept: Path) -> None:
+    """It has a shared lock on the table, and would go on committing."""
+    held = os.open(kept / "metadata" / "main", os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    with pytest.raises(MetadataError, match=r"process of an older version has .*/metadata/main open: stop"):
+        upgrade_tables(kept)
+    os.close(held)
+    assert upgrade_tables(kept)
+
+
+def test_nothing_writes_to_a_root_of_format_1(kept: Path) -> None:
+    before = sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock")
+    store = MetadataStore(kept)
+    row = CursorRow("t", "s", 0, 1, 1, 1, 1)
+    for write in (store.fold_and_checkpoint, store.vacuum, lambda: store.append_cursors([row])):
+        with pytest.raises(FormatVersionError, match="pulsarpy upgrade"):
+            write()
+    assert "pulsarpy upgrade" in " ".join(Root.open(kept).maintain().problems)
+    assert sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock") == before
+
+
+def test_a_gap_in_a_root_of_format_1_is_damage(kept: Path) -> None:
+    log = kept / "metadata" / "cursors" / "_delta_log"
+    for name in (Path(entry_key(3)).name, "_last_checkpoint", f"{6:020d}.checkpoint.parquet"):
+        (log / name).unlink()
+    before = sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock")
+    with pytest.raises(CorruptMetadataError, match=f"{entry_key(3)} is missing"):
+        MetadataStore(kept).cursors()
+    assert sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock") == before
 
 
 def test_a_damaged_root_is_not_upgraded(kept: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from pulsar_on_spark.metadata.log.entry import Content, Entry, decode_entry, enc
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.model.errors import MetadataError, ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Listed
+from pulsar_on_spark.storage.objects import local
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
 from pulsar_on_spark.storage.objects.local import LocalObjects
 
 SCHEMA = pa.schema(
@@ -207,6 +210,58 @@ def _entries(table: Path) -> list[Entry]:
     return [decode_entry(number, path.read_bytes()) for number, path in enumerate(paths)]
 
 
+def test_a_disk_that_refuses_behind_the_link_leaves_the_outcome_open(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the mark of another user cannot be read: the entry is there."""
+    monkeypatch.setattr(LocalObjects.__init__, "__kwdefaults__", {"patience_s": 0.02})
+    log = opened(table)
+    sync_folder = local.sync_folder
+
+    def refuse(base: Path, folder: Path) -> None:
+        if folder.name == "_delta_log":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        sync_folder(base, folder)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(local, "sync_folder", refuse)
+        with pytest.raises(UnknownOutcomeError) as caught:
+            append(log, "a", "key")
+        with pytest.raises(MetadataError, match=r"outcome of a commit .*unknown"):
+            log.settle(_entries(table)[-1].token, 0, caught.value)
+    assert log.settle(_entries(table)[-1].token, 0, caught.value)
+    assert ids(table) == ["a"]
+
+
+def test_damage_behind_a_commit_does_not_undo_it(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalLog(table, table.parent / "lock")
+    objects = store.objects = Overtaken(table)
+    log = TableLog(store)
+    refreshed(log)
+    objects.other = opened(table)
+    read = objects.fetch
+    monkeypatch.setattr(objects, "fetch", lambda key: Fetched(b"", Version("x")) if key == entry_key(2) else read(key))
+    with pytest.raises(UnknownOutcomeError):
+        append(log, "mine")
+
+
+def test_a_writer_has_another_name_after_a_commit_that_did_not_succeed(table: Path) -> None:
+    """Two entries of one name behind a gap show that nothing before them was lost, because the first was synced."""
+    log, other = opened(table), opened(table)
+    writer = log.new_token()[:16]
+    assert log.new_token()[:16] == writer
+    append(log, "a", "key")
+    assert log.new_token()[:16] == writer
+    with pytest.raises(ConflictError):
+        append(other, "b", "key")
+    refreshed(log)
+    append(log, "c")
+    append(opened(table), "d", "key")
+    with pytest.raises(ConflictError):
+        append(log, "e", "key")
+    assert log.new_token()[:16] != writer
+
+
 class Overtaken(LocalObjects):
     """A store in which another writer commits between an entry and the listing behind it."""
 
@@ -349,6 +404,22 @@ def test_an_append_that_lagged_into_its_range_is_kept(long: TableLog, table: Pat
     refreshed(long)
     assert long.fold(ORDER, None)
     assert ids(table).count("late") == 1
+
+
+def test_a_fold_that_others_overtook_gives_their_rows(
+    long: TableLog, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came between its entry and the look behind it."""
+    store = LocalLog(table, table.parent / "lock")
+    objects = store.objects = Overtaken(table)
+    folding_log = TableLog(store)
+    refreshed(folding_log)
+    monkeypatch.setattr(folding, "plan", lambda files, version: folding.FoldPlan(above=5, up_to=30))
+    objects.other = opened(table)
+    assert folding_log.fold(ORDER, None)
+    news = refreshed(folding_log)
+    assert "theirs" in [name for names in ids_in(news) for name in names]
+    assert sorted(name for names in ids_in(news) for name in names) == ids(table)
 
 
 def test_the_second_of_two_folds_fails_and_no_row_is_doubled(long: TableLog, table: Path) -> None:
