@@ -28,8 +28,9 @@ from pulsar_on_spark.metadata.log.opening import open_log
 KEEP_ENTRIES: Final = 512
 """Minimum number of log entries that are kept. Not by age, as in delta-rs's own clean-up, which keeps an hour: opening
 lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
-KEEP_S: Final = 60.0
-"""Minimum age of deleted log entries, in seconds."""
+KEEP_S: Final = 10.0
+"""Minimum age of deleted log entries, in seconds: a reader that looks less often opens the log again. Each commit lists
+the log, so at hundreds of commits a second a longer time would cost more than it spares."""
 RETAIN_S: Final = 3600.0
 """Time in seconds for which replaced data files are kept, for programs that read an older version of the table."""
 

@@ -176,17 +176,30 @@ class LocalObjects:
     def _keys(self, prefix: str, after: str) -> list[str]:
         """Return the keys behind `after`; Python orders text as UTF-8 orders its bytes."""
         keys: list[str] = []
-        folders = [prefix] if prefix else [""]
+        folders = [prefix]
         while folders:
             folder = folders.pop()
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / folder) as entries:
-                for entry in entries:
-                    key = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.is_dir():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                for name, is_folder in self._entries(folder, after):
+                    key = f"{folder}/{name}" if folder else name
+                    if is_folder:
                         folders.append(key)
-                    elif key > after and not entry.name.startswith(_TMP_PREFIX):
+                    elif key > after and not name.startswith(_TMP_PREFIX):
                         keys.append(key)
         return keys
+
+    def _entries(self, folder: str, after: str) -> Iterator[tuple[str, bool]]:
+        """Yield the names in a folder, and which are folders, without most names before `after`."""
+        base = f"{folder}/" if folder else ""
+        if after.startswith(base) and (rest := after[len(base) :]):
+            # A folder comes behind a key that begins with its name, too. Few names are left to look at.
+            for name in os.listdir(self.folder / folder):
+                if name > rest or rest.startswith(name):
+                    yield name, (self.folder / folder / name).is_dir()
+        else:
+            with os.scandir(self.folder / folder) as entries:
+                for entry in entries:
+                    yield entry.name, entry.is_dir()
 
     def _until_certain(self, what: str, attempt: Callable[[], _T], refusals: Collection[int | None] = ()) -> _T:
         """Attempt something again while an error may pass.
