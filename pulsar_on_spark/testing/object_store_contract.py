@@ -135,6 +135,14 @@ class ObjectStoreContract:
         assert [each.key[-1] for each in store.list_after(folder, f"{folder}/2x")] == ["3", "4"]
         assert list(store.list_after(folder, f"{folder}/4")) == []
 
+    def test_a_listing_begins_behind_a_key_whose_folder_sorts_before_it(self, store: ObjectStore) -> None:
+        folder = key()
+        for name in ("a-b", "a/x", "a/y", "b"):
+            created(store, f"{folder}/{name}", name.encode())
+        for after, expected in (("a-b", ["a/x", "a/y", "b"]), ("a/x", ["a/y", "b"]), ("a0", ["b"])):
+            keys = [each.key.removeprefix(f"{folder}/") for each in store.list_after(folder, f"{folder}/{after}")]
+            assert keys == expected
+
     def test_a_listing_is_in_the_order_of_bytes(self, store: ObjectStore) -> None:
         folder = key()
         names = [f"{folder}/{name}" for name in ("a", "a-b", "a.b", "a0", "B", "\u00e9", "\uff21", "\U0001f600")]
