@@ -1,4 +1,4 @@
-"""Durable files, and the root's lock: the few system calls that delta-rs omits."""
+"""Durable files and folders, and the root's lock."""
 
 from __future__ import annotations
 

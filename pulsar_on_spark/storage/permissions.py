@@ -4,7 +4,7 @@ The root's folder thus decides access to everything in it, whichever process cre
 owner alone (0700), or for a group that a broker and Spark share (2770: new files belong to the folder's group). Other
 permissions of an existing root are kept, and a `chmod -R` changes them.
 
-delta-rs creates files with the permissions of the umask; they are corrected before the commit is reported.
+A library may create files with the permissions of the umask; they are corrected when the file is synced.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _CONFIGURATION: Final = {
 
 
 def check_location(place: str) -> None:
-    """Refuse paths that deltalake would misread.
+    """Refuse paths that deltalake, by which users read the tables, would misread.
 
     Raises:
         InvalidArgumentError: the path has unusable characters; the error names the first.
