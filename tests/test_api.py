@@ -26,7 +26,7 @@ def run(code: str) -> str:
     [
         ("import pulsar_on_spark", "[]"),
         ("from pulsar_on_spark import MessageId, Quorum, TopicName, __version__, errors", "[]"),
-        ("from pulsar_on_spark import Root", "['deltalake', 'pyarrow']"),
+        ("from pulsar_on_spark import Root", "['pyarrow']"),
     ],
 )
 def test_names_load_no_more_than_they_need(code: str, loaded: str) -> None:

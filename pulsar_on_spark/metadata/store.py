@@ -24,14 +24,22 @@ from pulsar_on_spark.metadata.log import folding
 from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, UnknownOutcomeError
 from pulsar_on_spark.metadata.log.creation import check_location, create_table
 from pulsar_on_spark.metadata.log.data_files import decoding
+from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import DurableView, State, View
-from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
+from pulsar_on_spark.model.errors import (
+    CommitConflictError,
+    FormatVersionError,
+    MetadataError,
+    NotARootError,
+    ObjectsUnreachableError,
+)
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.durability import fsync_path
+from pulsar_on_spark.storage.objects.local import LocalObjects
 from pulsar_on_spark.storage.permissions import make_folders
 
 FORMAT_VERSION = 2
@@ -145,7 +153,7 @@ class MetadataStore:
     @staticmethod
     def exists(root: Path) -> bool:
         """True if `root` has a main table."""
-        return (root / "metadata" / "main" / "_delta_log").is_dir()
+        return _has_log(root / "metadata" / "main")
 
     @classmethod
     def create(cls, root: Path, first: Sequence[Record]) -> MetadataStore:
@@ -167,7 +175,7 @@ class MetadataStore:
 
     def _log(self, name: str) -> TableLog:
         folder = self._root / "metadata" / name
-        if not (folder / "_delta_log").is_dir():
+        if not _has_log(folder):
             raise NotARootError(
                 f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
                 f"`pulsarpy init {self._root}`."
@@ -433,3 +441,15 @@ def _append_first(log: TableLog, first: Sequence[Record]) -> None:
             except UnknownOutcomeError as error:
                 log.settle(token, version, error)
     raise CommitConflictError("The root's first records could not be committed: try again.")
+
+
+def _has_log(table: Path) -> bool:
+    """True if a table has a log: a creation that was interrupted may have left an empty folder, or an unnamed file.
+
+    Raises:
+        MetadataError: it cannot be looked for now.
+    """
+    try:
+        return next(iter(LocalObjects(table).list_after(LOG)), None) is not None
+    except ObjectsUnreachableError as error:
+        raise MetadataError(str(error)) from error

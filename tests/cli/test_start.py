@@ -50,5 +50,5 @@ def test_a_command_through_a_broker_loads_no_storage() -> None:
 
 def test_a_command_on_a_root_loads_neither_spark_nor_a_client(tmp_path: Path) -> None:
     root = str(Root.create(tmp_path / "root").path)
-    assert loaded("topics", "list", root) == {"deltalake", "numpy", "pyarrow"}
-    assert loaded("status", root) == {"deltalake", "numpy", "pyarrow"}
+    assert loaded("topics", "list", root) == {"numpy", "pyarrow"}
+    assert loaded("status", root) == {"numpy", "pyarrow"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import FormatVersionError
 from pulsar_on_spark.storage.reports import read_reports, sum_losses
 from tests.datasource.conftest import Read, Write
 from tests.kit import messages
@@ -79,7 +81,8 @@ def raise_format_version(root: Path) -> None:
     """Commit a root record as a newer version would write it."""
     store = MetadataStore(root)
     later = store.root_record.model_copy(update={"format_version": 99})
-    store.commit(lambda _: Change(puts=[later], keys={"root": None}))
+    with suppress(FormatVersionError):  # the commit is done, and this version does not know its own format any more
+        store.commit(lambda _: Change(puts=[later], keys={"root": None}))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import islice
 from typing import TypeVar
 
 from pulsar_on_spark.metadata.log.chain import Answer, Create, Fetch, Request
 from pulsar_on_spark.metadata.log.entry import ENTRY, LOG, entry_key
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, ObjectStore
+from pulsar_on_spark.storage.objects.contract import Created, Listed, ObjectStore
 
 _T = TypeVar("_T")
 
@@ -37,4 +38,25 @@ def _answer(request: Request, objects: ObjectStore) -> Answer:
     if isinstance(request, Fetch):
         fetched = objects.fetch(key)
         return None if fetched is None else fetched.content
-    return any(ENTRY.fullmatch(listed.key) for listed in objects.list_after(LOG, key))
+    return _is_more_behind(request.version, objects)
+
+
+def _is_more_behind(version: int, objects: ObjectStore) -> bool:
+    """List the entries behind one that was there.
+
+    Raises:
+        ObjectsUnreachableError: neither it nor a later one is there. The newest entries of a log always stay, so this
+            proves nothing: the disk is not mounted, or the folder was moved.
+    """
+    if version < 0:
+        return any(ENTRY.fullmatch(listed.key) for listed in objects.list_after(LOG))
+    key = entry_key(version)
+    listing = objects.list_after(LOG, f"{LOG}/{version:020d}.j")  # behind a checkpoint of this version
+    entries = [listed.key for listed in islice(filter(_is_entry, listing), 2)]
+    if not entries:
+        raise ObjectsUnreachableError(f"{key} and all entries behind it are missing: check the disk or the store")
+    return entries[-1] > key
+
+
+def _is_entry(listed: Listed) -> bool:
+    return ENTRY.fullmatch(listed.key) is not None

@@ -103,7 +103,7 @@ def test_a_time_without_descriptors_does_not_end_a_register(store, monkeypatch, 
     register.commit(CommitLog(FIRST, 0))
     reports = queue.SimpleQueue()
     thread = RegisterThread(register, lambda failures: None, reports.put, 30.0)
-    store._main._handle = None  # as after any error: the table is reopened
+    store._main._tip = None  # as after an interrupted refresh: the log is read again
     with no_descriptors():
         thread.commit(CommitLog(TAKEN, 1))
         assert isinstance(reports.get(timeout=30), LogCommitUnknown)

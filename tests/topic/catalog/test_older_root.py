@@ -1,4 +1,4 @@
-"""An upgrade: a root as an older version left it, its broker killed, is read unchanged, and continues to work."""
+"""A root as an older version left it, its broker killed: it is read unchanged, upgraded, and continues to work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.status import RootStatus, view_with_journals
+from pulsar_on_spark.topic.maintenance.upgrade import upgrade
 from tests.kit import messages
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "root-1.tar.xz"
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Root:
     return Root.open(tmp_path / "root")
 
 
-def test_an_older_root_is_read_and_written(root: Root) -> None:
+def test_an_older_root_is_read_upgraded_and_written(root: Root) -> None:
     found = root.status(verify=True)
     assert_whole(found)
     before = view_with_journals(root, root.store.view(durable=True))
@@ -44,6 +45,9 @@ def test_an_older_root_is_read_and_written(root: Root) -> None:
     compacted = {dict(each.columns)["key"]: each.value for each in messages.read_compacted(root, "clients")}
     assert compacted == {b"k0": b"m9", b"k1": b"m7", b"k2": b"m8"}
 
+    assert upgrade(root.path)
+    root = Root.open(root.path)
+    assert_whole(root.status(verify=True))  # it recovers the dead broker's journal, which maintenance then seals
     maintained = root.maintain()
     assert maintained.problems == ()
     assert maintained.journals.sealed_entries > 0

@@ -121,8 +121,9 @@ def test_a_storage_path_of_another_root_is_refused(root: Root, tmp_path: Path) -
 
 
 def test_a_newer_format_version_is_refused(root: Root) -> None:
-    newer = RootRecord(format_version=2, cluster_id=root.cluster_id, quorum="3/3/2")
-    root.store.commit(lambda _: Change(puts=[newer], keys={"root": None}))
+    newer = RootRecord(format_version=3, cluster_id=root.cluster_id, quorum="3/3/2")
+    with pytest.raises(FormatVersionError):  # the commit is done
+        root.store.commit(lambda _: Change(puts=[newer], keys={"root": None}))
     for attempt in (Root.open, Root.create, Root.open_or_create):
         with pytest.raises(FormatVersionError, match="upgrade"):
             attempt(root.path)
@@ -235,7 +236,7 @@ def test_paths_given_as_uris(tmp_path: Path) -> None:
 def test_the_cluster_id_is_what_storage_paths_carry(root: Root) -> None:
     identity = json.loads((root.path / "storage" / "2" / "pulsarpy-path.json").read_text())
     assert identity == {"format_version": 1, "cluster_id": root.cluster_id, "path_id": 2}
-    assert root.store.view().all(RootRecord)[0].format_version == 1
+    assert root.store.view().all(RootRecord)[0].format_version == 2
 
 
 def test_the_repr_of_a_root_has_its_path_and_quorum(root: Root) -> None:

@@ -110,12 +110,19 @@ class SyncedEntries:
     by_others: bool = False
 
     def note(self, fd: int) -> None:
-        if not self.by_others:
-            self.names.add(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        """Note the entries of a folder whose names are synced: their content was durable before."""
+        if not self.by_others and os.readlink(f"/proc/self/fd/{fd}") == str(self._folder):
+            self.names |= self._entries()
 
     def have_all(self) -> bool:
-        entries = {each.name for each in (self.log.root.path / "metadata/main/_delta_log").glob("*.json")}
-        return entries <= self.names
+        return self._entries() <= self.names
+
+    @property
+    def _folder(self) -> Path:
+        return self.log.root.path / "metadata" / "main" / "_delta_log"
+
+    def _entries(self) -> set[str]:
+        return {each.name for each in self._folder.glob("*.json")}
 
 
 @pytest.fixture
