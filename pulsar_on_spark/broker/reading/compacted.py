@@ -50,7 +50,7 @@ class Compacted:
 
     @property
     def horizon(self) -> Position:
-        """The position from which on the log is read."""
+        """The first position that is read from the log; what is before it is read from the compacted ledger."""
         return horizon_of(self.record)
 
     def over(self, chain: LedgerChain) -> CompactedChain:
@@ -62,8 +62,8 @@ class CompactedEntries:
     """A reader of a compacted topic. Call all methods in the broker's event loop.
 
     Args:
-        reader: Reads entries.
-        compacted: The compaction.
+        reader: Reads entries of ledgers.
+        compacted: The result of the topic's last compaction, which is read up to its horizon.
     """
 
     def __init__(self, reader: EntryReader, compacted: Compacted) -> None:

@@ -178,7 +178,7 @@ class StartLog:
 
 @dataclass(frozen=True, slots=True)
 class AddGroup:
-    """Event: a group of entries or cursor records to append as one frame of about this size."""
+    """Event: a group of entries or cursor records to append as one frame of about `size_bytes`."""
 
     kind: FrameKind
     size_bytes: int

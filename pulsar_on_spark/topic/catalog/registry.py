@@ -276,9 +276,10 @@ def _owner(view: View, name: TopicName) -> SchemaOwner:
 
 
 def _keys(name: TopicName, owner: SchemaOwner) -> dict[str, int | None]:
-    """Return the keys of a commit of versions.
+    """Return the compare-and-set keys of a commit of schema versions.
 
-    For a non-persistent topic they include the namespace's, so that it is not deleted at the same time.
+    A non-persistent topic has no record of its own. The namespace's key makes the commit conflict with a concurrent
+    deletion of the namespace.
     """
     topic: dict[str, int | None] = {keys.topic(owner.name): None}
     return topic if name.is_persistent else topic | {keys.namespace(name.namespace): None}

@@ -43,9 +43,10 @@ def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, Js
 
 
 def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str, JsonValue], list[str]]:
-    """Parse a body in the shape of Pulsar's `Policies` into policies by field, and list its unsupported keys.
+    """Parse a body with the JSON of Pulsar's `Policies`; returns the policies by field, and the unsupported keys.
 
-    Clients send every key that they know: empty values (`_SAYS_NOTHING`) and values that hold anyway are ignored.
+    Clients send every key that they know. So a key is ignored if its value is empty (`_SAYS_NOTHING`) or the default of
+    every namespace here.
     """
     fields: dict[str, JsonValue] = {}
     unsupported: list[str] = []

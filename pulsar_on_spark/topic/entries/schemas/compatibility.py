@@ -66,7 +66,7 @@ class Strategy(Enum):
 
     @property
     def is_read_by_old(self) -> bool:
-        """True if older schemas must read values of the new schema."""
+        """True if the strategy requires that consumers with an older schema can read values of the new one."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 

@@ -78,7 +78,7 @@ def _structs(structs: pa.StructArray) -> pa.StringArray:
 
 
 def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
-    """Return the elements of these rows only, because a slice of a list or map still has the elements of all rows."""
+    """Return the elements of the array's own rows: a sliced Arrow array shares the elements of the unsliced one."""
     if len(array) == 0:
         return elements.slice(0, 0)
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()

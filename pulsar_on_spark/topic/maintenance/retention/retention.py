@@ -219,7 +219,7 @@ def _is_finished(view: View, ledger: LedgerRecord) -> bool:
 
 
 def _written_at(part: _LedgerPart, segment: SegmentRecord) -> datetime:
-    """Return the time of the newest entry by its producer's clock, limited to the lifetime of its ledger."""
+    """Return a segment's newest publish time, clamped to its ledger's life: a producer's clock may be wrong."""
     published = _EPOCH + timedelta(milliseconds=min(max(segment.publish_max_ms, 0), _LAST_MS))
     written = max(published, part.ledger.created_at)
     return written if part.ended_at is None else min(written, max(part.ended_at, part.ledger.created_at))
