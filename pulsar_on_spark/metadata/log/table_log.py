@@ -443,6 +443,6 @@ class TableLog:
             raise MetadataError(str(error)) from error
         except OSError as error:
             raise MetadataError(
-                f"The metadata table {place} cannot be used now ({error}): check the disk and the limits of this "
-                "process, and try again."
+                f"The metadata table {place} cannot be used now ({error.strerror or error}): check the disk and the "
+                "limits of this process, and try again."
             ) from error

@@ -219,12 +219,13 @@ class LocalObjects:
             try:
                 return attempt()
             except OSError as error:
+                reason = error.strerror or str(error)
                 if error.errno in refusals:
-                    raise ObjectsRefusedError(f"{self.url} does not {what} ({error})") from error
-                if time.monotonic() + pause_s > deadline_s:
+                    raise ObjectsRefusedError(f"{self.url} does not {what}: {reason}") from error
+                if error.errno in _REFUSALS or time.monotonic() + pause_s > deadline_s:
                     raise ObjectsUnreachableError(
-                        f"{self.url} could not {what} in {self._patience_s:g} s ({error}): check the disk and the "
-                        "limits of this process, and try again."
+                        f"{self.url} could not {what} ({reason}): check the disk, its permissions and the limits of "
+                        "this process, and try again."
                     ) from error
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
