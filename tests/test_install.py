@@ -172,7 +172,7 @@ def test_a_data_source_that_cannot_be_imported_is_reported_with_its_reason(fresh
 @pytest.mark.spark
 def test_spark_logs_once_why_the_format_is_missing(fresh_python: Path, tmp_path: Path):
     """A module of ours lacks what it imports, in the worker that looks for formats, too."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['deltalake'] = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['crc32c'] = None\n")
     code = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -187,7 +187,7 @@ print(spark.range(3).count())
     assert done.stdout.split() == ["True", "True", "3"]
     reasons = [line for line in done.stderr.splitlines() if 'format("pulsarpy") is not available' in line]
     assert len(reasons) == 1
-    assert reasons[0].endswith("failed: ModuleNotFoundError: import of deltalake halted; None in sys.modules")
+    assert reasons[0].endswith("failed: ModuleNotFoundError: import of crc32c halted; None in sys.modules")
 
 
 BESIDE = ("pandas==2.2.3", "pyarrow==20.0.0")

@@ -315,7 +315,7 @@ def test_no_input_makes_the_broker_fail(broker: RunningBroker, root: httpx.Clien
     run_all(broker, root, described, SHORT_EXAMPLES)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_no_input_makes_the_broker_fail_with_wrong_ones(
     broker: RunningBroker, root: httpx.Client, described: BaseSchema
 ) -> None:
