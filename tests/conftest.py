@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pulsar_on_spark.testing.s3_faults import S3Faults
 from tests.kit.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -147,3 +148,10 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One server for all tests of a process."""
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture
+def faults(s3_server: S3Server) -> Iterator[S3Faults]:
+    """A proxy in front of the server."""
+    with S3Faults(s3_server.url) as proxy:
+        yield proxy

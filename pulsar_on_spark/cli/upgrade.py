@@ -14,7 +14,7 @@ from pulsar_on_spark.model.root_path import local_path
 def upgrade(
     root: Annotated[Path, typer.Argument(help="The root. Nothing may use it; back it up before.")],
 ) -> None:
-    """Upgrade a root to the format of this version. Older versions cannot open it any more."""
+    """Upgrade a root to the format of this version. Older versions can then no longer open it."""
     from pulsar_on_spark.broker.runtime.root_lock import RootLock
     from pulsar_on_spark.metadata.store import FORMAT_VERSION
     from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root

@@ -22,9 +22,8 @@ from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
 from pulsar_on_spark.metadata.log import folding
 from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, UnknownOutcomeError
-from pulsar_on_spark.metadata.log.creation import check_location, create_table
+from pulsar_on_spark.metadata.log.creation import check_location, create_table, has_log
 from pulsar_on_spark.metadata.log.data_files import decoding
-from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.metadata.patience import give_up_after, retried
@@ -444,12 +443,12 @@ def _append_first(log: TableLog, first: Sequence[Record]) -> None:
 
 
 def _has_log(table: Path) -> bool:
-    """True if a table has a log: a creation that was interrupted may have left an empty folder, or an unnamed file.
+    """True if the table in a folder has a log.
 
     Raises:
         MetadataError: it cannot be looked for now.
     """
     try:
-        return next(iter(LocalObjects(table).list_after(LOG)), None) is not None
+        return has_log(LocalObjects(table))
     except ObjectsUnreachableError as error:
         raise MetadataError(str(error)) from error

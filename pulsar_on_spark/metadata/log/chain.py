@@ -4,14 +4,14 @@ An entry is put if absent under the next number, and names the token of the entr
 it count: a writer that was suspended before its request may put an entry under a number that was in use, and was
 cleaned up since. No reader would ever see it. So after an entry was created, the log behind it is listed: either
 nothing is there, or every entry up to the newest is there and names its predecessor's token, beginning with the
-writer's. Anything else leaves the outcome open, until the log was read anew.
+writer's. Otherwise the outcome stays unknown until the log was read again.
 
 The shell answers the requests, and throws `ObjectsUnreachableError` where it has no certain answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -19,8 +19,8 @@ from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Content, Entry,
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 
 MAX_OVERTAKEN: Final = 100
-"""Number of entries of others behind which a commit goes on. Fewer than the entries that every clean-up keeps: so the
-data file of a commit is not taken for an orphan while its entry can still be placed."""
+"""The most entries of other writers that may come before a commit's own; with more, it is decided again. Every clean-up
+keeps more entries than that, so the data file of a commit is not taken for an orphan while its entry may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ Answer: TypeAlias = bytes | bool | None
 
 
 class ConflictError(Exception):
-    """Another entry came first that moved one of the commit's keys: nothing was committed, decide anew."""
+    """An earlier entry conflicts with the commit, for example by the same key: nothing was committed, decide again."""
 
 
 class OvertakenError(Exception):
-    """The log is not the one that was read, or was cleaned up under its reader: open it anew."""
+    """The log was cleaned up, or replaced, since it was read: open it again."""
 
 
 class GapError(OvertakenError):
@@ -69,11 +69,11 @@ class GapError(OvertakenError):
         self.version = version
 
 
-class UnknownOutcomeError(Exception):
-    """The entry may count, or not, or may still arrive.
+class EntryError(Exception):
+    """Something is wrong with an entry.
 
     Attributes:
-        version: The number that it was put under last.
+        version: Its number.
     """
 
     def __init__(self, version: int) -> None:
@@ -81,20 +81,16 @@ class UnknownOutcomeError(Exception):
         self.version = version
 
 
-class ForeignEntryError(Exception):
-    """Another program has written an entry."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(f"entry {version}")
-        self.version = version
+class UnknownOutcomeError(EntryError):
+    """The entry may count, or not, or may still arrive; `version` is the number that it was put under last."""
 
 
-class DamagedEntryError(Exception):
-    """An entry is not what was written."""
+class ForeignEntryError(EntryError):
+    """Another program has written the entry."""
 
-    def __init__(self, version: int) -> None:
-        super().__init__(f"entry {version}")
-        self.version = version
+
+class DamagedEntryError(EntryError):
+    """The entry is not what was written."""
 
 
 Encode: TypeAlias = Callable[[str], bytes]
@@ -109,8 +105,8 @@ def follow(tip: Tip) -> Generator[Request, Answer, News]:
     would prove less: a late copy of its request may have brought it back.
 
     Raises:
-        GapError: the log does not go on behind the last one.
-        OvertakenError: it goes on behind another.
+        GapError: the next entry is missing, although later ones are there.
+        OvertakenError: the next entry follows another one than the last that was read.
         ForeignEntryError, DamagedEntryError: an entry cannot be used.
     """
     news: News = []
@@ -126,7 +122,7 @@ def follow(tip: Tip) -> Generator[Request, Answer, News]:
 def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[Request, Answer, News]:
     """Append an entry behind the newest one.
 
-    It goes on behind entries of others that move none of its keys and remove no files.
+    If entries of other writers came first, it is put behind them, unless they moved one of its keys or removed files.
 
     Args:
         tip: The entry that the caller has read last.
@@ -145,13 +141,7 @@ def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[
     """
     news: News = []
     while len(news) <= MAX_OVERTAKEN:
-        version = tip.version + 1
-        text = encode(tip.token)
-        try:
-            present = yield Create(version, text)
-        except ObjectsUnreachableError as error:
-            raise UnknownOutcomeError(version) from error
-        entry = _linked(version, text if present is None else _bytes(present), tip)
+        entry = yield from _put(tip, encode)
         news.append(entry)
         tip = entry.tip
         if entry.token == token:
@@ -178,14 +168,19 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
     """
     if tip.version + 1 != version:
         raise OvertakenError(f"entry {version} does not follow entry {tip.version}")
-    text = encode(tip.token)
+    entry = yield from _put(tip, encode)
+    yield from _confirmed(entry.tip)
+    return entry.token == token
+
+
+def _put(tip: Tip, encode: Encode) -> Generator[Request, Answer, Entry]:
+    """Put an entry behind `tip`, if none is there; returns the entry that is there then."""
+    version, text = tip.version + 1, encode(tip.token)
     try:
         present = yield Create(version, text)
     except ObjectsUnreachableError as error:
         raise UnknownOutcomeError(version) from error
-    entry = _linked(version, text if present is None else _bytes(present), tip)
-    yield from _confirmed(entry.tip)
-    return entry.token == token
+    return _linked(version, text if present is None else _bytes(present), tip)
 
 
 def _confirmed(tip: Tip) -> Generator[Request, Answer, News]:
@@ -207,19 +202,15 @@ def _read_on(tip: Tip) -> Generator[Request, Answer, News]:
 
 def _linked(version: int, content: bytes, tip: Tip) -> Entry:
     """Decode an entry, and check that it follows `tip`."""
-    entry = _decoded(version, content)
+    try:
+        entry = decode_entry(version, content)
+    except BrokenEntryError as error:
+        raise DamagedEntryError(version) from error
     if entry.previous is None and tip.is_chained:
         raise ForeignEntryError(version)
     if entry.previous not in (None, tip.token):
         raise OvertakenError(f"entry {version} follows another than the entry {tip.version} that was read")
     return entry
-
-
-def _decoded(version: int, content: Answer) -> Entry:
-    try:
-        return decode_entry(version, _bytes(content))
-    except BrokenEntryError as error:
-        raise DamagedEntryError(version) from error
 
 
 def _bytes(answer: Answer) -> bytes:
@@ -233,6 +224,5 @@ def _check_conflict(entry: Entry, content: Content) -> None:
     Raises:
         ConflictError: the entry moved a key of the commit, or has removed files.
     """
-    moved: Mapping[str, int] = entry.keys
-    if entry.removed or not moved.keys().isdisjoint(content.keys):
+    if entry.removed or not entry.keys.keys().isdisjoint(content.keys):
         raise ConflictError(f"entry {entry.version} came first")

@@ -1,29 +1,22 @@
 """Deleting what no reader of a log can still need: old entries and checkpoints, and data files that no version names.
 
-Entries go from the oldest one up, one by one: readers conclude from an entry that is there that nothing behind it was
-cleaned up. No clock decides what is safe: a commit that was held up is told by `chain`, and its data file is needed no
-more once the successor of the version that it was decided on is gone. Ages only leave foreign readers time.
+Entries are deleted from the oldest one up, so that a crash leaves no hole. No clock decides what is safe: `chain`
+detects a commit that comes too late, and its data file is no longer needed when the entry behind the version that it
+was decided on is gone. Ages only give other programs time to read older versions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Final
 
-from pulsar_on_spark.metadata.log.checkpoints import (
-    checkpoint_key,
-    checksum_key,
-    list_log,
-    pointed_checkpoint,
-    read_checkpoint,
-)
+from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key, checksum_key, list_log, read_checkpoint
 from pulsar_on_spark.metadata.log.data_files import read_version_of
-from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Entry, decode_entry, entry_key
+from pulsar_on_spark.metadata.log.entry import entry_key
 from pulsar_on_spark.metadata.log.log_store import LogStore
-from pulsar_on_spark.metadata.log.opening import open_log
+from pulsar_on_spark.metadata.log.opening import legible_entries, open_log
 
 KEEP_ENTRIES: Final = 512
 """Minimum number of log entries that are kept. Not by age, as in delta-rs's own clean-up, which keeps an hour: opening
@@ -46,7 +39,7 @@ def clean_log(store: LogStore, version: int) -> None:
     latest_ms = (time.time() - KEEP_S) * 1000
     behind = [each for each in listing.checkpoints if each <= version - KEEP_ENTRIES]
     for kept in reversed(behind):
-        entry = _read_entry(store, kept)
+        entry = next(legible_entries(store, (kept,)), None)
         if entry is not None and entry.written_ms <= latest_ms and read_checkpoint(objects, kept) is not None:
             break
     else:
@@ -66,8 +59,10 @@ def clean_data(store: LogStore) -> int:
     """
     listing = list_log(store.objects)
     # Read after the listing: the entry of an active file may have been cleaned up before it.
-    named = open_log(store).active() | set(_removed_lately(store))
-    for entry in _entries(store, listing.entries):
+    opened = open_log(store)
+    earliest_ms = (time.time() - RETAIN_S) * 1000
+    named = opened.active() | {name for name, ms in opened.snapshot.removed_ms.items() if ms >= earliest_ms}
+    for entry in legible_entries(store, listing.entries):
         named.update(file.name for file in entry.added)
         named.update(entry.removed)
     doomed = [
@@ -78,27 +73,6 @@ def clean_data(store: LogStore) -> int:
     return len(doomed)
 
 
-def _removed_lately(store: LogStore) -> Iterator[str]:
-    pointed = pointed_checkpoint(store.objects)
-    snapshot = None if pointed is None else read_checkpoint(store.objects, pointed)
-    earliest_ms = (time.time() - RETAIN_S) * 1000
-    return iter(()) if snapshot is None else (name for name, ms in snapshot.removed_ms.items() if ms >= earliest_ms)
-
-
 def _data_files(store: LogStore) -> Iterator[str]:
     keys = (listed.key for listed in store.objects.list_after("", "part-"))
     return takewhile(lambda key: key.startswith("part-"), keys)
-
-
-def _entries(store: LogStore, versions: Collection[int]) -> Iterator[Entry]:
-    for version in versions:
-        entry = _read_entry(store, version)
-        if entry is not None:
-            yield entry
-
-
-def _read_entry(store: LogStore, version: int) -> Entry | None:
-    fetched = store.objects.fetch(entry_key(version))
-    with suppress(BrokenEntryError):
-        return None if fetched is None else decode_entry(version, fetched.content)
-    return None

@@ -13,6 +13,7 @@ from pulsar_on_spark.metadata.log.entry import LOG, Content, encode_entry, entry
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import damaged
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
 """Characters with which deltalake 1.6.6 panics or uses another path."""
@@ -47,10 +48,10 @@ def create_table(store: LogStore, schema: pa.Schema) -> None:
         StorageError: the place cannot be written now, or an fsync of it has failed.
     """
     store.require_writable()
-    if not _has_log(store):
+    if not has_log(store.objects):
         # A log comes before everything else, so it is looked for again behind a trace of it.
         if any(listed.key.startswith(_TRACES) for listed in store.objects.list_after("")):
-            if not _has_log(store):
+            if not has_log(store.objects):
                 raise damaged(store, entry_key(0), "is missing")
         else:
             head = ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": _metadata(schema)})
@@ -59,8 +60,9 @@ def create_table(store: LogStore, schema: pa.Schema) -> None:
     store.sync()
 
 
-def _has_log(store: LogStore) -> bool:
-    return next(iter(store.objects.list_after(LOG)), None) is not None
+def has_log(objects: ObjectStore) -> bool:
+    """True if a table has a log; a creation that was interrupted may have left an empty folder, or an unnamed file."""
+    return next(iter(objects.list_after(LOG)), None) is not None
 
 
 def _schema_json(schema: pa.Schema) -> str:

@@ -3,7 +3,7 @@
 | field | content |
 |---|---|
 | `pulsarpyToken` | the random token by which a writer recognises its own entry |
-| `pulsarpyPrevious` | the token of the entry before it: the chain by which an entry in a cleaned past is told |
+| `pulsarpyPrevious` | the token of the entry before it; it shows that no number between them was cleaned up |
 | `pulsarpyBoot` | the boot of the machine that wrote it (`boot_id`); only on local disks |
 | `pulsarpyCrc` | the CRC32C of the whole text, computed with eight zeros in its place |
 
@@ -32,7 +32,6 @@ LOG: Final = "_delta_log"
 ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.json")
 """The keys of entries."""
 _NO_CRC: Final = "00000000"
-_DIGITS: Final = 20
 _WRITER_DIGITS: Final = 16
 
 
@@ -138,7 +137,7 @@ def new_token(writer: str) -> str:
 
 def entry_key(version: int) -> str:
     """The key of an entry in its table."""
-    return f"{LOG}/{version:0{_DIGITS}d}.json"
+    return f"{LOG}/{version:020d}.json"
 
 
 def encode_entry(content: Content, token: str, previous: str, boot: str | None) -> bytes:

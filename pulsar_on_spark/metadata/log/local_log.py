@@ -70,8 +70,10 @@ class LocalLog:
     def reported_version(self) -> int:
         """Read that file; a torn one says nothing."""
         note = self.objects.fetch(REPORTED)
+        if note is None:
+            return -1
         try:
-            text, check = b"".split() if note is None else note.content.split()
+            text, check = note.content.split()
             return int(text) if check == b"%08x" % crc32c(text) else -1
         except ValueError:
             return -1

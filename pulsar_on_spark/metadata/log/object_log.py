@@ -30,7 +30,7 @@ class ObjectLog:
         """Do nothing: objects are durable."""
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Exclude nobody: two that clean up at once do no harm (docs/adr/0017)."""
+        """Exclude no process: two that clean up at once do no harm (docs/adr/0017)."""
         return nullcontext(True)
 
     def note_reported(self, version: int) -> None:

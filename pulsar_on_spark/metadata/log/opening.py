@@ -7,7 +7,7 @@ any order, before their writers have synced them. Entries behind such a gap were
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -100,20 +100,39 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
 
 def _tip_of(store: LogStore, version: int) -> Tip:
     """Read the entry of a checkpoint's version, which stays as long as the checkpoint."""
-    fetched = store.objects.fetch(entry_key(version))
-    if fetched is None:
+    entry = read_entry(store, version)
+    if entry is None:
         raise GapError(version)
+    return entry.tip
+
+
+def read_entry(store: LogStore, version: int) -> Entry | None:
+    """Read one entry; None if it is absent.
+
+    Raises:
+        CorruptMetadataError: it is not what was written.
+    """
+    fetched = store.objects.fetch(entry_key(version))
     try:
-        return decode_entry(version, fetched.content).tip
+        return None if fetched is None else decode_entry(version, fetched.content)
     except BrokenEntryError as error:
         raise damaged(store, entry_key(version), "is not what was written") from error
+
+
+def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]:
+    """Read entries, without those that are absent or damaged."""
+    for version in versions:
+        with suppress(CorruptMetadataError):
+            entry = read_entry(store, version)
+            if entry is not None:
+                yield entry
 
 
 def _close_gap(store: LogStore, missing: int) -> None:
     """Set aside the entries behind a gap that a power cut explains.
 
     Raises:
-        OvertakenError: another process is about to do it, or there is no gap any more.
+        OvertakenError: another process holds the lock, or the gap was closed meanwhile.
         CorruptMetadataError: a power cut does not explain it.
     """
     with store.housekeeping() as is_alone:
@@ -122,7 +141,7 @@ def _close_gap(store: LogStore, missing: int) -> None:
         listing = list_log(store.objects, missing - 1)
         if listing.entries[:1] == (missing,):
             raise OvertakenError("the log is whole")
-        behind = list(_entries(store, listing.entries))
+        behind = list(legible_entries(store, listing.entries))
         if len(behind) < len(listing.entries) or not _is_power_cut(store, missing, behind):
             raise damaged(store, entry_key(missing), "is missing")
         keys = [entry_key(entry.version) for entry in behind]
@@ -144,11 +163,3 @@ def _is_power_cut(store: LogStore, missing: int, behind: list[Entry]) -> bool:
     is_unreported = 0 <= store.reported_version() < missing and len(writers) == len(behind) > 0
     is_chained = all(entry.previous is not None for entry in behind)
     return is_unreported and is_chained and store.lost_names({entry.boot for entry in behind})
-
-
-def _entries(store: LogStore, versions: tuple[int, ...]) -> Iterator[Entry]:
-    for version in versions:
-        fetched = store.objects.fetch(entry_key(version))
-        with suppress(BrokenEntryError):
-            if fetched is not None:
-                yield decode_entry(version, fetched.content)

@@ -49,7 +49,7 @@ def _is_more_behind(version: int, objects: ObjectStore) -> bool:
             proves nothing: the disk is not mounted, or the folder was moved.
     """
     if version < 0:
-        return any(ENTRY.fullmatch(listed.key) for listed in objects.list_after(LOG))
+        return any(map(_is_entry, objects.list_after(LOG)))
     key = entry_key(version)
     listing = objects.list_after(LOG, f"{LOG}/{version:020d}.j")  # behind a checkpoint of this version
     entries = [listed.key for listed in islice(filter(_is_entry, listing), 2)]

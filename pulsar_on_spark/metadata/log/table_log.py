@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,19 +30,17 @@ from pulsar_on_spark.metadata.log.checkpoints import Snapshot, pointed_checkpoin
 from pulsar_on_spark.metadata.log.data_files import DataFiles, MissingFileError, encode_file
 from pulsar_on_spark.metadata.log.entry import (
     BEFORE_FIRST,
-    BrokenEntryError,
     Content,
     DataFile,
     Entry,
     Tip,
-    decode_entry,
     encode_entry,
     entry_key,
     new_token,
     new_writer,
 )
 from pulsar_on_spark.metadata.log.log_store import LogStore
-from pulsar_on_spark.metadata.log.opening import damaged, open_log
+from pulsar_on_spark.metadata.log.opening import damaged, open_log, read_entry
 from pulsar_on_spark.metadata.log.requests import run
 from pulsar_on_spark.model.errors import (
     CorruptMetadataError,
@@ -73,7 +71,7 @@ class TableLog:
     """Handle for reading and writing one table. Not thread-safe: its owner holds a lock.
 
     Each method raises `OvertakenError` if the log has changed under the handle, which then has to be refreshed, and
-    `MetadataError` if the table is damaged, cannot be reached now, or may not be durable any more.
+    `MetadataError` if the table is damaged, cannot be reached now, or may have lost its durability.
     """
 
     def __init__(self, store: LogStore, permit: Callable[[TableLog], None] = lambda log: None) -> None:
@@ -155,8 +153,7 @@ class TableLog:
         snapshot = opened.snapshot
         self._files, self._keys = dict(snapshot.files), dict(snapshot.keys)
         self._removed_ms, self._head = dict(snapshot.removed_ms), dict(snapshot.head)
-        self.checkpointed = opened.snapshot.version
-        self._synced = opened.snapshot.version
+        self.checkpointed = self._synced = snapshot.version
         self._tip = opened.tip
         return self._take(opened.entries, {})
 
@@ -166,7 +163,7 @@ class TableLog:
         The handle has to be opened again if this fails.
         """
         tip, self._tip = self._read_tip, None
-        base = min((file for file in self._files.values()), key=lambda file: file.min_seq, default=None)
+        base = min(self._files.values(), key=lambda file: file.min_seq, default=None)
         for entry in entries:
             self._files.update((file.name, file) for file in entry.added)
             for name in entry.removed:
@@ -218,11 +215,7 @@ class TableLog:
         """
         with self._translated():
             self._require_writable()
-            if not rows.num_rows:
-                return self._commit(Content(keys=keys), token, {})
-            file, content = encode_file(rows, self.version, token)
-            self._store.objects.create(file.name, content)
-            return self._commit(Content([file], keys=keys), token, {file.name: rows})
+            return self._commit(rows, (), keys, token)
 
     def _require_writable(self) -> None:
         self._permit(self)
@@ -237,18 +230,22 @@ class TableLog:
         with self._translated():
             self._require_writable()
             token, version = self.new_token(), self.version
-            added: list[DataFile] = []
-            if rows.num_rows:
-                file, content = encode_file(rows, version, token)
-                self._store.objects.create(file.name, content)
-                added.append(file)
             try:
-                self._commit(Content(added, list(self._files), keys), token, {file.name: rows for file in added})
+                self._commit(rows, list(self._files), keys, token)
             except UnknownOutcomeError as error:
                 if not self.settle(token, version, error):
                     raise MetadataError(f"The rows of {self._store.place} could not be replaced: try again.") from error
 
-    def _commit(self, content: Content, token: str, own: Mapping[str, pa.Table]) -> News | None:
+    def _commit(self, rows: pa.Table, removed: Sequence[str], keys: Mapping[str, int], token: str) -> News | None:
+        """Put the rows' file, if there are rows, and the entry (returns and raises as `append`)."""
+        own: dict[str, pa.Table] = {}
+        added: list[DataFile] = []
+        if rows.num_rows:
+            file, encoded = encode_file(rows, self.version, token)
+            self._store.objects.create(file.name, encoded)
+            added.append(file)
+            own[file.name] = rows
+        content = Content(added, removed, keys)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         try:
             entries = run(append(self._read_tip, encode, content, token), self._store.objects)
@@ -258,7 +255,7 @@ class TableLog:
         # Its name is synced, and with it those before; an entry behind it may not be yet.
         self._synced = next(entry.version for entry in entries if entry.token == token)
         self._store.note_reported(self._synced)
-        for name, rows in own.items():
+        for name in own:
             self._data.remember(name, rows)
         try:
             return self._take(entries, own)
@@ -306,11 +303,8 @@ class TableLog:
         """Look for a commit along the chain, from its end back to `after_version`, or in the rows."""
         tip = self._read_tip
         while tip.version > after_version:
-            fetched = self._store.objects.fetch(entry_key(tip.version))
-            if fetched is None:
-                break
-            entry = decode_entry(tip.version, fetched.content)
-            if entry.token != tip.token:  # of a past that was cleaned up
+            entry = read_entry(self._store, tip.version)
+            if entry is None or entry.token != tip.token:  # cleaned up; another may have its number since
                 break
             if entry.token == token:
                 return True
@@ -348,16 +342,11 @@ class TableLog:
             removed = [file.name for file in reach if file.max_seq <= plan.up_to]
             token = self.new_token()
             keys = {folding.FOLD_KEY: (self.key_version(folding.FOLD_KEY) or 0) + 1}
-            added: list[DataFile] = []
-            if kept.num_rows:
-                file, content = encode_file(kept, self.version, token)
-                self._store.objects.create(file.name, content)
-                added.append(file)
-            known = self._known
-            news = self._commit(Content(added, removed, keys), token, {file.name: kept for file in added})
-            # The owner has the rows of a fold that drops none, if nothing else came between.
-            if news is not None and not news.rebuild and not plan.full and len(news.tables) == len(added):
-                self._known = (known & self._files.keys()) | {file.name for file in added}
+            news = self._commit(kept, removed, keys, token)
+            # The owner has the rows of a fold that drops none, if no other commit came between.
+            is_alone = news is not None and not news.rebuild and len(news.tables) == (1 if kept.num_rows else 0)
+            if is_alone and not plan.full:
+                self.taken_in()
         return True
 
     def checkpoint(self) -> bool:
@@ -422,9 +411,8 @@ class TableLog:
         place = self._store.place
         try:
             yield
-        except (DamagedEntryError, BrokenEntryError) as error:
-            key = entry_key(error.version) if isinstance(error, DamagedEntryError) else "an entry"
-            raise damaged(self._store, key, "is not what was written") from error
+        except DamagedEntryError as error:
+            raise damaged(self._store, entry_key(error.version), "is not what was written") from error
         except ForeignEntryError as error:
             raise MetadataError(
                 f"Another program has written {entry_key(error.version)} of the metadata table {place}, which only "

@@ -60,7 +60,7 @@ class LocalObjects:
         path = self.folder / key
         answer = self._until_certain(f"write {key}", lambda: self._create(path, content), _REFUSALS)
         if isinstance(answer, Created):  # from here on no error means that nothing was written
-            self._until_certain(f"sync {path.parent}", lambda: sync_folder(self.folder, path.parent))
+            self.sync(_folder_of(key))
         return answer
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
@@ -68,7 +68,7 @@ class LocalObjects:
         path = self.folder / key
         answer = self._until_certain(f"replace {key}", lambda: self._replace(path, content, version), _REFUSALS)
         if answer is not None:
-            self._until_certain(f"sync {path.parent}", lambda: sync_folder(self.folder, path.parent))
+            self.sync(_folder_of(key))
         return answer
 
     def fetch(self, key: str) -> Fetched | None:
@@ -229,6 +229,10 @@ class LocalObjects:
                     ) from error
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _folder_of(key: str) -> str:
+    return key.rpartition("/")[0]
 
 
 def _read(path: Path) -> Fetched | None:

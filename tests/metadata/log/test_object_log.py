@@ -29,18 +29,20 @@ COMMITS = 25
 
 
 @pytest.fixture
-def faults(s3_server: S3Server) -> Iterator[S3Faults]:
-    with S3Faults(s3_server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def url(s3_server: S3Server) -> str:
     url = f"{s3_server.make_bucket()}/root/metadata/main"
     store = RemoteObjects(url, s3_server.options())
     store.create(IDENTITY_KEY, b"identity")
     create_table(ObjectLog(store, url), SCHEMA)
     return url
+
+
+def keep_few(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """Fold and clean up as soon as there are more entries."""
+    for module, name in ((folding, "LAG"), (folding, "WORTH_FILES"), (cleaning, "KEEP_ENTRIES")):
+        monkeypatch.setattr(module, name, entries)
+    for name in ("KEEP_S", "RETAIN_S"):
+        monkeypatch.setattr(cleaning, name, -1.0)
 
 
 def opened(server: S3Server, url: str, endpoint: str = "", objects: RemoteObjects | None = None) -> TableLog:
@@ -85,11 +87,7 @@ def commit(log: TableLog, name: str, key: str) -> None:
 def test_a_table_is_used_as_on_a_disk_and_read_by_delta(
     s3_server: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "LAG", 4)
-    monkeypatch.setattr(folding, "WORTH_FILES", 4)
-    monkeypatch.setattr(cleaning, "KEEP_ENTRIES", 4)
-    monkeypatch.setattr(cleaning, "KEEP_S", -1.0)
-    monkeypatch.setattr(cleaning, "RETAIN_S", -1.0)
+    keep_few(monkeypatch, 4)
     log, other = opened(s3_server, url), opened(s3_server, url)
     for number in range(COMMITS):
         commit((log, other)[number % 2], f"r{number % 6}", f"key{number % 3}")
@@ -180,11 +178,7 @@ class Mortal(RemoteObjects):
 def test_a_writer_that_is_killed_between_any_two_requests_leaves_a_whole_log(
     s3_server: S3Server, url: str, monkeypatch: pytest.MonkeyPatch, *, is_sent: bool
 ) -> None:
-    monkeypatch.setattr(folding, "LAG", 2)
-    monkeypatch.setattr(folding, "WORTH_FILES", 2)
-    monkeypatch.setattr(cleaning, "KEEP_ENTRIES", 2)
-    monkeypatch.setattr(cleaning, "KEEP_S", -1.0)
-    monkeypatch.setattr(cleaning, "RETAIN_S", -1.0)
+    keep_few(monkeypatch, 2)
     reported: set[str] = set()
     kills = 0
     for requests in range(int(is_sent), 60, 3):

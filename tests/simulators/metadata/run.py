@@ -19,7 +19,7 @@ from pulsar_on_spark.metadata.log.creation import create_table
 from pulsar_on_spark.metadata.log.entry import Entry
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
 from pulsar_on_spark.model.errors import MetadataError
-from tests.simulators.metadata.scheduler import Scheduler, TooLongError
+from tests.simulators.metadata.scheduler import STEPS, Scheduler
 from tests.simulators.metadata.world import SimulatedLog, World
 
 PROCESSES = 4
@@ -148,7 +148,7 @@ def run(seed: int, *, faults: bool = True) -> tuple[World, Reports]:
 
         scheduler.run([partial(process, rate) for rate in rates])
         world.deliver_all()
-        if scheduler.steps < 4_000:
+        if scheduler.steps < STEPS:
             _judge(world, reports)
     return world, reports
 
@@ -214,6 +214,3 @@ def _rows_of(history: list[Entry]) -> set[str]:
     return {
         entry.token for entry in history if entry.added and not entry.removed and folding.FOLD_KEY not in entry.keys
     }
-
-
-__all__ = ["TooLongError", "ViolationError", "run"]

@@ -22,6 +22,7 @@ class Scheduler:
         self.steps = 0
         self._turns: list[threading.Event] = []
         self._asleep_until: dict[int, int] = {}
+        self._ended: set[int] = set()
         self._back = threading.Event()
         self._local = threading.local()
         self.failure: BaseException | None = None
@@ -45,7 +46,7 @@ class Scheduler:
             self._back.clear()
             self._turns[chosen].set()
             self._back.wait()
-            alive = {each for each in alive if threads[each].is_alive() and not self._has_ended(each)}
+            alive -= self._ended
         for thread in threads:
             thread.join()
         if self.failure is not None:
@@ -70,9 +71,6 @@ class Scheduler:
         self._back.set()
         self._turns[number].wait()
 
-    def _has_ended(self, number: int) -> bool:
-        return self._asleep_until.get(number) == -1
-
     def _process(self, number: int, process: Callable[[], None]) -> None:
         self._local.number = number
         self._turns[number].wait()
@@ -83,5 +81,5 @@ class Scheduler:
         except BaseException as error:
             self.failure = self.failure or error
         finally:
-            self._asleep_until[number] = -1
+            self._ended.add(number)
             self._back.set()

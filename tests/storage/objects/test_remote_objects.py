@@ -28,12 +28,6 @@ FAULTY_PART = 1 / 3
 
 
 @pytest.fixture
-def faults(s3_server: S3Server) -> Iterator[S3Faults]:
-    with S3Faults(s3_server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def bucket(s3_server: S3Server) -> str:
     return s3_server.make_bucket()
 
