@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
 from tests.kit.running_incarnation import RunningIncarnation
+from tests.kit.waiting import wait_until
 
 Locate = Callable[[Root, FileRecord, int], Path]
 
@@ -156,9 +157,11 @@ def test_incarnations_show_their_unsealed_frames(root: Root):
     root.create_topic("t")
     with RunningIncarnation(root) as broker:
         broker.send("t", [b"1", b"2", b"3"])
+        # The next fragment is prepared by a task of its own, which an acknowledgement doesn't wait for.
+        wait_until(lambda: root.status().incarnations[0].fragments == 2, "one fragment is prepared ahead")
         (found,) = root.status().incarnations
         assert (found.incarnation, found.state, found.lease) == (broker.incarnation.id, "OPEN", "renewed")
-        assert (found.open_ledgers, found.fragments) == (1, 2), "one is prepared ahead"
+        assert found.open_ledgers == 1
         assert found.journal_bytes > 3
         broker.stop()
     status = root.status()
