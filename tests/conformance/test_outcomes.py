@@ -60,6 +60,14 @@ def test_a_process_that_was_stopped_has_failed() -> None:
     assert judge_python(-11, "") == Outcome("failed", "exit code -11")
 
 
+def test_a_client_that_crashes_after_a_test_that_passed() -> None:
+    said = "Ran 1 test in 0.412s\n\nOK\nterminate called without an active exception\n"
+    after = "the client's process was ended by signal 6 after the test"
+    assert judge_python(-6, said) == Outcome("passed", after)
+    assert judge_python(-6, said.replace("OK", "FAILED (errors=1)")).result == "failed"
+    assert judge_python(1, said).result == "failed", "an exit code of Python's own is a failure"
+
+
 def test_a_python_test_that_fails_gives_its_error() -> None:
     assert judge_python(1, PYTHON_FAILED) == Outcome("failed", "_pulsar.TopicNotFound: Pulsar error: TopicNotFound")
 

@@ -175,7 +175,13 @@ def test_paths_that_are_added_under_a_reader(root: Root, start: Callable[..., Ru
     for old in range(3):
         storage_paths.drain(root, old)
     sent = 10
-    while not {copy.path for copy in log_record(log_of(root, broker.incarnation.id)).fragments[-2].copies} <= {*new}:
+
+    def paths() -> set[int]:
+        """Paths of the last fragment that has begun."""
+        fragments = log_record(log_of(root, broker.incarnation.id)).fragments
+        return {copy.path for copy in [each for each in fragments if each.first is not None][-1].copies}
+
+    while not paths() <= {*new}:
         broker.send("t", numbered(sent, sent + 1))
         sent += 1
         follower.follow()
