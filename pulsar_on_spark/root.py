@@ -100,13 +100,13 @@ class Root(RootHandle):
             TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
             ConsumerBusyError: a consumer is reading it, and `force` is not given.
         """
-        from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
+        from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
         from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
         view = self.store.view()
         parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
-        watcher = LeaseWatcher(lease_directory(self.path, name))
-        brokers = LeaseWatcher(broker_lease_directory(self.path))
+        watcher = LeaseWatcher(self.consumer_leases(name))
+        brokers = LeaseWatcher(self.broker_leases())
         subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
 
     def __repr__(self) -> str:

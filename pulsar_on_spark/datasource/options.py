@@ -15,7 +15,8 @@ from pulsar_on_spark.datasource.option_names import GivenOptions
 from pulsar_on_spark.datasource.worker_process import session_folder
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import check_subscription_name
-from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
+from pulsar_on_spark.model.root_path import ROOT_VARIABLE
+from pulsar_on_spark.storage.root_place import RootPlace, parse_place
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 HashingScheme = Literal["JavaStringHash", "Murmur3_32Hash"]
@@ -44,7 +45,7 @@ class Typed:
 class ReadOptions:
     """The options of a read; see docs/options.md."""
 
-    root: Path
+    root: RootPlace
     topics: TopicSelection
     starting: str | None
     ending: str | None
@@ -75,7 +76,7 @@ class ReadOptions:
 class WriteOptions:
     """The options of a write; see docs/options.md."""
 
-    root: Path
+    root: RootPlace
     topic: str | None
     hashing_scheme: HashingScheme
     txn_app_id: str | None
@@ -169,7 +170,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _root(options: GivenOptions) -> Path:
+def _root(options: GivenOptions) -> RootPlace:
     value = options.text("path") or os.environ.get(ROOT_VARIABLE)
     if not value:
         raise InvalidArgumentError(
@@ -181,9 +182,9 @@ def _root(options: GivenOptions) -> Path:
             f"Option path (or service.url) is {value}, a broker's URL, but Spark reads and writes the root itself: "
             "give the root's path."
         )
-    root = local_path(value)
+    root = parse_place(value, options.text("storageProfile") or "")
     folder = session_folder()
-    if folder is not None and root.is_relative_to(folder):
+    if folder is not None and isinstance(root, Path) and root.is_relative_to(folder):
         raise InvalidArgumentError(
             f"Option path is {value}, which is in {folder}, and Spark removes that folder with the session: give the "
             "root's absolute path on the server, because under Spark Connect relative paths begin in that folder."

@@ -1,45 +1,46 @@
-"""The driver's log of its tasks' findings: bad copies and losses, which tasks report as files under the root."""
+"""The driver's log of its tasks' findings: bad copies and losses, of which tasks leave reports in the root."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from pulsar_on_spark.model.errors import StorageError
-from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Finding, read_reports
+from pulsar_on_spark.storage.objects.contract import Version
+from pulsar_on_spark.storage.reports import REPORTS, Finding, read_reports
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Logs each new report once. A check costs one stat if there is none."""
+    """Logs each new report once. A check costs one listing if there is none."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: RootPlace) -> None:
         self._root = root
-        self._changed_ns = self._changed()
+        self._listed = self._list()
         self._known: dict[str, str] = {}
         self._known = self._read()
 
     def log_new_reports(self) -> None:
         """Log new reports. Unreadable reports are left to `pulsarpy status`."""
-        changed_ns = self._changed()
-        if changed_ns == self._changed_ns:
+        listed = self._list()
+        if listed == self._listed:
             return
-        self._changed_ns = changed_ns
+        self._listed = listed
         texts = self._read()
         for name in sorted(texts.keys() - self._known.keys()):
             log.warning("A task reported: %s", texts[name])
         self._known = texts
 
-    def _changed(self) -> int:
+    def _list(self) -> dict[str, Version] | None:
         try:
-            return (self._root / REPORTS_DIRECTORY).stat().st_mtime_ns
-        except OSError:
-            return 0
+            return {listed.key: listed.version for listed in objects_at(self._root).list_after(REPORTS)}
+        except StorageError:
+            return None
 
     def _read(self) -> dict[str, str]:
         try:
-            return {report.file_name: _words(report) for report in read_reports(self._root)}
+            return {report.key: _words(report) for report in read_reports(self._root)}
         except StorageError:
             return self._known
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from pulsar_on_spark.datasource.columns import build
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.model.ids import LedgerId, PathId
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
@@ -186,7 +186,7 @@ class Origin:
 class Scan:
     """The part of a read's plan that all its tasks share. Picklable."""
 
-    root: Path
+    root: RootPlace
     schema: ReadSchema
     fail_on_data_loss: bool
     slot_filter: SlotFilter | None = None

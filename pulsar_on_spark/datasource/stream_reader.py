@@ -180,7 +180,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch, from its end alone: the same messages in each replay."""
         offset = self._adopt(end)
         root = RootHandle.shared(self._options.root)
-        self._reports = self._reports or ReportLog(root.path)
+        self._reports = self._reports or ReportLog(root.place)
         planned = self._planned
         planned_view = planned.view if planned is not None and planned.offset == offset else None
         view: View = planned_view or root.store.view(durable=True)

@@ -139,7 +139,7 @@ class UserPositions:
         end = chain.read_limit(self._view, part.topic_id)
         plan = chain.plan_range(self._view, part.name, part.topic_id, part.partition, EARLIEST, end)
         paths = self._root.storage_paths(self._view)
-        reader = SliceReader(self._root.path, paths, ("entry_id", "publish_time"), self._options.fail_on_data_loss)
+        reader = SliceReader(self._root.place, paths, ("entry_id", "publish_time"), self._options.fail_on_data_loss)
         for slice_ in plan.slices:
             if slice_.segment.publish_max_ms < time_ms:
                 continue

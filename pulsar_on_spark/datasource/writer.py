@@ -8,7 +8,6 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -32,6 +31,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, No
 from pulsar_on_spark.model.ids import TopicId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.policies.quorums import quorum_for_all, quorum_of
@@ -73,7 +73,7 @@ class WritePlan:
     """
 
     write_id: WriteId
-    root: Path
+    root: RootPlace
     paths: tuple[StoragePath, ...]
     quorum: Quorum
     scheme: HashingScheme
@@ -116,7 +116,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
         view = root.store.view()
     return WritePlan(
         write_id=WriteId(uuid.uuid4().hex),
-        root=root.path,
+        root=root.place,
         paths=tuple(root.writable_paths(view)),
         quorum=quorum_for_all(view, root.quorum) if topic is None else quorum_of(view, topic, root.quorum),
         scheme=HashingScheme(options.hashing_scheme),
@@ -270,12 +270,12 @@ class _Writing:
         assert len(write_ids) == 1, f"one write has one write id, found {write_ids}"
         if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
             log.info("Write %s was committed before, or is empty.", staged[0].write_id)
-        _mark_failed(root.path, [failure for message in staged for failure in message.output.failures])
+        _mark_failed(root.place, [failure for message in staged for failure in message.output.failures])
         files = [file for message in staged for file in message.output.files]
         recover_before(root, {TopicId(segment.topic_id) for file in files for segment in file.segments})
 
 
-def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
+def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
     """Mark storage paths as failed, in this process and, if possible, in the metadata."""
     for failure in {failure.path_id: failure for failure in failures}.values():
         log.warning(

@@ -7,7 +7,6 @@ and need no write permission.
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,12 @@ import pyarrow.compute as pc
 
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
 from pulsar_on_spark.metadata.log import folding
-from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.table_log import TableLog
+from pulsar_on_spark.metadata.log.tables import METADATA, has_table, read_only_log
 from pulsar_on_spark.metadata.patience import retried
 from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
+from pulsar_on_spark.storage.root_place import parse_place
 
 TableName = Literal["main", "cursors"]
 
@@ -53,11 +53,11 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
         MetadataError: the table cannot be read.
     """
     shape = _shape(table, kind)
-    folder = Path(os.path.abspath(root)) / "metadata" / table
-    if not (folder / "_delta_log").is_dir():
+    place = parse_place(root)
+    if not has_table(place, table):
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
-    log = TableLog(LocalLog(folder))
-    news = retried(nullcontext(), folder, log.refresh)
+    log = TableLog(read_only_log(place, table))
+    news = retried(nullcontext(), f"{place}/{METADATA}/{table}", log.refresh)
     rows = pa.concat_tables(news.tables, promote_options="default") if news.tables else shape.schema.empty_table()
     if kind is not None:
         rows = rows.filter(pc.equal(rows.column("kind"), kind))
@@ -83,8 +83,8 @@ def current_sql(root: Path | str, table: TableName, kind: str | None = None, sou
     """
     shape = _shape(table, kind)
     if source is None:
-        directory = str(Path(os.path.abspath(root)) / "metadata" / table).replace("`", "``")
-        source = f"delta.`{directory}`"
+        place = f"{parse_place(root)}/{METADATA}/{table}".replace("`", "``")
+        source = f"delta.`{place}`"
     key = ", ".join(shape.order.key)
     rank = ", ".join(f"{name} DESC" for name in shape.order.rank)
     conditions = ["recency = 1"]

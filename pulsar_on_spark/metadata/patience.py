@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TypeVar
 
 from pulsar_on_spark.metadata.log.chain import OvertakenError
@@ -18,7 +17,7 @@ READ_ATTEMPTS = 10
 _T = TypeVar("_T")
 
 
-def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[], _T]) -> _T:
+def retried(lock: AbstractContextManager[object], table: str, read: Callable[[], _T]) -> _T:
     """Read under a lock, which is released between attempts.
 
     Raises:
@@ -35,7 +34,7 @@ def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[]
         time.sleep(random.uniform(0, 0.005 * 2**attempt))
 
 
-def give_up_after(attempt: int, table: Path, error: OvertakenError) -> None:
+def give_up_after(attempt: int, table: str, error: OvertakenError) -> None:
     """Stop after the last attempt.
 
     Raises:

@@ -8,8 +8,8 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,10 +22,10 @@ from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
 from pulsar_on_spark.metadata.log import folding
 from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, UnknownOutcomeError
-from pulsar_on_spark.metadata.log.creation import check_location, create_table, has_log
+from pulsar_on_spark.metadata.log.creation import check_location, create_table
 from pulsar_on_spark.metadata.log.data_files import decoding
-from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
+from pulsar_on_spark.metadata.log.tables import METADATA, has_table, log_store
 from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import DurableView, State, View
@@ -34,17 +34,16 @@ from pulsar_on_spark.model.errors import (
     FormatVersionError,
     MetadataError,
     NotARootError,
-    ObjectsUnreachableError,
 )
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.durability import fsync_path
-from pulsar_on_spark.storage.objects.local import LocalObjects
 from pulsar_on_spark.storage.permissions import make_folders
+from pulsar_on_spark.storage.root_place import RootPlace
 
 FORMAT_VERSION = 2
 FEATURES: frozenset[str] = frozenset()
 """The features of roots that this version knows; none yet."""
-_LOCK = "lock"
+_TABLES = (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA))
 _ATTEMPTS = 60
 _BACKOFF_MAX_S = 0.5
 _HOUSEKEEPING_ENTRIES = 64
@@ -75,16 +74,15 @@ Decide = Callable[[View], Change | None]
 class MetadataStore:
     """The two metadata tables of one root, for one process. Thread-safe."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: RootPlace) -> None:
         """Open the tables.
 
         Raises:
             NotARootError: `root` has no metadata tables.
             FormatVersionError: a newer version of this project wrote them.
-            InvalidArgumentError: the Delta library cannot handle the path.
-            MetadataError: the tables are damaged.
+            MetadataError: the tables are damaged, or cannot be read now.
         """
-        self._root = Path(os.path.abspath(root))
+        self._root = _absolute(root)
         self._lock = threading.RLock()
         self.commits = Latencies()
         """Durations of commits to the main table, including attempts that conflicted."""
@@ -150,36 +148,39 @@ class MetadataStore:
             )
 
     @staticmethod
-    def exists(root: Path) -> bool:
+    def exists(root: RootPlace) -> bool:
         """True if `root` has a main table."""
-        return _has_log(root / "metadata" / "main")
+        return has_table(root, "main")
 
     @classmethod
-    def create(cls, root: Path, first: Sequence[Record]) -> MetadataStore:
+    def create(cls, root: RootPlace, first: Sequence[Record]) -> MetadataStore:
         """Create the tables and commit `first`, or complete an interrupted creation.
 
         If several processes create one root concurrently, the `first` of one of them is committed.
+
+        Raises:
+            InvalidArgumentError: the Delta library cannot handle the path.
+            MetadataError, StorageError: the tables cannot be written now.
         """
-        root = Path(os.path.abspath(root))
-        check_location(str(root))
-        new = [folder for folder in (root, *root.parents) if not folder.exists()]
-        for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
-            folder = root / "metadata" / name
-            make_folders(folder)
-            create_table(LocalLog(folder, root / _LOCK), schema)
-        for folder in (root / "metadata", root, root.parent, *(each.parent for each in new)):
-            fsync_path(folder)
-        _append_first(TableLog(LocalLog(root / "metadata" / "main", root / _LOCK)), first)
+        root = _absolute(root)
+        if isinstance(root, Path):
+            check_location(str(root))
+        with _durable_folders(root):
+            for name, schema in _TABLES:
+                create_table(log_store(root, name), schema)
+        _append_first(TableLog(log_store(root, "main")), first)
         return cls(root)
 
     def _log(self, name: str) -> TableLog:
-        folder = self._root / "metadata" / name
-        if not _has_log(folder):
+        if not has_table(self._root, name):
             raise NotARootError(
                 f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
                 f"`pulsarpy init {self._root}`."
             )
-        return TableLog(LocalLog(folder, self._root / _LOCK), self._require_writer)
+        return TableLog(log_store(self._root, name), self._require_writer)
+
+    def _table(self, name: str) -> str:
+        return f"{self._root}/{METADATA}/{name}"
 
     # -- main ------------------------------------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class MetadataStore:
             self._state = State(after=self._state)
         elif tables and any(view.state is self._state for view in self._views):
             self._state = self._state.fork()
-        with decoding(f"{self._root}/metadata/main"):
+        with decoding(self._table("main")):
             for table in tables:
                 self._state.apply(table)
         if news.rebuild:
@@ -233,7 +234,7 @@ class MetadataStore:
         return view
 
     def _retried(self, table: str, read: Callable[[], _T]) -> _T:
-        return retried(self._lock, self._root / "metadata" / table, read)
+        return retried(self._lock, self._table(table), read)
 
     def key_version(self, key: str) -> int | None:
         """The version of a key as of the last view; None before its first commit."""
@@ -266,7 +267,7 @@ class MetadataStore:
                 pass
             except OvertakenError as error:
                 overtaken += 1
-                give_up_after(overtaken, self._root / "metadata" / "main", error)
+                give_up_after(overtaken, self._table("main"), error)
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
@@ -332,7 +333,7 @@ class MetadataStore:
     def _take_in_cursors(self, log: TableLog, news: News) -> None:
         if news.rebuild:
             self._cursors = Cursors()
-        with decoding(f"{self._root}/metadata/cursors"):
+        with decoding(self._table("cursors")):
             self._cursors = self._cursors.having(row for table in news.tables for row in decode_cursors(table))
         log.taken_in()
 
@@ -442,13 +443,19 @@ def _append_first(log: TableLog, first: Sequence[Record]) -> None:
     raise CommitConflictError("The root's first records could not be committed: try again.")
 
 
-def _has_log(table: Path) -> bool:
-    """True if the table in a folder has a log.
+def _absolute(root: RootPlace) -> RootPlace:
+    return Path(os.path.abspath(root)) if isinstance(root, Path) else root
 
-    Raises:
-        MetadataError: it cannot be looked for now.
-    """
-    try:
-        return has_log(LocalObjects(table))
-    except ObjectsUnreachableError as error:
-        raise MetadataError(str(error)) from error
+
+@contextmanager
+def _durable_folders(root: RootPlace) -> Iterator[None]:
+    """Make the tables' folders of a local root, and make their names durable at the end."""
+    if not isinstance(root, Path):
+        yield
+        return
+    new = [folder for folder in (root, *root.parents) if not folder.exists()]
+    for name, _ in _TABLES:
+        make_folders(root / METADATA / name)
+    yield
+    for folder in (root / METADATA, root, root.parent, *(each.parent for each in new)):
+        fsync_path(folder)

@@ -1,33 +1,31 @@
-"""Reports of bad copies and losses: small files under the root that readers leave for status, audit and repair.
+"""Reports of bad copies and losses: small objects of the root that readers leave for status, audit and repair.
 
-A reading task must not commit metadata, so it writes one JSON file for each finding. The file's name identifies the bad
-copy or the lost batches: a repeat overwrites it, so a thousand tasks that meet one bad copy leave one report. Losses
-found by several tasks may overlap; `sum_losses` counts each batch once.
+A reading task must not commit metadata, so it writes one JSON object for each finding. The object's key identifies the
+bad copy or the lost batches: a repeat overwrites it, so a thousand tasks that meet one bad copy leave one report.
+Losses found by several tasks may overlap; `sum_losses` counts each batch once.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
+from pulsar_on_spark.storage.objects.contract import Exists
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 MAX_REPORTS = 1000
 """Limit of reports. Further findings are dropped: the first ones suffice to start a repair."""
 
-REPORTS_DIRECTORY = "reports"
-"""Name of the reports' directory under the root."""
+REPORTS = "reports"
+"""The prefix of the reports' keys under the root."""
 _NAME = re.compile(
     r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
     r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
@@ -85,39 +83,40 @@ class Finding:
     lost: LostBatches | None = None
 
     @property
-    def file_name(self) -> str:
-        """The name of the report's file, which depends on kind, file, and path or batches only."""
+    def key(self) -> str:
+        """The report's key, which depends on kind, file, and path or batches only."""
         what = "all" if self.path_id is None else str(self.path_id)
         if self.lost is not None:
             what = f"{self.lost.first}-{self.lost.end}"
-        return f"{self.kind}.{self.file_id}.{what}.json"
+        return f"{REPORTS}/{self.kind}.{self.file_id}.{what}.json"
 
 
-def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool:
+def write_report(root: RootPlace, report: Finding) -> bool:
     """Write a report under the root; returns False if it was dropped.
 
     A report is dropped, with a warning in the log, if there are `MAX_REPORTS` others or the root cannot be written.
     Reading continues in any case.
     """
-    directory = root / REPORTS_DIRECTORY
     fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
     if report.lost is not None:
         fields |= {"topic": report.lost.topic, "rows": report.lost.rows}
-    content = json.dumps(fields)
+    content = json.dumps(fields).encode()
+    objects = objects_at(root)
     try:
-        make_directory(files, directory)
-        others = set(os.listdir(directory)) - {report.file_name}
+        others = {listed.key for listed in objects.list_after(REPORTS)} - {report.key}
         if len(others) >= MAX_REPORTS:
-            _log.warning("Dropped a report, there are %d in %s: %s", len(others), directory, report)
+            _log.warning("Dropped a report, there are %d in %s: %s", len(others), root, report)
             return False
-        write_file(files, directory / report.file_name, content.encode())
-    except OSError as error:
-        _log.warning("Dropped a report, %s cannot be written (%s): %s", directory, error, report)
+        written = objects.create(report.key, content)
+        if isinstance(written, Exists):
+            objects.replace(report.key, content, written.version)
+    except StorageError as error:
+        _log.warning("Dropped a report, %s cannot be written (%s): %s", root, error, report)
         return False
     return True
 
 
-def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
+def report_bad_copy(root: RootPlace, file_id: str, path_id: PathId, reason: str) -> None:
     """Log that a copy is bad, missing or unreachable, and write a report of it (see `write_report`)."""
     _log.warning(
         "Copy of file %s on storage path %d cannot be used: %s",
@@ -129,21 +128,19 @@ def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> N
     write_report(root, Finding(ReportKind.BAD_COPY, FileId(file_id), path_id, reason, current_ms()))
 
 
-def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Finding]:
-    """Read the reports under the root, sorted by name. A report with damaged content is restored from its name.
+def read_reports(root: RootPlace) -> list[Finding]:
+    """Read the reports under the root, sorted by key. A report with damaged content is restored from its key.
 
     Raises:
-        StorageError: the directory cannot be read.
+        StorageError: the reports cannot be read.
     """
-    directory = root / REPORTS_DIRECTORY
+    objects = objects_at(root)
     reports = []
-    try:
-        for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
-            if match := _NAME.fullmatch(name):
-                with suppress(FileNotFoundError):
-                    reports.append(_parse(match, read_file(files, directory / name)))
-    except OSError as error:
-        raise StorageError(f"Reports in {directory} cannot be read ({error}): check the root's disk.") from error
+    for listed in objects.list_after(REPORTS):
+        match = _NAME.fullmatch(listed.key.removeprefix(f"{REPORTS}/"))
+        fetched = None if match is None else objects.fetch(listed.key)
+        if match is not None and fetched is not None:
+            reports.append(_parse(match, fetched.content))
     return reports
 
 
@@ -171,18 +168,13 @@ def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
     return summed + unknown
 
 
-def clear_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> None:
+def clear_report(root: RootPlace, report: Finding) -> None:
     """Remove a report after its finding was resolved; harmless if it is gone.
 
     Raises:
-        StorageError: the report's file cannot be removed.
+        StorageError: it cannot be removed.
     """
-    path = root / REPORTS_DIRECTORY / report.file_name
-    try:
-        with suppress(FileNotFoundError):
-            files.unlink(path)
-    except OSError as error:
-        raise StorageError(f"Report {path} cannot be removed ({error}): check the root's disk.") from error
+    objects_at(root).delete(report.key)
 
 
 def _parse(name: re.Match[str], content: bytes) -> Finding:

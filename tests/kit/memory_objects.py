@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -16,6 +17,7 @@ class MemoryObjects:
         self._lock = threading.Lock()
         self._versions = count()
         self._objects: dict[str, Fetched] = {}
+        self._written_s: dict[str, float] = {}
 
     def create(self, key: str, content: bytes) -> Created | Exists:
         with self._lock:
@@ -44,7 +46,7 @@ class MemoryObjects:
         for key in keys:
             if (not prefix or key.startswith(f"{prefix}/")) and key.encode() > after.encode():
                 content, version = self._objects[key]
-                yield Listed(key, len(content), version)
+                yield Listed(key, len(content), version, self._written_s[key])
 
     def delete(self, key: str) -> None:
         self._objects.pop(key, None)
@@ -52,4 +54,5 @@ class MemoryObjects:
     def _write(self, key: str, content: bytes) -> Version:
         version = Version(str(next(self._versions)))
         self._objects[key] = Fetched(content, version)
+        self._written_s[key] = time.time()
         return version

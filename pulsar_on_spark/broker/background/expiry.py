@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError, Subsc
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -184,8 +184,8 @@ class SubscriptionExpiry:
         name = TopicName.parse(topic.name)
         labels = {"subscription": record.name, "topic": name}
         (part,) = catalog.parts(await self._views.view(), topic)
-        consumers = LeaseWatcher(lease_directory(self._root.path, record.name))
-        brokers = LeaseWatcher(broker_lease_directory(self._root.path))
+        consumers = LeaseWatcher(self._root.consumer_leases(record.name))
+        brokers = LeaseWatcher(self._root.broker_leases())
         try:
             await asyncio.to_thread(
                 subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers

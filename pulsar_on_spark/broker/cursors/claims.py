@@ -17,7 +17,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import LedgerId, Position, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.slot_filter import KEY_COLUMNS, key_slots
@@ -75,7 +75,7 @@ class Claims:
         with closing(Tail(self._root, fail_on_data_loss=False)) as tail:
             view = tail.read_view([part], reach={part.topic_id: end})
         plan = plan_range(view, part.name, part.topic_id, part.partition, start, end)
-        reader = SliceReader(self._root.path, self._root.storage_paths(view), KEY_COLUMNS, fail_on_data_loss=False)
+        reader = SliceReader(self._root.place, self._root.storage_paths(view), KEY_COLUMNS, fail_on_data_loss=False)
         for slice_ in plan.slices:
             for where, batch in reader.read(slice_):
                 entries = batch.column("entry_id").to_numpy() + where.segment.entry_offset
@@ -95,5 +95,5 @@ class Claims:
         if watcher is None:
             while len(self._consumers) >= _MAX_WATCHERS:
                 self._consumers.pop(next(iter(self._consumers)))
-            watcher = self._consumers[name] = LeaseWatcher(lease_directory(self._root.path, name))
+            watcher = self._consumers[name] = LeaseWatcher(self._root.consumer_leases(name))
         return watcher

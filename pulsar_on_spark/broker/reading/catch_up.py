@@ -300,7 +300,7 @@ class CatchUp:
         if len(self._reported) >= _MAX_REPORTED:
             self._reported.clear()
         self._reported.add((file_id, path))
-        report_bad_copy(self._root.path, file_id, path, reason)
+        report_bad_copy(self._root.place, file_id, path, reason)
 
 
 def _is_late(rows: pa.RecordBatch, publish_ms: int) -> pa.BooleanArray:

@@ -152,5 +152,5 @@ def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compact
     for compacted in known:
         if compacted.record.compaction_id == record.compaction_id:
             return compacted
-    report = partial(report_bad_copy, root.path)
+    report = partial(report_bad_copy, root.place)
     return Compacted(record, read_index(view, part, record, root.current_storage_paths, report))

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.heap import BufferWrapper
-from pathlib import Path
 
 from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import start_giving_way
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 
@@ -56,7 +56,7 @@ class ReadingProcess:
         slabs: Number of slabs of shared memory.
     """
 
-    def __init__(self, root: Path, max_message_size_bytes: int, slabs: int = SLABS) -> None:
+    def __init__(self, root: RootPlace, max_message_size_bytes: int, slabs: int = SLABS) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
         # Reads run one after the other, so slabs are large even if messages are small: fewer reads are needed.
@@ -184,7 +184,7 @@ def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
     return [view[number * size : (number + 1) * size] for number in range(slabs)]
 
 
-def _run(root: Path, max_message_size_bytes: int, memory: BufferWrapper, slabs: int, jobs: Connection) -> None:
+def _run(root: RootPlace, max_message_size_bytes: int, memory: BufferWrapper, slabs: int, jobs: Connection) -> None:
     worker.run(root, max_message_size_bytes, views_of(memory, slabs), jobs)
 
 

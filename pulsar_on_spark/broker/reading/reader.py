@@ -71,7 +71,7 @@ class EntryReader:
         self.cache = cache
         self.hits = self.misses = 0
         """Numbers of entries that were in memory, and of entries that had to be read."""
-        self._process = ReadingProcess(root.path, max_message_size_bytes)
+        self._process = ReadingProcess(root.place, max_message_size_bytes)
         self._ahead = ReadAhead(self._process)
 
     @property
@@ -211,7 +211,7 @@ class EntryReader:
         def report_loss() -> int:
             lost = lost_entries(self.root.store.view(durable=True), part, first, end, error, current_ms())
             if lost.report is not None:
-                write_report(self.root.path, lost.report)
+                write_report(self.root.place, lost.report)
             return lost.end
 
         return await asyncio.to_thread(report_loss)

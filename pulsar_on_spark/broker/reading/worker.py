@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
@@ -20,6 +19,7 @@ from pulsar_on_spark.broker.reading.jobs import Failed, Filled, FillJob, FindJob
 from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.rows import StoredEntry
@@ -34,7 +34,7 @@ IDLE_S = 30.0
 """Time without reads after which files are closed, in seconds."""
 
 
-def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
+def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
     """Serve jobs until the pipe ends."""
     leave_signals_to_parent()
     gc.freeze()

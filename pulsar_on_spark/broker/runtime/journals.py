@@ -152,7 +152,7 @@ class Journals:
         incarnation = await Incarnation.start(
             self._root, self._entry_sink, on_ended=self._on_ended, quorum=quorum, roll_over=self._roll_over
         )
-        sealing = SealingProcess(self._root.path, incarnation.id, self._sealing)
+        sealing = SealingProcess(self._root.place, incarnation.id, self._sealing)
         opened = Journal(incarnation, sealing)
         self._journals += (opened,)
         self._changed([incarnation.id for incarnation in self])

@@ -149,7 +149,7 @@ class Compactions:
     async def _process(self, topic: TopicName, reach: Position | None) -> str | None:
         """Run the process; return the reason of a failure, None after a success."""
         position = "" if reach is None else str(reach)
-        arguments = [str(self._root.path), topic.full, position, str(int(self._retain_null_key))]
+        arguments = [str(self._root.place), topic.full, position, str(int(self._retain_null_key))]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__, *arguments, stderr=asyncio.subprocess.PIPE
         )

@@ -44,11 +44,20 @@ class Exists(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object in a listing; `size` in bytes."""
+    """An object in a listing.
+
+    Attributes:
+        key: Its key.
+        size: Its size in bytes.
+        version: Its version.
+        written_s: The time of its last write by the store's clock, in seconds since 1970. It may nominate an object for
+            a deletion, never decide one.
+    """
 
     key: str
     size: int
     version: Version
+    written_s: float
 
 
 class ObjectStore(Protocol):

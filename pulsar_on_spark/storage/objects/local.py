@@ -25,7 +25,9 @@ from pulsar_on_spark.storage.unsynced import sync_folder
 
 PATIENCE_S: Final = 3.0
 _LONGEST_PAUSE_S: Final = 0.2
-_REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO))
+_REFUSALS: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR)
+)
 """Errors that another attempt does not change. Others, such as too many open files, pass."""
 _TMP_PREFIX: Final = "."
 ABANDONED_S: Final = 3600.0
@@ -101,7 +103,7 @@ class LocalObjects:
         for key in sorted(self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix, after))):
             with suppress(FileNotFoundError):  # deleted since
                 status = os.stat(self.folder / key)
-                yield Listed(key, status.st_size, _version(status))
+                yield Listed(key, status.st_size, _version(status), status.st_mtime)
 
     def delete(self, key: str) -> None:
         """Unlink the file."""

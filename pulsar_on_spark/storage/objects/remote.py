@@ -174,7 +174,10 @@ class RemoteObjects:
 
     def _page(self, prefix: str, after: str) -> list[Listed]:
         listing = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=_PAGE)
-        return [Listed(each["path"], each["size"], _version(each)) for each in next(iter(listing), [])]
+        return [
+            Listed(each["path"], each["size"], _version(each), each["last_modified"].timestamp())
+            for each in next(iter(listing), [])
+        ]
 
     def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
         """Attempt something until it has an answer, which None is not.

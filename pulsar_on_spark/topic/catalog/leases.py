@@ -1,11 +1,11 @@
-"""Leases: small files under `<root>/leases` that show consumers of a subscription which others are alive.
+"""Leases: small files or objects of a root that show consumers of a subscription which others are alive.
 
-Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Clocks of
-two machines are never compared: an observer polls the files, and a lease has expired if its content did not change for
-the lease's duration on the observer's own monotonic clock, if its file is gone (a consumer removes it when it ends), or
-if the lease is marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the
-old consumer was merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no
-consumer is alive.
+Each consumer renews its own lease from a thread, because a micro-batch may take an hour. Clocks of two machines are
+never compared: an observer polls the leases, and a lease has expired if its content did not change for the lease's
+duration on the observer's own monotonic clock, if it is gone (in a folder, a consumer removes it when it ends), or if
+it is marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the old consumer
+was merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no consumer is
+alive.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
-from pulsar_on_spark.storage.lease_files import LeaseFiles, age_s, lease_folder
+from pulsar_on_spark.storage.leases.contract import LeaseStore, lease_name
 
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
@@ -32,17 +31,19 @@ MAX_CONSUMERS: Final = 1_000
 """Live consumers of one subscription; a further one is refused."""
 LIVE_PERIODS: Final = 3
 """Number of durations after which, by the wall clock, an unrenewed lease is a dead consumer's; for that limit alone."""
+_START_ATTEMPTS: Final = 5
+"""Attempts to acquire a lease while other processes of the same consumer do so, too."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Content of a lease file.
+    """Content of a lease.
 
     Attributes:
         consumer: The consumer id.
-        token: Id of the writing process, new for each one: of two processes of one consumer the later owns the file.
+        token: Id of the writing process, new for each one: of two processes of one consumer the later owns the lease.
         topics: Ids of the topics that the consumer reads; it does not count as a consumer of other topics.
         counter: Number that grows with each renewal.
         duration_s: Seconds for which observers wait for the next renewal before they take over.
@@ -56,13 +57,13 @@ class Lease:
     duration_s: float
     released: bool = False
 
-    def text(self) -> str:
-        """The file's JSON text."""
-        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}, sort_keys=True)
+    def encode(self) -> bytes:
+        """Return the lease as it is stored: JSON."""
+        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}, sort_keys=True).encode()
 
     @classmethod
-    def parse(cls, content: bytes, where: Path) -> Lease | None:
-        """Read a lease file's content; None if it is no lease.
+    def parse(cls, content: bytes, where: str) -> Lease | None:
+        """Read what is stored; None if it is no lease.
 
         Raises:
             FormatVersionError: a newer version of this project wrote it.
@@ -71,7 +72,7 @@ class Lease:
             fields = json.loads(content)
             if fields["v"] > FORMAT_VERSION:
                 raise FormatVersionError(
-                    f"Lease file {where} has version {fields['v']}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
+                    f"The lease {where} has version {fields['v']}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
                     "upgrade it."
                 )
             lease = cls(
@@ -87,23 +88,13 @@ class Lease:
         return lease if math.isfinite(lease.duration_s) and lease.duration_s > 0 else None
 
 
-def lease_directory(root: Path, subscription: str) -> Path:
-    """Return the directory of a subscription's leases, which the consumers of all its topics share."""
-    return lease_folder(root, subscription)
-
-
-def broker_lease_directory(root: Path) -> Path:
-    """Return the directory of brokers' leases, whose consumers are incarnation ids; no subscription shares it."""
-    return root / "leases" / "brokers"
-
-
 class LeaseKeeper:
     """Keeper of one consumer's lease: its daemon thread renews the lease every third of the duration until `stop`.
 
     A renewal that fails is counted in `failures`, logged, and tried again a third of the duration later.
 
     Args:
-        directory: `lease_directory` of the subscription, or `broker_lease_directory`.
+        store: The leases of the subscription's consumers, or of brokers.
         consumer: The lease's consumer.
         duration_s: Seconds for which observers wait for the next renewal.
         may_renew: Called in the thread before each renewal; while it returns False, the lease is not renewed.
@@ -116,7 +107,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        directory: Path,
+        store: LeaseStore,
         consumer: str,
         duration_s: float = DEFAULT_DURATION_S,
         may_renew: Callable[[], bool] = lambda: True,
@@ -124,8 +115,8 @@ class LeaseKeeper:
         self.failures = 0
         self.last_error: str | None = None
         self.superseded = False
-        self._files = LeaseFiles(directory)
-        self._path = self._files.path(consumer)
+        self._store = store
+        self._name = f"of {consumer} in {store.place}"
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
         self._may_renew = may_renew
         self._lock = threading.RLock()  # a signal handler may call stop() during hold()
@@ -136,27 +127,22 @@ class LeaseKeeper:
         """Acquire the lease, also from an earlier process of this consumer, and renew it from now on.
 
         Raises:
-            StorageError: the lease file cannot be written.
+            StorageError: the lease cannot be written.
             ConsumerBusyError: the subscription has `MAX_CONSUMERS` live consumers.
         """
-        try:
-            self._files.prepare(time.time())
-            others_alive = self._count_other_live(time.time())
-            if others_alive >= MAX_CONSUMERS:
-                raise ConsumerBusyError(
-                    f"{self._files.folder} holds {others_alive} live leases already: stop some of the consumers."
-                )
-            self._write(replace(self._lease, topics=tuple(topics), counter=1))
-        except OSError as error:
-            raise StorageError(
-                f"Lease file {self._path} cannot be written ({error}): make the root writable."
-            ) from error
+        self._store.prepare(time.time())
+        others_alive = self._count_other_live(time.time())
+        if others_alive >= MAX_CONSUMERS:
+            raise ConsumerBusyError(
+                f"{self._store.place} holds {others_alive} live leases already: stop some of the consumers."
+            )
+        self._acquire(replace(self._lease, topics=tuple(topics), counter=1))
         self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)
         self._thread.start()
 
     @property
     def topics(self) -> tuple[TopicId, ...]:
-        """The topics in the lease file's last version."""
+        """The topics in the lease as it was last written."""
         return self._lease.topics
 
     def hold(self, topics: Iterable[TopicId]) -> bool:
@@ -173,15 +159,15 @@ class LeaseKeeper:
         """Renew the lease once, as the thread does.
 
         Returns:
-            True if this process owns the lease and the file was written.
+            True if this process owns the lease and has written it.
         """
         return self._renew(None)
 
-    def stop(self, *, keep_file: bool = False) -> None:
+    def stop(self, *, keep: bool = False) -> None:
         """Stop renewing, and release the lease. A second call does nothing.
 
         Args:
-            keep_file: True to keep the file, marked as released: its age then shows the last use.
+            keep: True to keep the lease, marked as released: its age then shows the last use.
         """
         if self._thread is None or self._stopping.is_set():
             return
@@ -190,14 +176,15 @@ class LeaseKeeper:
         with self._lock:
             try:
                 if self._is_mine():
-                    # If another process of this consumer interferes, its next renewal creates the file again.
-                    if keep_file:
-                        self._write(replace(self._lease, counter=self._lease.counter + 1, released=True))
+                    # If another process of this consumer interferes, its next renewal writes the lease again.
+                    released = replace(self._lease, counter=self._lease.counter + 1, released=True)
+                    if keep:
+                        self._write(released)
                     else:
-                        self._files.remove(self._lease.consumer)
-                self._files.discard_unfinished(self._lease.consumer, self._lease.token)
-            except (OSError, FormatVersionError) as error:
-                _log.warning("Lease %s could not be given up, it runs out by itself: %s", self._path, error)
+                        self._store.remove(released.consumer, released.token, released.encode())
+                self._store.discard_unfinished(self._lease.consumer, self._lease.token)
+            except (StorageError, FormatVersionError) as error:
+                _log.warning("The lease %s could not be released, it runs out by itself: %s", self._name, error)
 
     def _run(self) -> None:
         while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
@@ -205,7 +192,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Rewrite the file, with these topics unless they are None."""
+        """Rewrite the lease, with these topics unless they are None."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -213,45 +200,58 @@ class LeaseKeeper:
                 if not self._is_mine():
                     return False
                 named = self._lease.topics if topics is None else topics
-                self._write(replace(self._lease, topics=named, counter=self._lease.counter + 1))
-            except (OSError, FormatVersionError) as error:
+                # False: another process of this consumer was faster, which the next renewal finds out.
+                return self._write(replace(self._lease, topics=named, counter=self._lease.counter + 1))
+            except (StorageError, FormatVersionError) as error:
                 self.failures += 1
                 self.last_error = str(error)
-                _log.warning("Lease %s could not be renewed: %s", self._path, error)
+                _log.warning("The lease %s could not be renewed: %s", self._name, error)
                 return False
-            return True
 
     def _is_mine(self) -> bool:
-        """True unless another process of this consumer wrote the file; this process then never writes it again."""
+        """True unless another process of this consumer wrote the lease; this process then never writes it again."""
         if not self.superseded:
-            content = self._files.read(self._lease.consumer)
-            stored = None if content is None else Lease.parse(content, self._path)
+            content = self._store.read(self._lease.consumer)
+            stored = None if content is None else Lease.parse(content, self._name)
             if stored is not None and stored.token != self._lease.token:
                 self.superseded = True
-                _log.warning("Lease %s was taken by another process of consumer %s.", self._path, stored.consumer)
+                _log.warning("The lease %s was taken by another process of this consumer.", self._name)
         return not self.superseded
 
-    def _write(self, lease: Lease) -> None:
-        self._files.write(lease.consumer, lease.token, lease.text())
+    def _acquire(self, lease: Lease) -> None:
+        for _ in range(_START_ATTEMPTS):
+            self._store.read(lease.consumer)
+            if self._write(lease):
+                return
+        raise StorageError(
+            f"The lease {self._name} was written by others during {_START_ATTEMPTS} attempts to acquire it: give each "
+            "consumer a name of its own."
+        )
+
+    def _write(self, lease: Lease) -> bool:
+        if not self._store.write(lease.consumer, lease.token, lease.encode()):
+            return False
         self._lease = lease
+        return True
 
     def _count_other_live(self, now_s: float) -> int:
         """Count the other consumers that seem alive: not released, and renewed recently by the wall clock."""
+        own = lease_name(self._lease.consumer)
         live = 0
-        for path, content in self._files.read_all():
-            lease = Lease.parse(content, path) if path != self._path else None
-            age = age_s(path, now_s)
-            if lease is not None and age is not None and not lease.released:
-                live += abs(age) <= LIVE_PERIODS * lease.duration_s
+        for stored in self._store.read_all():
+            lease = Lease.parse(stored.content, self._store.place) if stored.name != own else None
+            if lease is not None and not lease.released:
+                live += abs(now_s - stored.written_s) <= LIVE_PERIODS * lease.duration_s
         return live
 
 
 @dataclass(slots=True)
 class _Observed:
-    """A lease file: its content, and the times on the observer's clock of its first sight and its last change."""
+    """A lease: its content, and the times on the observer's clock of its first sight and its last change."""
 
     content: bytes
     lease: Lease | None
+    written_s: float
     first_s: float
     changed_s: float = field(init=False)
 
@@ -270,39 +270,35 @@ class LeaseWatcher:
     """Observer of the leases of one subscription, on its own monotonic clock.
 
     Args:
-        directory: `lease_directory` of the subscription.
+        store: The leases of the subscription's consumers, or of brokers.
         clock: Returns monotonic seconds; tests pass their own.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._files = LeaseFiles(directory)
+    def __init__(self, store: LeaseStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
         self._clock = clock
-        self._seen: dict[Path, _Observed] = {}
+        self._seen: dict[str, _Observed] = {}
 
     def observe_leases(self) -> None:
-        """Read the directory once: call it often, and before each `lease_states`.
+        """Read the leases once: call it often, and before each `lease_states`.
 
         Raises:
             FormatVersionError: a newer version of this project wrote a lease.
-            StorageError: the directory or a file in it cannot be read.
+            StorageError: the leases cannot be read.
         """
-        try:
-            contents = dict(self._files.read_all())
-        except OSError as error:
-            raise StorageError(
-                f"Leases in {self._files.folder} cannot be read ({error}): make them readable."
-            ) from error
+        stored = {lease.name: lease for lease in self._store.read_all()}
         now_s = self._clock()
-        self._seen = {path: observed for path, observed in self._seen.items() if path in contents}
-        for path, content in contents.items():
-            observed = self._seen.get(path)
+        self._seen = {name: observed for name, observed in self._seen.items() if name in stored}
+        for name, (_, content, written_s) in stored.items():
+            observed = self._seen.get(name)
             if observed is None:
-                self._seen[path] = _Observed(content, Lease.parse(content, path), now_s)
+                self._seen[name] = _Observed(content, self._parsed(content, name), written_s, now_s)
             elif observed.content != content:
-                observed.content, observed.lease, observed.changed_s = content, Lease.parse(content, path), now_s
+                observed.content, observed.lease = content, self._parsed(content, name)
+                observed.written_s, observed.changed_s = written_s, now_s
 
     def lease_states(self, topic_id: TopicId) -> dict[str, LeaseState]:
-        """Return the state, by consumer, of the leases that name the topic; a consumer without a file is absent."""
+        """Return the state, by consumer, of the leases that name the topic; a consumer without a lease is absent."""
         now_s = self._clock()
         return {
             observed.lease.consumer: observed.lease_state(now_s)
@@ -311,24 +307,26 @@ class LeaseWatcher:
         }
 
     def lease_state(self, consumer: str) -> LeaseState:
-        """Return the state of one consumer's lease, whatever its topics; EXPIRED without a lease file."""
-        observed = self._seen.get(self._files.path(consumer))
+        """Return the state of one consumer's lease, whatever its topics; EXPIRED without a lease."""
+        observed = self._seen.get(lease_name(consumer))
         return LeaseState.EXPIRED if observed is None else observed.lease_state(self._clock())
 
     def was_renewed(self, consumer: str) -> bool:
         """Return True if a consumer's lease changed while this observer watched: then the consumer was alive."""
-        observed = self._seen.get(self._files.path(consumer))
+        observed = self._seen.get(lease_name(consumer))
         return observed is not None and observed.changed_s > observed.first_s
 
     def has_lease(self, consumer: str) -> bool:
         """Return True if the consumer had a lease at the last poll."""
-        return self._files.path(consumer) in self._seen
+        return lease_name(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
         """Return True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
-        path = self._files.path(consumer)
-        observed = self._seen.get(path)
-        age = age_s(path, now_s)
-        return age is None or age > (
-            observed.lease.duration_s if observed is not None and observed.lease is not None else DEFAULT_DURATION_S
-        )
+        observed = self._seen.get(lease_name(consumer))
+        if observed is None:
+            return True
+        duration_s = observed.lease.duration_s if observed.lease is not None else DEFAULT_DURATION_S
+        return now_s - observed.written_s > duration_s
+
+    def _parsed(self, content: bytes, name: str) -> Lease | None:
+        return Lease.parse(content, f"{name} in {self._store.place}")

@@ -1,10 +1,9 @@
-"""A root: the folder (one URI) that holds metadata, leases, reports and, by default, three storage paths."""
+"""A root: the place that holds metadata, leases, reports and, by default, its storage paths."""
 
 from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,14 +13,9 @@ from typing import Self, cast
 
 from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import (
-    NamespaceRecord,
-    PathRecord,
-    RootRecord,
-    TenantRecord,
-)
+from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.metadata.store import FORMAT_VERSION, Change, MetadataStore
+from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     MetadataError,
@@ -30,154 +24,163 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
-from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
-from pulsar_on_spark.storage.durability import locked
-from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
 from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.storage.leases.contract import LeaseStore
 from pulsar_on_spark.storage.probe import examine
+from pulsar_on_spark.storage.root_place import BROKERS, RootPlace, consumers_of, lease_store, parse_place
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.topic.catalog import root_creation
+from pulsar_on_spark.topic.catalog.path_records import storage_path, uri_of
 
 log = logging.getLogger(__name__)
 
 _MAX_SHARED = 8
-_shared: dict[tuple[type[RootHandle], Path], tuple[object, RootHandle]] = {}
-_LOCK = "lock"
-_LOST_AND_FOUND = "lost+found"
-_OWN_NAMES = {"metadata", "leases", "reports", "storage", _LOCK, _LOST_AND_FOUND}
+_shared: dict[tuple[type[RootHandle], RootPlace], tuple[object, RootHandle]] = {}
 
 
 class RootHandle:
-    """An open root: its metadata store and its storage paths."""
+    """An open root: its metadata store and its storage paths.
 
-    def __init__(self, path: Path) -> None:
-        """Open the root at `path`.
+    Attributes:
+        place: The root's folder or URL.
+        store: The metadata.
+        cluster_id: The root's identity.
+        quorum: The default quorum of all topics.
+    """
+
+    def __init__(self, place: RootPlace) -> None:
+        """Open the root at `place`.
 
         Raises:
-            NotARootError: the path does not exist or is no root.
+            NotARootError: the place does not exist or is no root.
             FormatVersionError: a newer version wrote it.
+            StorageError: the object store cannot be reached now.
         """
-        if not path.exists():
-            raise NotARootError(f"Root {path} does not exist: make it with `pulsarpy init {path}`, or write to it.")
-        self.path = path
-        self.store = MetadataStore(path)
+        if isinstance(place, Path) and not place.exists():
+            raise NotARootError(f"Root {place} does not exist: make it with `pulsarpy init {place}`, or write to it.")
+        self.place = place
+        self.store = MetadataStore(place)
         self.cluster_id = self.store.root_record.cluster_id
         self.quorum = Quorum.parse(self.store.root_record.quorum)
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
+    def open(cls, path: str | RootPlace) -> Self:
         """Open an existing root (see `RootHandle`)."""
-        return cls(local_path(path))
+        return cls(parse_place(path))
 
     @classmethod
     def create(
         cls,
-        path: str | Path,
-        storage_paths: Sequence[str | Path] = (),
-        quorum: Quorum = DEFAULT_QUORUM,
+        path: str | RootPlace,
+        storage_paths: Sequence[str | RootPlace] = (),
+        quorum: Quorum | None = None,
         file_mode: int = permissions.PRIVATE,
     ) -> Self:
         """Create a root, or finish a creation that was interrupted.
 
         Args:
-            path: An absent path, or an empty folder.
-            storage_paths: One or more directories, on different disks if the data are to survive the loss of a disk; by
-                default `storage/0` to `storage/<write quorum - 1>` (at least three) inside the root.
-            quorum: The default quorum of all topics.
-            file_mode: The permissions of the root's files: 0o600, or 0o660 to let the folder's group write, too.
+            path: An absent path, an empty folder, or a URL of an object store with nothing below it.
+            storage_paths: One or more directories or URLs, on different disks if the data are to survive the loss of a
+                disk; by default `storage/0` to `storage/<ensemble - 1>` inside the root, in a folder at least three.
+            quorum: The default quorum of all topics; by default 3/3/2 in a folder, and 1/1/1 on an object store, which
+                keeps copies by itself.
+            file_mode: The permissions of a local root's files: 0o600, or 0o660 to let the folder's group write, too.
                 Folders get 0700 or 2770, also existing ones if they belong to this user.
 
         Raises:
-            NotARootError: the folder contains other files.
-            RootExistsError: the path is a root already.
+            NotARootError: the place contains other files.
+            RootExistsError: the place is a root already.
             InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
-            StoragePathError: a storage path contains other files, or cannot be written.
+            UnsuitableStoreError: the object store does not keep a rule that the engine relies on.
+            StorageError: a storage path contains other files, or cannot be written.
         """
-        root = local_path(path)
-        if root.exists() and not root.is_dir():
-            raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
-        if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
-            foreign = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
-            raise NotARootError(f"{root} is not empty (it holds {foreign!r}) and is not a root: choose another path.")
-        directories = [local_path(directory) for directory in storage_paths]
-        count = max(3, quorum.ensemble)
-        uris = [str(directory) for directory in directories] or [f"storage/{index}" for index in range(count)]
+        place = parse_place(path)
+        if quorum is None:
+            quorum = DEFAULT_QUORUM if isinstance(place, Path) else root_creation.OBJECT_QUORUM
+        count = max(DEFAULT_QUORUM.ensemble if isinstance(place, Path) else 1, quorum.ensemble)
+        paths = [parse_place(each) for each in storage_paths]
+        uris = [uri_of(place, each) for each in paths] or [f"storage/{index}" for index in range(count)]
         if len(set(uris)) < max(quorum.ensemble, len(uris)):
             raise InvalidArgumentError(
                 f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "
                 "give each --storage-path once, give more of them or a smaller --quorum."
             )
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"The root {root} cannot be made ({error.strerror}): give a folder in which this user may write."
-            ) from error
-        if not MetadataStore.exists(root):
-            permissions.set_mode(root, permissions.folder_mode(file_mode))
-        with locked(root / _LOCK):
-            if MetadataStore.exists(root) and _has_root_record(root):
-                raise RootExistsError(f"{root} is a root already: open it, or choose another path.")
-            _fill(root, uris, quorum)
-        return cls(root)
+        root_creation.create_root(place, uris, quorum, file_mode)
+        return cls(place)
 
     @classmethod
-    def open_or_create(cls, path: str | Path) -> Self:
-        """Open a root; if the path is absent or an empty folder, create one, with a warning in the log."""
-        root = local_path(path)
-        if cls.is_occupied(root):
-            return cls.shared(root)
+    def open_or_create(cls, path: str | RootPlace) -> Self:
+        """Open a root; if there is nothing at the place, create one, with a warning in the log."""
+        place = parse_place(path)
+        if cls.is_occupied(place):
+            return cls.shared(place)
         try:
-            created = cls.create(root)
+            created = cls.create(place)
         except RootExistsError:  # another process created it first
-            return cls.shared(root)
-        log.warning("Created the root %s: there was nothing at this path.", root)
+            return cls.shared(place)
+        log.warning("Created the root %s: there was nothing at this path.", place)
         return created
 
     @classmethod
-    def is_occupied(cls, path: Path) -> bool:
-        """Return True if the path holds a root or foreign files; a write creates a root only at an unoccupied path.
+    def is_occupied(cls, place: RootPlace) -> bool:
+        """Return True if the place holds a root or foreign files; a write creates a root only at an unoccupied one.
 
         A root whose creation is in progress, or was interrupted, does not count yet.
         """
+        if (is_other := root_creation.is_foreign(place)) is not None:
+            return is_other
         try:
-            if not _may_become_root(path):
-                return True
-        except FileNotFoundError:
-            return False
-        except NotADirectoryError:
-            return path.exists()
-        try:
-            cls.shared(path)
+            cls.shared(place)
         except NotARootError:
             return False
         return True
 
     @classmethod
-    def shared(cls, path: Path) -> Self:
+    def shared(cls, place: RootPlace) -> Self:
         """Get this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
-        identity = cls._identity(path)
-        cached = _shared.get((cls, path))
+        identity = cls._identity(place)
+        cached = _shared.get((cls, place))
         if cached is None or cached[0] != identity:
             while len(_shared) >= _MAX_SHARED:
                 _shared.pop(next(iter(_shared)))
-            cached = _shared[cls, path] = (identity, cls(path))
+            cached = _shared[cls, place] = (identity, cls(place))
         return cast("Self", cached[1])
 
     @staticmethod
-    def _identity(path: Path) -> tuple[int, int, int] | None:
+    def _identity(place: RootPlace) -> tuple[int, ...] | None:
+        if not isinstance(place, Path):
+            return (os.getpid(),)
         try:
-            status = (path / "metadata" / "main" / "_delta_log").stat()
+            status = (place / "metadata" / "main" / "_delta_log").stat()
         except OSError:
             return None
         return status.st_dev, status.st_ino, os.getpid()
 
+    @property
+    def path(self) -> Path:
+        """The folder of a local root.
+
+        Raises:
+            InvalidArgumentError: the root is on an object store.
+        """
+        if isinstance(self.place, Path):
+            return self.place
+        raise InvalidArgumentError(f"The root {self.place} is on an object store, and this needs a root in a folder.")
+
+    def consumer_leases(self, subscription: str) -> LeaseStore:
+        """Return the leases of a subscription's consumers, which all its topics share."""
+        return lease_store(self.place, consumers_of(subscription))
+
+    def broker_leases(self) -> LeaseStore:
+        """Return the leases of brokers, whose holders are incarnation ids."""
+        return lease_store(self.place, BROKERS)
+
     def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
         """Return all storage paths by id, without retired ones."""
         return {
-            PathId(record.path_id): _storage_path(self.path, self.cluster_id, record)
+            PathId(record.path_id): storage_path(self.place, self.cluster_id, record)
             for record in view.all(PathRecord)
             if record.state != "retired"
         }
@@ -206,7 +209,7 @@ class RootHandle:
         records = [record for record in view.all(PathRecord) if record.state == "writable"]
         if len(records) < self.quorum.ack:
             records += [record for record in view.all(PathRecord) if record.state == "read-only" and record.reason]
-        return [_weighed(_storage_path(self.path, self.cluster_id, record)) for record in records]
+        return [_weighed(storage_path(self.place, self.cluster_id, record)) for record in records]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """Mark storage paths that failed during a write as read-only, until `maintain` finds them well again."""
@@ -242,49 +245,9 @@ class RootHandle:
             raise
 
 
-def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:
-    is_given_up = record.state == "lost"
-    return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label, is_given_up=is_given_up)
-
-
 def _weighed(path: StoragePath) -> StoragePath:
     """Return the path with its free bytes as weight; a path that cannot be examined gets the lowest weight."""
     try:
         return replace(path, weight=path.free_bytes())
     except StoragePathError:
         return path
-
-
-def _may_become_root(folder: Path) -> bool:
-    """Return True if the folder is empty, or holds an unfinished root, of which the lock file is created first."""
-    names = set(os.listdir(folder))
-    return names <= {_LOST_AND_FOUND} or (_LOCK in names and names <= _OWN_NAMES)
-
-
-def _has_root_record(root: Path) -> bool:
-    try:
-        MetadataStore(root)
-    except NotARootError:
-        return False
-    return True
-
-
-def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
-    """Create all parts of a root, the root record last, so that an interrupted creation can be continued."""
-    for name in ("metadata", "leases", "reports"):
-        make_directory(OS_FILES, root / name)
-    cluster_id = _cluster_id(root / "metadata" / "cluster-id")
-    records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
-    for record in records:
-        _storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
-    first = RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum))
-    tenant = TenantRecord(tenant=DEFAULT_TENANT)
-    namespace = NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")
-    MetadataStore.create(root, [first, *records, tenant, namespace])
-
-
-def _cluster_id(file: Path) -> str:
-    """Return a new id, or the id that an interrupted attempt wrote, because its storage paths have that id."""
-    if not file.exists():
-        write_file(OS_FILES, file, uuid.uuid4().hex.encode())
-    return file.read_text().strip()

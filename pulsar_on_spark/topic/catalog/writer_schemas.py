@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog import registry
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -21,11 +21,11 @@ class WriterSchemas:
         known: Type and text by topic (not by partition) and version bytes; None for a missing version.
     """
 
-    root: Path
+    root: RootPlace
     known: dict[tuple[str, bytes], tuple[str, str] | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, root: Path, versions: Iterable[SchemaRecord]) -> WriterSchemas:
+    def of(cls, root: RootPlace, versions: Iterable[SchemaRecord]) -> WriterSchemas:
         """Collect the versions that exist when the read begins."""
         return cls(
             root, {(record.name, record.version.to_bytes(8, "big")): (record.type, record.data) for record in versions}

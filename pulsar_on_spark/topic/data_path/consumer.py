@@ -20,7 +20,7 @@ from pulsar_on_spark.model.errors import SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
@@ -75,22 +75,21 @@ class SubscriptionConsumer:
         lease_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        directory = lease_directory(root.path, name)
         self._store = root.store
         self._name = name
         self._type = type_
         self._consumer = consumer
         self._lease_s = lease_s
         self._clock = clock
-        self._keeper = LeaseKeeper(directory, consumer, lease_s)
-        self._watcher = LeaseWatcher(directory, clock)
+        self._keeper = LeaseKeeper(root.consumer_leases(name), consumer, lease_s)
+        self._watcher = LeaseWatcher(root.consumer_leases(name), clock)
         self._brokers = DeadOwners(root, clock)
         self._holders: dict[str, LeaseState] = {}
         """The lease states of brokers that own the subscription on some topic."""
         self._started = False
         self._finishing = False
         self._may_expire = True
-        """True if the subscription may expire, or until it is known; its lease file then has its last use."""
+        """True if the subscription may expire, or until it is known; its lease then shows its last use."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
@@ -179,7 +178,7 @@ class SubscriptionConsumer:
                 # The position is committed with the release of the slots.
                 self._store.commit(lambda view: self._given_back(view, parts, committed))
         finally:
-            self._keeper.stop(keep_file=self._may_expire)
+            self._keeper.stop(keep=self._may_expire)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 

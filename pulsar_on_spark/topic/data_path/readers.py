@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
@@ -30,8 +30,8 @@ class SparkReaders:
         for name in set(names):
             watcher = self._watchers.get(name)
             if watcher is None:
-                directory = lease_directory(self._root.path, name)
-                watcher = self._watchers[name] = LeaseWatcher(directory, self._clock)
+                leases = self._root.consumer_leases(name)
+                watcher = self._watchers[name] = LeaseWatcher(leases, self._clock)
             watcher.observe_leases()
 
     def watch_only(self, names: Iterable[str]) -> None:

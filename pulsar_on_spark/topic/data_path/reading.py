@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -34,6 +33,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.loss import LOOK_AGAIN
 from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -54,13 +54,13 @@ class SliceReader:
     """Reader of one root's slices. Picklable: tasks get it with the storage paths that the driver knew.
 
     Attributes:
-        root: The root's path, for reports and for looking up the entries' new files.
+        root: The root's place, for reports and for looking up the entries' new files.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
         fail_on_data_loss: True if a loss is an error; else it is skipped, counted, logged and reported.
     """
 
-    root: Path
+    root: RootPlace
     paths: Mapping[PathId, StoragePath]
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
@@ -281,7 +281,7 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Findings:
     """Problems of one read: each bad copy is reported once, and adjacent lost batches together."""
 
-    def __init__(self, root: Path, fail_on_data_loss: bool) -> None:
+    def __init__(self, root: RootPlace, fail_on_data_loss: bool) -> None:
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
         self._bad_copies: set[tuple[FileId, PathId]] = set()

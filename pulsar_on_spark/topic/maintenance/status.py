@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from pulsar_on_spark.ledger.journal.register import log_record
@@ -22,8 +21,9 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog import catalog, registry
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -131,7 +131,7 @@ class RootStatus(StorageStatus):
         verified_copies: Number of copies that were read in full and are good; None if that was not requested.
     """
 
-    root: Path
+    root: RootPlace
     cluster_id: str
     quorum: str
     topics: tuple[TopicStatus, ...]
@@ -158,7 +158,7 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
     verified = _verify(root, durable, files, progress) if verify else None
     return RootStatus(
         **_storage(root, durable, files),
-        root=root.path,
+        root=root.place,
         cluster_id=root.cluster_id,
         quorum=str(root.quorum),
         topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
@@ -224,7 +224,7 @@ def _topic(view: View, topic: TopicRecord) -> TopicStatus:
 def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> IncarnationStatus:
     seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
     frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
-    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
     return IncarnationStatus(
@@ -250,6 +250,6 @@ def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progr
     good = 0
     for number, (file, path) in enumerate(copies):
         progress("verify", number, len(copies))
-        good += check_copy(root.path, file, path).is_good
+        good += check_copy(root.place, file, path).is_good
     progress("verify", len(copies), len(copies))
     return good

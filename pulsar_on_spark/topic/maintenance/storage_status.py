@@ -68,7 +68,7 @@ def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRe
     Raises:
         StorageError: the reports cannot be read.
     """
-    reports = [report for report in read_reports(root.path) if report.file_id in files]
+    reports = [report for report in read_reports(root.place) if report.file_id in files]
     bad = tuple(each for each in reports if _is_bad_copy(files[each.file_id], each))
     paths = _paths(root, view, files, Counter(report.path_id for report in bad))
     holding = {path.path_id for path in paths if path.holds_copies}
@@ -78,7 +78,7 @@ def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRe
         unchecked_copies=sum(path.copies for path in paths if not path.is_checked),
         bad_copies=bad,
         losses=tuple(sum_losses(reports)),
-        audit=read_state(root.path),
+        audit=read_state(root.place),
     )
 
 

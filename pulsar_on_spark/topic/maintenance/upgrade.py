@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.metadata.upgrade import upgrade_tables
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
-from pulsar_on_spark.storage.lease_files import age_s
 
 LIVE_S: Final = 30.0
 """Age in seconds up to which a lease may be its holder's: leases are renewed more often."""
@@ -29,10 +29,11 @@ def upgrade(root: Path) -> bool:
     if not MetadataStore.exists(root):
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
     for lease in (root / "leases").glob("*/*.json"):
-        age = age_s(lease, time.time())
-        if age is not None and age < LIVE_S:
-            raise InvalidArgumentError(
-                f"A process used the root {root} {age:.0f} s ago ({lease}): stop brokers and Spark jobs that use it, "
-                f"wait {LIVE_S:.0f} s, and try again."
-            )
+        with suppress(FileNotFoundError):
+            age_s = time.time() - lease.stat().st_mtime
+            if age_s < LIVE_S:
+                raise InvalidArgumentError(
+                    f"A process used the root {root} {age_s:.0f} s ago ({lease}): stop brokers and Spark jobs that use "
+                    f"it, wait {LIVE_S:.0f} s, and try again."
+                )
     return upgrade_tables(root)

@@ -31,6 +31,7 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -106,7 +107,7 @@ class RootUsage:
         subscriptions: The subscriptions of all topics, by bytes of backlog.
     """
 
-    root: Path
+    root: RootPlace
     metadata_bytes: int
     paths: tuple[PathUsage, ...]
     topics: tuple[TopicUsage, ...]
@@ -134,7 +135,7 @@ def usage(root: RootHandle) -> RootUsage:
     paths = tuple(_path(view, path, shares, unsealed, stored) for path in root.storage_paths(view).values())
     topics = [_topic(view, topic.name, catalog.parts(view, topic), shares, stored) for topic in catalog.topics(view)]
     return RootUsage(
-        root=root.path,
+        root=root.place,
         metadata_bytes=sum(size for _, size in _files(root.path / "metadata")),
         paths=paths,
         topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_bytes, -topic.message_bytes, topic.name))),

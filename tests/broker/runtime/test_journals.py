@@ -17,7 +17,6 @@ from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopie
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.catalog.leases import broker_lease_directory
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
@@ -131,7 +130,7 @@ def test_a_cancelled_start_leaves_no_journal(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while len(journal_threads()) > before or open_files_under(root.path / "storage"):
                 await asyncio.sleep(0.01)
-        assert not list(broker_lease_directory(root.path).glob("*.json"))
+        assert not root.broker_leases().read_all()
 
     asyncio.run(go())
     assert ended == []

@@ -10,9 +10,10 @@ import pytest
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
-from pulsar_on_spark.storage import lease_files
+from pulsar_on_spark.storage.leases.files import UNFINISHED_S, LeaseFiles
+from pulsar_on_spark.storage.root_place import LEASES, consumers_of
 from pulsar_on_spark.topic.catalog import leases
-from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher
 
 T, U = TopicId("a" * 32), TopicId("b" * 32)
 
@@ -30,7 +31,7 @@ class Watch:
 
     def __init__(self, directory: Path) -> None:
         self.clock = Clock()
-        self.watcher = LeaseWatcher(directory, self.clock)
+        self.watcher = LeaseWatcher(LeaseFiles(directory), self.clock)
 
     def after(self, seconds: float = 0.0, topic: TopicId = T) -> dict[str, LeaseState]:
         self.clock.now_s += seconds
@@ -38,9 +39,13 @@ class Watch:
         return self.watcher.lease_states(topic)
 
 
+def lease_folder(root: Path, subscription: str) -> Path:
+    return root / LEASES / consumers_of(subscription)
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return lease_directory(tmp_path, "delays")
+    return lease_folder(tmp_path, "delays")
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def watch(directory: Path) -> Watch:
 @pytest.fixture
 def keeper(directory: Path) -> LeaseKeeper:
     """Consumer `a`; its thread never wakes in a test's time, so that the test renews."""
-    keeper = LeaseKeeper(directory, "a", duration_s=3_000)
+    keeper = LeaseKeeper(LeaseFiles(directory), "a", duration_s=3_000)
     keeper.start([T])
     return keeper
 
@@ -62,7 +67,7 @@ def lease_file(directory: Path) -> Path:
 
 
 def lease_of(directory: Path, consumer: str) -> Path:
-    (path,) = (p for p in directory.glob("*.json") if Lease.parse(p.read_bytes(), p).consumer == consumer)
+    (path,) = (p for p in directory.glob("*.json") if Lease.parse(p.read_bytes(), "there").consumer == consumer)
     return path
 
 
@@ -132,9 +137,9 @@ def test_a_stopped_consumer_is_gone_at_once_and_leaves_no_file(
 
 def test_a_stopped_consumer_may_leave_a_released_lease(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
     watch.after()
-    keeper.stop(keep_file=True)
+    keeper.stop(keep=True)
     assert watch.after() == {"a": LeaseState.EXPIRED}
-    assert Lease.parse(lease_file(directory).read_bytes(), directory).released
+    assert Lease.parse(lease_file(directory).read_bytes(), "there").released
 
 
 def test_a_consumer_counts_for_the_topics_that_it_reads(keeper: LeaseKeeper, watch: Watch) -> None:
@@ -162,10 +167,10 @@ def test_a_topic_that_the_file_could_not_name_is_not_held_and_tried_again(
 
 
 def test_the_thread_renews_while_the_process_is_busy_and_ends_on_request(directory: Path, watch: Watch) -> None:
-    keeper = LeaseKeeper(directory, "a", duration_s=0.06)
+    keeper = LeaseKeeper(LeaseFiles(directory), "a", duration_s=0.06)
     keeper.start([T])
     until = time.monotonic() + 30
-    while Lease.parse(lease_file(directory).read_bytes(), directory).counter < 4:
+    while Lease.parse(lease_file(directory).read_bytes(), "there").counter < 4:
         assert time.monotonic() < until, "the thread does not renew"
         time.sleep(0.005)
     keeper.stop()
@@ -175,7 +180,7 @@ def test_the_thread_renews_while_the_process_is_busy_and_ends_on_request(directo
 
 
 def test_a_later_process_of_the_consumer_has_the_lease(keeper: LeaseKeeper, directory: Path) -> None:
-    later = LeaseKeeper(directory, "a", duration_s=3_000)
+    later = LeaseKeeper(LeaseFiles(directory), "a", duration_s=3_000)
     later.start([T])
     content = lease_file(directory).read_bytes()
     assert keeper.renew() is False
@@ -188,7 +193,7 @@ def test_a_later_process_of_the_consumer_has_the_lease(keeper: LeaseKeeper, dire
 def test_stopping_does_not_take_the_lease_from_a_later_process_not_yet_noticed(
     keeper: LeaseKeeper, directory: Path
 ) -> None:
-    later = LeaseKeeper(directory, "a", duration_s=3_000)
+    later = LeaseKeeper(LeaseFiles(directory), "a", duration_s=3_000)
     later.start([T])
     content = lease_file(directory).read_bytes()
     keeper.stop()
@@ -202,7 +207,7 @@ def test_a_lease_that_cannot_be_removed_is_logged_and_runs_out(
     file.unlink()
     file.mkdir()
     keeper.stop()
-    assert "could not be given up" in caplog.text
+    assert "could not be released" in caplog.text
 
 
 def test_a_swept_directory_is_created_again_and_a_missing_root_not(
@@ -241,18 +246,18 @@ def test_a_swept_lease_is_restored_by_the_next_renewal(keeper: LeaseKeeper, watc
 
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "leases").write_text("in the way")
-    directory = lease_directory(tmp_path, "delays")
+    directory = lease_folder(tmp_path, "delays")
     with pytest.raises(StorageError, match=r"Lease file .*leases.* cannot be written"):
-        LeaseKeeper(directory, "a").start([T])
+        LeaseKeeper(LeaseFiles(directory), "a").start([T])
     with pytest.raises(StorageError, match="cannot be read"):
-        LeaseWatcher(directory).observe_leases()
+        LeaseWatcher(LeaseFiles(directory)).observe_leases()
 
 
 def test_too_many_consumers_are_refused(keeper: LeaseKeeper, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "MAX_CONSUMERS", 1)
-    LeaseKeeper(directory, "a").start([T])  # has a file already
+    LeaseKeeper(LeaseFiles(directory), "a").start([T])  # has a file already
     with pytest.raises(ConsumerBusyError, match="holds 1 live leases already"):
-        LeaseKeeper(directory, "b").start([T])
+        LeaseKeeper(LeaseFiles(directory), "b").start([T])
     assert len(list(directory.iterdir())) == 1
 
 
@@ -260,28 +265,28 @@ def test_former_consumers_do_not_fill_the_limit(directory: Path, monkeypatch: py
     """A job that is a new consumer each time: stopped, stopped with a trace, killed, killed while it wrote."""
     monkeypatch.setattr(leases, "MAX_CONSUMERS", 2)
     for number in range(12):
-        keeper = LeaseKeeper(directory, f"run {number}", duration_s=3_000)
+        keeper = LeaseKeeper(LeaseFiles(directory), f"run {number}", duration_s=3_000)
         keeper.start([T])
         if number % 3 == 2:
             for age_s in (-9_100, 9_100):  # the clock may have been set back since
                 os.utime(lease_of(directory, f"run {number}"), (time.time() + age_s,) * 2)
         else:
-            keeper.stop(keep_file=number % 3 == 1)
+            keeper.stop(keep=number % 3 == 1)
         (directory / f"run-{number}.{number}.tmp").write_text("a process died here")
     assert len(list(directory.glob("*.json"))) == 8
     for number in range(2):
-        LeaseKeeper(directory, f"live {number}", duration_s=3_000).start([T])
+        LeaseKeeper(LeaseFiles(directory), f"live {number}", duration_s=3_000).start([T])
     late = lease_of(directory, "live 0")
     os.utime(late, (time.time() - 8_900,) * 2)  # missed renewals, not yet given up
     with pytest.raises(ConsumerBusyError, match="holds 2 live leases already"):
-        LeaseKeeper(directory, "one more").start([T])
+        LeaseKeeper(LeaseFiles(directory), "one more").start([T])
 
 
 def test_ended_consumers_make_room_for_new_ones(directory: Path) -> None:
-    alive = LeaseKeeper(directory, "alive")
+    alive = LeaseKeeper(LeaseFiles(directory), "alive")
     alive.start([T])
     for number in range(10):
-        ended = LeaseKeeper(directory, f"ended-{number}")
+        ended = LeaseKeeper(LeaseFiles(directory), f"ended-{number}")
         ended.start([T])
         ended.stop()
     assert alive.renew()
@@ -294,8 +299,8 @@ def test_unfinished_files_of_a_killed_process_are_removed(directory: Path) -> No
     old, young = directory / "x.1.tmp", directory / "y.2.tmp"
     for path in (old, young):
         path.write_text("a process died here, or is writing")
-    os.utime(old, (time.time() - lease_files.UNFINISHED_S - 1,) * 2)
-    LeaseKeeper(directory, "a", duration_s=3_000).start([T])
+    os.utime(old, (time.time() - UNFINISHED_S - 1,) * 2)
+    LeaseKeeper(LeaseFiles(directory), "a", duration_s=3_000).start([T])
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -307,23 +312,23 @@ def test_a_file_that_is_not_a_lease_is_ignored(directory: Path, watch: Watch, co
 
 
 @pytest.mark.parametrize("duration_s", [0, -1, "Infinity", "NaN"])
-def test_a_duration_that_never_ends_is_no_lease(directory: Path, duration_s: object) -> None:
-    text = Lease("a", "t", (T,), 1, 5.0).text().replace("5.0", str(duration_s))
-    assert Lease.parse(text.encode(), directory) is None
+def test_a_duration_that_never_ends_is_no_lease(duration_s: object) -> None:
+    content = Lease("a", "t", (T,), 1, 5.0).encode().replace(b"5.0", str(duration_s).encode())
+    assert Lease.parse(content, "there") is None
 
 
 def test_a_newer_version_is_refused(directory: Path, watch: Watch) -> None:
     directory.mkdir(parents=True)
     (directory / "x.json").write_text('{"v": 2}')
-    with pytest.raises(FormatVersionError, match=r"x\.json has version 2, this pulsar_on_spark reads up to 1"):
+    with pytest.raises(FormatVersionError, match=r"The lease x in .* has version 2, this .* reads up to 1"):
         watch.after()
 
 
 def test_names_are_bounded_and_differ(tmp_path: Path) -> None:
     names = ["a/b", "a_b", "A_b", ".", "..", "ä" * 500, "ä" * 501, "", "a" * 5_000, "\n"]
-    directories = [lease_directory(tmp_path, name) for name in names]
+    directories = [lease_folder(tmp_path, name) for name in names]
     assert len({str(directory).lower() for directory in directories}) == len(names)
     for directory in directories:
         assert directory.parent == tmp_path / "leases"
         assert len(directory.name) <= 96
-        LeaseKeeper(directory, directory.name, duration_s=3_000).start([T])
+        LeaseKeeper(LeaseFiles(directory), directory.name, duration_s=3_000).start([T])

@@ -12,8 +12,8 @@ import pytest
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.root_place import LEASES, consumers_of
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import lease_directory
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer, Turn
 from pulsar_on_spark.topic.maintenance.retention import expiry
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
@@ -62,7 +62,7 @@ def owners(root: Root, part: TopicPart) -> set[str | None]:
 
 
 def lease_files(root: Root) -> list[Path]:
-    return list(lease_directory(root.path, "sub").glob("*"))
+    return list((root.path / LEASES / consumers_of("sub")).glob("*"))
 
 
 @pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])

@@ -23,7 +23,8 @@ from pulsar_on_spark.metadata.records import PathRecord, SubscriptionRecord, Wri
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, TopicId, WriteId
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, lease_directory
+from pulsar_on_spark.storage.root_place import LEASES, consumers_of
+from pulsar_on_spark.topic.catalog.leases import LeaseKeeper
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.routing import HashingScheme
 from pulsar_on_spark.topic.data_path.task_writer import TaskWriter
@@ -291,10 +292,10 @@ def subscribe(root: Root, name: str, expires_after_s: float | None, age_s: float
 
 
 def renew(root: Root, record: SubscriptionRecord, age_s: float, topic_id: str | None = None) -> Path:
-    directory = lease_directory(root.path, record.name)
-    keeper = LeaseKeeper(directory, "me", 3.0)
+    directory = root.path / LEASES / consumers_of(record.name)
+    keeper = LeaseKeeper(root.consumer_leases(record.name), "me", 3.0)
     keeper.start([TopicId(topic_id or record.topic_id)])
-    keeper.stop(keep_file=True)
+    keeper.stop(keep=True)
     (file,) = directory.glob("*.json")
     os.utime(file, (time.time() - age_s,) * 2)
     return file
@@ -331,8 +332,8 @@ def test_old_lease_files_are_swept_unless_an_expiry_needs_them(root: Root) -> No
 
 def test_directories_without_leases_are_swept(root: Root) -> None:
     """Each query without a checkpoint of a `subscriptionPrefix` had one."""
-    directory = lease_directory(root.path, "gone")
-    keeper = LeaseKeeper(directory, "me", 3_000.0)
+    directory = root.path / LEASES / consumers_of("gone")
+    keeper = LeaseKeeper(root.consumer_leases("gone"), "me", 3_000.0)
     keeper.start([])
     assert expiry.sweep_leases(root) == 0
     assert directory.exists()

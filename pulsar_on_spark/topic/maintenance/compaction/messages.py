@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
 from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.storage.reports import report_bad_copy
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
@@ -27,13 +27,13 @@ class CompactedReader:
     """Reader of compacted slices of one root. Picklable.
 
     Attributes:
-        root: The root's path, for reports.
+        root: The root's place, for reports.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
         fail_on_data_loss: True if a loss is an error; else it is skipped and logged.
     """
 
-    root: Path
+    root: RootPlace
     paths: Mapping[PathId, StoragePath]
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True

@@ -70,7 +70,7 @@ class Source:
         self._root = root
         self._part = part
         self._tail = tail
-        self._report = partial(report_bad_copy, root.path)
+        self._report = partial(report_bad_copy, root.place)
         self.base = view.get(CompactionRecord, part.topic_id)
         self.start = log_start(view, part.topic_id, self.base)
         self.end = max(read_limit(view, part.topic_id), self.start)

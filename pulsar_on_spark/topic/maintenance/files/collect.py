@@ -122,7 +122,7 @@ def collect(
     _tombstone(store, collected)
     remaining = {nominee.write_id for nominee in nominees} - {nominee.write_id for nominee in doomed}
     cleared = _clear_verdicts(store, remaining, ages, now_s)
-    _clear_reports(root, read_reports(root.path), store.view(durable=True))
+    _clear_reports(root, read_reports(root.place), store.view(durable=True))
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
 
 
@@ -293,7 +293,7 @@ def _clear_reports(root: RootHandle, reports: Iterable[Finding], view: DurableVi
     """Clear the reports about files that no longer exist."""
     for report in reports:
         if view.get(FileRecord, FileId(report.file_id)) is None:
-            clear_report(root.path, report)
+            clear_report(root.place, report)
 
 
 def _time(seconds: float) -> datetime:

@@ -84,7 +84,7 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
     done = MergeReport()
     given_up: set[str] = set()
     for number in range(1, _MAX_ROUNDS + 1):
-        lost = {report.file_id for report in read_reports(root.path) if report.kind is ReportKind.LOSS}
+        lost = {report.file_id for report in read_reports(root.place) if report.kind is ReportKind.LOSS}
         jobs = plan(root.store.view(), lost | given_up)
         total = sum(job.segments for job in jobs)
         step = "merge" if number == 1 else f"merge, round {number}"

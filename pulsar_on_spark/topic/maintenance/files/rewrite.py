@@ -165,7 +165,7 @@ class _Rewriting:
                     self._read_or_fail(file, [segment_wanted])
                 return
             report = Finding(ReportKind.LOSS, FileId(file.file_id), None, str(error), current_ms())
-            write_report(self._root.path, report)
+            write_report(self._root.place, report)
             self._fail(stretch[0].buffer, str(error))
 
     def _read(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
@@ -175,7 +175,7 @@ class _Rewriting:
         for number, segment_wanted in enumerate(stretch):
             for where in segment_wanted.batches(file):
                 by_number[where.number].append((number, where))
-        report = partial(report_bad_copy, self._root.path, file.file_id)
+        report = partial(report_bad_copy, self._root.place, file.file_id)
         numbers = sorted(by_number)
         read: list[list[pa.RecordBatch]] = [[] for _ in stretch]
         for at, batch in zip(

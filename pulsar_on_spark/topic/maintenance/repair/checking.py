@@ -58,7 +58,7 @@ def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress
     unexamined: list[str] = []
     for number, (file, at) in enumerate(copies):
         progress("check", number, len(copies))
-        checked = check_copy(root.path, file, paths[at])
+        checked = check_copy(root.place, file, paths[at])
         if checked.defect is not None:
             (defects if checked.is_examined else unexamined).append(checked.defect)
     progress("check", len(copies), len(copies))

@@ -194,7 +194,7 @@ def check_reports(
             verdicts[key] = is_over() or not _is_good(file, paths[path_id], pace)
         return verdicts[key]
 
-    reports = read_reports(root.path)
+    reports = read_reports(root.place)
     for number, report in enumerate(reports):
         progress("check reports", number, len(reports))
         file = files.get(report.file_id)
@@ -205,7 +205,7 @@ def check_reports(
         bad = [suspect for suspect in existing if is_bad(file, suspect)]
         is_stale = report.kind is ReportKind.BAD_COPY and report.path_id not in file.copies
         if is_stale or len(bad) < len(existing):
-            clear_report(root.path, report)
+            clear_report(root.place, report)
     progress("check reports", len(reports), len(reports))
     return {key for key, bad in verdicts.items() if bad}
 
@@ -231,7 +231,7 @@ def _scrub(
     progress: Progress,
 ) -> tuple[AuditState, ScrubReport, tuple[PathId, ...]]:
     """Read the copies that are due; first, and completely, those on paths that came back."""
-    state = scrub.read_state(root.path)
+    state = scrub.read_state(root.place)
     scrubs = dict(state.scrubs)
     view = root.store.view()  # copies have moved since the audit
     paths = root.storage_paths(view)
@@ -254,7 +254,7 @@ def _scrub(
             progress_so_far = PathScrub()  # a round that began before the path came back proves nothing
         budget = _budget(copies, progress_so_far, limits) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
-            root.path, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
+            root.place, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
         )
         total = total.plus(done)
         if since is not None and done.is_complete and _settle_check(root, path_id, since):
@@ -310,7 +310,7 @@ def _remember(root: RootHandle, state: AuditState, report: RepairReport) -> None
         "restored": report.work.restored,
         "unfinished": report.work.unfinished,
     }
-    scrub.write_state(root.path, state.model_copy(update=last))
+    scrub.write_state(root.place, state.model_copy(update=last))
 
 
 def _ms(moment: datetime) -> int:

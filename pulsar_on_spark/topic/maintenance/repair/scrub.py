@@ -1,7 +1,7 @@
 """Scrubbing: every copy is read in full from time to time, so that rot is found while other copies are good.
 
 Each path is read round by round in the order of file ids, so the copy that was read longest ago comes next. A round's
-progress is in a small file, `reports/audit.json`: losing it costs a round. Several concurrent scrubbers read some
+progress is in a small object, `reports/audit.json`: losing it costs a round. Several concurrent scrubbers read some
 copies twice.
 """
 
@@ -13,22 +13,22 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pulsar_on_spark.ledger.segments.segment_reader import verify_file
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.errors import CorruptSegmentError, StorageError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
-from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Finding, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.objects.contract import Exists
+from pulsar_on_spark.storage.reports import REPORTS, Finding, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 log = logging.getLogger(__name__)
 
-STATE_FILE = "audit.json"
+STATE_KEY = f"{REPORTS}/audit.json"
 
 
 class PathScrub(BaseModel):
@@ -71,20 +71,23 @@ class AuditState(BaseModel):
     scrubs: dict[int, PathScrub] = {}
 
 
-def read_state(root: Path, files: FileOps = OS_FILES) -> AuditState:
+def read_state(root: RootPlace) -> AuditState:
     """Read the state of the last pass; an empty state if there is none, or it is damaged."""
     try:
-        return AuditState.model_validate_json(read_file(files, root / REPORTS_DIRECTORY / STATE_FILE))
-    except (OSError, ValidationError):
+        stored = objects_at(root).fetch(STATE_KEY)
+        return AuditState() if stored is None else AuditState.model_validate_json(stored.content)
+    except (StorageError, ValidationError):
         return AuditState()
 
 
-def write_state(root: Path, state: AuditState, files: FileOps = OS_FILES) -> None:
+def write_state(root: RootPlace, state: AuditState) -> None:
     """Store the state for the next pass; a failure is logged, and costs one round of scrubbing at most."""
+    objects, content = objects_at(root), state.model_dump_json().encode()
     try:
-        make_directory(files, root / REPORTS_DIRECTORY)
-        write_file(files, root / REPORTS_DIRECTORY / STATE_FILE, state.model_dump_json().encode())
-    except OSError as error:
+        written = objects.create(STATE_KEY, content)
+        if isinstance(written, Exists):
+            objects.replace(STATE_KEY, content, written.version)  # None: a concurrent audit was faster
+    except StorageError as error:
         log.warning("The audit of %s starts its round again, its state cannot be written: %s", root, error)
 
 
@@ -120,7 +123,7 @@ class ScrubReport:
 
 
 def scrub_path(
-    root: Path,
+    root: RootPlace,
     path: StoragePath,
     files: Sequence[FileRecord],
     state: PathScrub,
@@ -132,7 +135,7 @@ def scrub_path(
     """Read copies on a path in full, write reports of bad ones, and clear the reports of good ones.
 
     Args:
-        root: The root's path.
+        root: The root's place.
         path: The storage path.
         files: The files that should have a copy on the path, in the order of their ids.
         state: The progress of the round.
@@ -179,7 +182,7 @@ class CheckedCopy:
 
 
 def check_copy(
-    root: Path, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
+    root: RootPlace, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
     """Read one copy in full; write a report if it is bad, clear an earlier report if it is good."""
     try:

@@ -295,10 +295,10 @@ def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) ->
     named = () if now is None else now.copies
     settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
     for path_id in settled:
-        clear_report(root.path, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
+        clear_report(root.place, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
     if done.loss is not None and now is not None and now.replaced_at is None:
         now_ms = current_ms()
-        write_report(root.path, Finding(ReportKind.LOSS, file_id, None, done.loss, now_ms))
+        write_report(root.place, Finding(ReportKind.LOSS, file_id, None, done.loss, now_ms))
 
 
 def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:

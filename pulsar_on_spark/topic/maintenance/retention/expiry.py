@@ -1,24 +1,24 @@
-"""Expiry of subscriptions whose consumers were away for too long, and of the lease files that they left.
+"""Expiry of subscriptions whose consumers were away for too long, and of the leases that they left.
 
-The age of a lease file, which its consumer rewrites every few seconds, is measured by the wall clock, because expiry is
-a matter of hours or days. A consumer that returns to an expired subscription gets an error that names it.
+The age of a lease, which its consumer rewrites every few seconds, is measured by the wall clock, because expiry is a
+matter of hours or days. A consumer that returns to an expired subscription gets an error that names it.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from pathlib import Path
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.topic.catalog.leases import Lease, lease_directory
+from pulsar_on_spark.storage import root_place
+from pulsar_on_spark.storage.leases.contract import LeaseStore
+from pulsar_on_spark.topic.catalog.leases import Lease
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 SWEEP_AFTER_S = 24 * 3600.0
-"""Lease files without renewal for this time, which is longer than any lease, are deleted."""
+"""Leases without renewal for this time, which is longer than any lease's duration, are deleted."""
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
@@ -39,26 +39,17 @@ def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
 
 
 def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the lease files that were not renewed for a day and that no subscription's expiry needs.
+    """Delete the leases that were not renewed for a day and that no subscription's expiry needs.
 
-    Empty directories are deleted, too. A suspended consumer whose file is deleted writes it again when it continues.
+    A suspended consumer whose lease is deleted writes it again when it continues.
 
     Returns:
-        The number of deleted files.
+        The number of deleted leases.
     """
     now_s = time.time() if clock is None else clock
     subscriptions = root.store.view().all(SubscriptionRecord)
     keep_s = max([SWEEP_AFTER_S, *(record.expires_after_s or 0 for record in subscriptions)])
-    swept = 0
-    for path in sorted((root.path / "leases").glob("*/*")):
-        with suppress(FileNotFoundError):
-            if now_s - path.stat().st_mtime > keep_s:
-                path.unlink()
-                swept += 1
-    for directory in (root.path / "leases").glob("*/"):
-        with suppress(OSError):  # the directory is not empty, or another pass has deleted it
-            directory.rmdir()
-    return swept
+    return root_place.sweep_leases(root.place, now_s - keep_s)
 
 
 def _delete(root: RootHandle, topic: str, record: SubscriptionRecord, now_s: float) -> bool:
@@ -82,17 +73,15 @@ def _delete(root: RootHandle, topic: str, record: SubscriptionRecord, now_s: flo
 def _is_expired(root: RootHandle, record: SubscriptionRecord, now_s: float) -> bool:
     if record.expires_after_s is None or record.face == "broker":
         return False
-    seen_s = max([record.created_at.timestamp(), *_renewals(lease_directory(root.path, record.name), record.topic_id)])
+    seen_s = max([record.created_at.timestamp(), *_renewals(root.consumer_leases(record.name), record.topic_id)])
     return now_s - seen_s > record.expires_after_s
 
 
-def _renewals(directory: Path, topic_id: str) -> list[float]:
+def _renewals(leases: LeaseStore, topic_id: str) -> list[float]:
     """Return the times of the last lease renewals of a topic's consumers, in seconds since 1970."""
-    found = []
-    for path in directory.glob("*.json"):
-        with suppress(FileNotFoundError):
-            renewed_s = path.stat().st_mtime
-            lease = Lease.parse(path.read_bytes(), path)
-            if lease is None or topic_id in lease.topics:
-                found.append(renewed_s)
-    return found
+    renewals = []
+    for stored in leases.read_all():
+        lease = Lease.parse(stored.content, f"{stored.name} in {leases.place}")
+        if lease is None or topic_id in lease.topics:
+            renewals.append(stored.written_s)
+    return renewals

@@ -19,7 +19,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.storage.placement import preferred
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 
@@ -37,7 +37,7 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
     Args:
         root: The root.
         incarnation: The journal's incarnation.
-        watcher: A watcher of `broker_lease_directory`. Nothing is recovered before it has observed for the lease's
+        watcher: A watcher of brokers' leases. Nothing is recovered before it has observed for the lease's
             duration.
 
     Returns:
@@ -112,7 +112,7 @@ class DeadBrokers:
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
-        self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)
+        self._watcher = LeaseWatcher(root.broker_leases(), clock)
         self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
 

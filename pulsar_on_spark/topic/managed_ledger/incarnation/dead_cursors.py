@@ -15,7 +15,7 @@ from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.lease_state import LeaseState
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import snapshot_cursors
@@ -35,7 +35,7 @@ class DeadOwners:
 
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
-        self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)
+        self._watcher = LeaseWatcher(root.broker_leases(), clock)
         self._settled: set[IncarnationId] = set()
         self._lock = threading.Lock()
 

@@ -29,7 +29,7 @@ from pulsar_on_spark.model.ids import EntryId, IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.attached_behind import AttachedBehind
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
@@ -65,7 +65,7 @@ class Incarnation:
         self._polled_s = time.monotonic()
         self._poll_every_s = min(POLL_S, lease_duration_s / 3)
         self._lease = LeaseKeeper(
-            broker_lease_directory(root.path),
+            root.broker_leases(),
             self.id,
             lease_duration_s,
             may_renew=lambda: time.monotonic() - self._polled_s < lease_duration_s,

@@ -20,7 +20,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.lease_state import LeaseState
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import OBSERVE_EVERY_S, recover_incarnation
@@ -100,7 +100,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
 
 def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
     """Return a watcher that knows of each lease if it is renewed; this takes at most a lease's duration."""
-    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):
         time.sleep(OBSERVE_EVERY_S / 5)

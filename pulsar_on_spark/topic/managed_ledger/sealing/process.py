@@ -20,12 +20,12 @@ from ctypes import c_double, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent, start_giving_way
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
@@ -126,7 +126,7 @@ class SealingProcess:
         policy: The times and the speed of sealing.
     """
 
-    def __init__(self, root: Path, incarnation: IncarnationId, policy: SealingPolicy = DEFAULT_POLICY) -> None:
+    def __init__(self, root: RootPlace, incarnation: IncarnationId, policy: SealingPolicy = DEFAULT_POLICY) -> None:
         self._root = root
         self._incarnation = incarnation
         self._policy = policy
@@ -223,7 +223,7 @@ class _StoppedError(Exception):
 
 def _run(
     parent: int,
-    root: Path,
+    root: RootPlace,
     incarnation: IncarnationId,
     policy: SealingPolicy,
     gauges: _Gauges,

@@ -25,7 +25,7 @@ from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_if_dead, recover_incarnation
@@ -90,7 +90,7 @@ def test_a_ledger_is_opened_at_the_first_publish_and_closed_at_the_end(root: Roo
     (closed,) = ledgers(root)
     assert (closed.ledger_id, closed.closed, closed.entries) == (opened.ledger_id, True, 2)
     assert state(root, broker.incarnation.id) == "CLOSED"
-    assert not list(broker_lease_directory(root.path).glob("*.json"))
+    assert not root.broker_leases().read_all()
 
 
 def test_a_topic_continues_in_a_larger_ledger(root: Root, broker: RunningIncarnation):
@@ -296,7 +296,7 @@ def test_an_idle_incarnation_notices_its_takeover(root: Root, broker: RunningInc
 
 def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
-    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher = LeaseWatcher(root.broker_leases())
     for _ in range(12):
         assert not recover_if_dead(root, broker.incarnation.id, watcher), "it is renewed"
         time.sleep(0.1)
@@ -311,7 +311,7 @@ def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIn
 def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: Root, broker: RunningIncarnation):
     log = root.path / "metadata" / "main" / "_delta_log"
     broker.send("t", [b"a"])
-    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher = LeaseWatcher(root.broker_leases())
     log.rename(log.with_name("away"))
     log.touch()  # a commit under way would create the directory again
     time.sleep(0.8)

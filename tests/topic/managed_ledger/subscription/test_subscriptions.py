@@ -13,8 +13,9 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.root_place import LEASES, consumers_of
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, lease_directory
+from pulsar_on_spark.topic.catalog.leases import LeaseKeeper
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
 from tests.kit import messages
@@ -77,7 +78,7 @@ def test_deleting_a_missing_subscription(root: Root, parts: tuple[TopicPart, ...
 def test_a_subscription_that_is_being_read_is_not_deleted(root: Root, parts: tuple[TopicPart, ...]) -> None:
     subscriptions.create_subscriptions(root.store, "sub", "Exclusive", dict.fromkeys(parts, EARLIEST))
     own(root, parts[1], "me")
-    keeper = LeaseKeeper(lease_directory(root.path, "sub"), "me", 0.5)
+    keeper = LeaseKeeper(root.consumer_leases("sub"), "me", 0.5)
     keeper.start([TopicId(part.topic_id) for part in parts])
     with pytest.raises(ConsumerBusyError, match="consumer 'me'"):
         root.delete_subscription("t", "sub")
@@ -91,7 +92,7 @@ def test_a_killed_consumer_is_waited_for_and_force_does_not_wait(root: Root, par
     for force in (False, True):
         subscriptions.create_subscriptions(root.store, "sub", "Exclusive", dict.fromkeys(parts, EARLIEST))
         own(root, parts[0], "killed")
-        file = lease_directory(root.path, "sub") / "killed.json"
+        file = root.path / LEASES / consumers_of("sub") / "killed.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         topics = ",".join(f'"{part.topic_id}"' for part in parts)
         file.write_text(

@@ -1,0 +1,45 @@
+"""The logs of a root's metadata tables: where they are, by the kind of the root's place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.metadata.log.creation import has_log
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.object_log import ObjectLog
+from pulsar_on_spark.model.errors import MetadataError, ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.below import ObjectsBelow
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
+
+METADATA: Final = "metadata"
+LOCK: Final = "lock"
+"""The lock file of a local root, for clean-up, repair and creation."""
+
+
+def log_store(root: RootPlace, table: str) -> LogStore:
+    """Return the place of a table's log; the table need not exist."""
+    if isinstance(root, Path):
+        return LocalLog(root / METADATA / table, root / LOCK)
+    return read_only_log(root, table)
+
+
+def read_only_log(root: RootPlace, table: str) -> LogStore:
+    """Return the place of a table's log, for a reader that repairs nothing and needs no permission to write."""
+    if isinstance(root, Path):
+        return LocalLog(root / METADATA / table)
+    below = f"{METADATA}/{table}"
+    return ObjectLog(ObjectsBelow(objects_at(root), below), str(root / below))
+
+
+def has_table(root: RootPlace, table: str) -> bool:
+    """True if a root has a table.
+
+    Raises:
+        MetadataError: it cannot be looked for now.
+    """
+    try:
+        return has_log(log_store(root, table).objects)
+    except ObjectsUnreachableError as error:
+        raise MetadataError(str(error)) from error

@@ -1,0 +1,73 @@
+"""The contract of a store of leases: one small content for each holder of a group, overwritten with each renewal.
+
+The content of leases and their expiry are defined in `topic.catalog.leases`. Leases need not survive a power cut,
+because no holder does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple, Protocol
+
+
+class StoredLease(NamedTuple):
+    """A holder's lease as it is stored.
+
+    Attributes:
+        name: The name under which it is stored, `lease_name` of its holder.
+        content: The content of the last renewal.
+        written_s: The time of the last renewal by the store's clock, in seconds since 1970.
+    """
+
+    name: str
+    content: bytes
+    written_s: float
+
+
+class LeaseStore(Protocol):
+    """The leases of one group of holders, such as the consumers of a subscription.
+
+    Methods raise `StorageError` if the store cannot be read or written now.
+    """
+
+    @property
+    def place(self) -> str:
+        """The store's path or URL, for messages."""
+
+    def prepare(self, now_s: float) -> None:
+        """Make the group's place, and remove what killed processes left unfinished in it.
+
+        Args:
+            now_s: The time, in seconds since 1970.
+        """
+
+    def read(self, holder: str) -> bytes | None:
+        """Read a holder's lease; None without one."""
+
+    def read_all(self) -> list[StoredLease]:
+        """Read all leases of the group."""
+
+    def write(self, holder: str, token: str, content: bytes) -> bool:
+        """Overwrite a holder's lease in one step, after `read`.
+
+        Args:
+            holder: The holder.
+            token: Id of the writing process, unique among the processes of this holder.
+            content: The new content, different from all earlier ones.
+
+        Returns:
+            False if another process has written it since the last `read`: read it again.
+        """
+
+    def remove(self, holder: str, token: str, released: bytes) -> None:
+        """End a holder's lease: delete it, or overwrite it with `released` where a deletion could hit another's."""
+
+    def discard_unfinished(self, holder: str, token: str) -> None:
+        """Delete what a failed `write` left behind, if anything."""
+
+
+def lease_name(text: str) -> str:
+    """Return a name for any text: short, readable, and different for different texts in any store."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:60]
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"

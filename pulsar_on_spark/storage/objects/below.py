@@ -1,0 +1,53 @@
+"""The objects of a store whose keys begin with a prefix, as an object store of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, ObjectStore, Version
+
+
+class ObjectsBelow:
+    """A part of an object store. The identity that shows an absence is that of the whole store.
+
+    Args:
+        store: The store.
+        prefix: Whole names, without a slash at the end.
+    """
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def create(self, key: str, content: bytes) -> Created | Exists:
+        """Create the object in the store."""
+        return self._store.create(self._full(key), content)
+
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        """Replace the object in the store."""
+        return self._store.replace(self._full(key), content, version)
+
+    def fetch(self, key: str) -> Fetched | None:
+        """Fetch the object from the store."""
+        return self._store.fetch(self._full(key))
+
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Fetch the range from the store."""
+        return self._store.fetch_range(self._full(key), start, end)
+
+    def confirm_absent(self, key: str) -> bool:
+        """Look for the object and the store's identity."""
+        return self._store.confirm_absent(self._full(key))
+
+    def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        """List the store's objects below the prefixes."""
+        below = self._full(prefix) if prefix else self._prefix
+        for listed in self._store.list_after(below, self._full(after) if after else ""):
+            yield listed._replace(key=listed.key[len(self._prefix) + 1 :])
+
+    def delete(self, key: str) -> None:
+        """Delete the object from the store."""
+        self._store.delete(self._full(key))
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}"

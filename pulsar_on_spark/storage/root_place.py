@@ -1,0 +1,127 @@
+"""Places of roots: a folder of this host, or a prefix of an object store.
+
+A local place is a `Path`. Both kinds are picklable and hold no credentials: each process resolves those by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.storage.leases.contract import LeaseStore, lease_name
+from pulsar_on_spark.storage.leases.files import LeaseFiles, sweep_lease_files
+from pulsar_on_spark.storage.leases.objects import LeaseObjects, sweep_lease_objects
+from pulsar_on_spark.storage.objects.contract import ObjectStore
+from pulsar_on_spark.storage.objects.local import LocalObjects
+from pulsar_on_spark.storage.objects.profiles import resolve_profile
+
+LEASES: Final = "leases"
+BROKERS: Final = "brokers"
+"""The group of brokers' leases; no subscription's group has this name."""
+_SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
+_URL: Final = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<bucket>[A-Za-z0-9.@_-]+)(?P<prefix>(?:/[A-Za-z0-9._=!()-]+)*)/*")
+_MAX_STORES: Final = 32
+"""Object stores that a process keeps open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """A prefix of an object store.
+
+    Attributes:
+        url: The URL, without a slash at its end.
+        profile: The name of the profile with the store's options; "" for the one that matches the URL, or none.
+    """
+
+    url: str
+    profile: str = ""
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, below: str) -> ObjectPlace:
+        return ObjectPlace(f"{self.url}/{below}", self.profile)
+
+
+RootPlace: TypeAlias = Path | ObjectPlace
+
+
+def parse_place(given: str | Path | ObjectPlace, profile: str = "") -> RootPlace:
+    """Return the place of a root or of a storage path, given as a path, a `file:` URI or a URL of an object store.
+
+    Args:
+        given: The path or URL; `s3a:` means `s3:`.
+        profile: The name of the profile for a URL.
+
+    Raises:
+        InvalidArgumentError: the scheme is unknown, or the URL has characters that not all stores can keep.
+    """
+    if isinstance(given, ObjectPlace):
+        return given
+    text = str(given)
+    if "://" not in text or text.startswith("file:"):
+        return local_path(given)
+    parts = _URL.fullmatch(text)
+    if parts is None or parts["scheme"] not in _SCHEMES:
+        raise InvalidArgumentError(
+            f"{text!r} is no place for a root or a storage path: give a local path, a file: URI or a URL such as "
+            "s3://bucket/prefix (also gs: and abfss:), with letters, digits and ._=!()- only."
+        )
+    if {".", ".."} & set(parts["prefix"].split("/")):
+        raise InvalidArgumentError(f"{text!r} has a name of dots alone, which stores read differently: leave it out.")
+    return ObjectPlace(f"{_SCHEMES[parts['scheme']]}://{parts['bucket']}{parts['prefix']}", profile)
+
+
+def objects_at(place: RootPlace) -> ObjectStore:
+    """Open the objects at a place; an object store stays open in this process.
+
+    Raises:
+        InvalidArgumentError: there is no such profile, or an option of it is not known.
+    """
+    if isinstance(place, Path):
+        return LocalObjects(place)
+    return _remote_objects(place, os.getpid())
+
+
+def lease_store(place: RootPlace, group: str) -> LeaseStore:
+    """Open the leases of a group of holders at a root: `BROKERS`, or `consumers_of` a subscription."""
+    if isinstance(place, Path):
+        return LeaseFiles(place / LEASES / group)
+    prefix = f"{LEASES}/{group}"
+    return LeaseObjects(objects_at(place), prefix, str(place / prefix))
+
+
+def consumers_of(subscription: str) -> str:
+    """Return the group of a subscription's leases, which the consumers of all its topics share."""
+    return lease_name(subscription)
+
+
+def sweep_leases(place: RootPlace, before_s: float) -> int:
+    """Delete the leases of all groups that were last renewed before a time; returns their number.
+
+    Args:
+        place: The root.
+        before_s: The time, in seconds since 1970.
+
+    Raises:
+        StorageError: the leases cannot be listed or deleted.
+    """
+    if isinstance(place, Path):
+        return sweep_lease_files(place / LEASES, before_s)
+    return sweep_lease_objects(objects_at(place), LEASES, before_s)
+
+
+@lru_cache(maxsize=_MAX_STORES)
+def _remote_objects(place: ObjectPlace, process: int) -> ObjectStore:
+    """Open an object store once in each process: a forked process cannot use the connections of its parent."""
+    # Imported here: its library takes a moment to load, and local roots do not need it.
+    from pulsar_on_spark.storage.objects.remote import RemoteObjects
+
+    return RemoteObjects(place.url, resolve_profile(place.url, place.profile).plain_options())

@@ -1,0 +1,108 @@
+"""Creation of a root at a place that holds nothing, so that an interrupted creation can be continued."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.metadata.log.tables import LOCK, METADATA
+from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord, Record, RootRecord, TenantRecord
+from pulsar_on_spark.metadata.store import FORMAT_VERSION, MetadataStore
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError
+from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.durability import locked
+from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
+from pulsar_on_spark.storage.reports import REPORTS
+from pulsar_on_spark.storage.root_place import LEASES, RootPlace
+from pulsar_on_spark.topic.catalog.path_records import storage_path
+
+OBJECT_QUORUM: Final = Quorum(1, 1, 1)
+"""The default quorum of a root on an object store, which keeps several copies of each object by itself."""
+STORAGE: Final = "storage"
+_LOST_AND_FOUND: Final = "lost+found"
+_OWN_NAMES: Final = {METADATA, LEASES, REPORTS, STORAGE, LOCK, _LOST_AND_FOUND}
+
+
+def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode: int) -> None:
+    """Create a root; arguments and errors are those of `RootHandle.create`, with the records' `uris` of its paths."""
+    assert isinstance(place, Path)
+    _create_in_folder(place, uris, quorum, file_mode)
+
+
+def is_foreign(place: RootPlace) -> bool | None:
+    """True if a place holds something that is no root; False if it holds nothing; None if it may hold a root."""
+    assert isinstance(place, Path)
+    try:
+        if not _may_become_root(place):
+            return True
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return place.exists()
+    return None
+
+
+def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode: int) -> None:
+    if root.exists() and not root.is_dir():
+        raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
+    if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
+        foreign = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
+        raise NotARootError(f"{root} is not empty (it holds {foreign!r}) and is not a root: choose another path.")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"The root {root} cannot be made ({error.strerror}): give a folder in which this user may write."
+        ) from error
+    if not MetadataStore.exists(root):
+        permissions.set_mode(root, permissions.folder_mode(file_mode))
+    with locked(root / LOCK):
+        _require_no_root(root)
+        for name in (METADATA, LEASES, REPORTS):
+            make_directory(OS_FILES, root / name)
+        cluster_id = _cluster_id(root / METADATA / "cluster-id")
+        records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
+        for record in records:
+            storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
+        MetadataStore.create(root, _first_records(cluster_id, quorum, records))
+
+
+def _require_no_root(place: RootPlace) -> None:
+    if MetadataStore.exists(place) and _has_root_record(place):
+        raise RootExistsError(f"{place} is a root already: open it, or choose another path.")
+
+
+def _has_root_record(place: RootPlace) -> bool:
+    try:
+        MetadataStore(place)
+    except NotARootError:
+        return False
+    return True
+
+
+def _may_become_root(folder: Path) -> bool:
+    """Return True if the folder is empty, or holds an unfinished root, of which the lock file is created first."""
+    names = set(os.listdir(folder))
+    return names <= {_LOST_AND_FOUND} or (LOCK in names and names <= _OWN_NAMES)
+
+
+def _first_records(cluster_id: str, quorum: Quorum, paths: Sequence[PathRecord]) -> list[Record]:
+    """Return the content of a new root, the root record first."""
+    return [
+        RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum)),
+        *paths,
+        TenantRecord(tenant=DEFAULT_TENANT),
+        NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"),
+    ]
+
+
+def _cluster_id(file: Path) -> str:
+    """Return a new id, or the id that an interrupted attempt wrote, because its storage paths have that id."""
+    if not file.exists():
+        write_file(OS_FILES, file, uuid.uuid4().hex.encode())
+    return file.read_text().strip()
