@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, PathId
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 
 MESSAGE_BYTES = 1024
 BURST = 64
@@ -176,13 +176,13 @@ class Client:
 
 
 @contextmanager
-def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, StoragePath]]]:
+def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, LocalPath]]]:
     """A root's metadata and three storage paths, gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="journal-", dir=base))
     try:
         root = RootRecord(format_version=1, cluster_id=CLUSTER, quorum="3/3/2")
         store = MetadataStore.create(directory / "root", [root])
-        paths = {PathId(n): StoragePath(PathId(n), directory / f"p{n}", CLUSTER) for n in range(3)}
+        paths = {PathId(n): LocalPath(PathId(n), directory / f"p{n}", CLUSTER) for n in range(3)}
         for path in paths.values():
             path.create()
         yield store, paths
@@ -190,12 +190,12 @@ def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, StoragePath]
         shutil.rmtree(directory)
 
 
-def stored_bytes(paths: dict[PathId, StoragePath]) -> int:
+def stored_bytes(paths: dict[PathId, LocalPath]) -> int:
     """Return the bytes of all journal files."""
     return sum(file.stat().st_size for path in paths.values() for file in path.directory.glob("journal/*/*/frames.*"))
 
 
-def journal_of(store: MetadataStore, paths: dict[PathId, StoragePath], load: Load, client: Client) -> Journal:
+def journal_of(store: MetadataStore, paths: dict[PathId, LocalPath], load: Load, client: Client) -> Journal:
     """A journal that is not open yet."""
     register = LogRegister(store, IncarnationId("bench"))
     return Journal(

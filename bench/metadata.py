@@ -26,7 +26,8 @@ from pulsar_on_spark.metadata.log.object_log import ObjectLog
 from pulsar_on_spark.metadata.log.table_log import TableLog
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.state import MAIN_SCHEMA, encode
-from pulsar_on_spark.storage.objects.remote import IDENTITY_KEY, RemoteObjects
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
 from tests.kit.s3_server import S3Server, build_server
 
@@ -52,8 +53,8 @@ def main(
             options = dict(server.options(proxy.url))
             url = f"{server.make_bucket()}/table"
             objects = RemoteObjects(url, options)
-            objects.create(IDENTITY_KEY, b"identity")
-            _measure(table, "S3: one request", commits, lambda: objects.fetch(IDENTITY_KEY), proxy)
+            objects.create(IDENTITY_NAME, b"identity")
+            _measure(table, "S3: one request", commits, lambda: objects.fetch(IDENTITY_NAME), proxy)
             store = ObjectLog(objects, url)
             create_table(store, MAIN_SCHEMA)
             _measure(table, "S3: own log", commits, _own(store), proxy)

@@ -121,7 +121,7 @@ def init(
         return
     output.say(f"Created the root {made.path} with quorum {made.quorum} on {len(paths)} storage paths:")
     for path in paths:
-        output.say(f"  {path.path_id}  {path.directory}")
+        output.say(f"  {path.path_id}  {path.place}")
 
 
 def status(

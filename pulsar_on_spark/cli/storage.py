@@ -215,7 +215,7 @@ def _print_repair(root: Root, done: RepairReport) -> None:
             ("restored", done.work.restored),
             ("bytes restored", done.work.bytes),
             ("files moved to other paths", done.work.moved),
-            ("superfluous copies deleted", done.work.dropped + done.extra),
+            ("replaced copies deleted", done.work.dropped),
             ("without a storage path", done.lacking),
         ),
     )

@@ -19,15 +19,16 @@ from rich.console import Console
 
 from pulsar_on_spark import spark_session
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, report_of, to_read
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
-from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, restore
+from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, new_write_id, restore
 
 TASK_BYTES = 1 << 30
 """About so much one task reads."""
@@ -67,7 +68,7 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
     found = audit(root, RepairLimits())
     paths = root.storage_paths(found.view)
     copies = to_read(found)
-    read = _read_all(spark, root.path, paths, copies)
+    read = _read_all(spark, root.place, paths, copies)
     defects = [(file_id, path_id, reason) for file_id, path_id, reason, is_examined in read if is_examined]
     unexamined = [reason for _, _, reason, is_examined in read if not is_examined]
     good = len(copies) - len(read)
@@ -80,7 +81,10 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
 
 
 def _read_all(
-    spark: SparkSession, root: Path, paths: Mapping[PathId, StoragePath], copies: Sequence[tuple[FileRecord, PathId]]
+    spark: SparkSession,
+    root: RootPlace,
+    paths: Mapping[PathId, StoragePath],
+    copies: Sequence[tuple[FileRecord, PathId]],
 ) -> list[tuple[str, int, str, bool]]:
     """Yield (file id, path id, problem, whether it was examined) of each copy that is not known to be good."""
 
@@ -102,17 +106,17 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
     lost: list[str] = []
     problems: list[str] = []
     for wave in waves(plans):
-        paths = root.storage_paths(root.store.view())
+        paths, write_id = root.storage_paths(root.store.view()), new_write_id()
 
-        def copy(batches: Rows, paths: dict[PathId, StoragePath] = paths) -> Rows:
+        def copy(batches: Rows, paths: Mapping[PathId, StoragePath] = paths, write_id: WriteId = write_id) -> Rows:
             for batch in batches:
                 for work in batch.column(0).to_pylist():
-                    yield _row(pickle.dumps(restore(cast(FilePlan, pickle.loads(work)), paths)))
+                    yield _row(pickle.dumps(restore(cast(FilePlan, pickle.loads(work)), paths, write_id)))
 
         size_bytes = sum(plan.file.length * len(plan.targets) for plan in wave)
         done = [cast(Restored, each) for each in _mapped(spark, wave, size_bytes, copy)]
         committed = commit(root, done)
-        restored += sum(len(each.targets) for each in done)
+        restored += sum(len(each.copies) for each in done)
         moved += committed.moved
         lost += [
             f"File {each.plan.file.file_id}: {each.loss}"

@@ -14,6 +14,30 @@ FileId = NewType("FileId", str)
 WriteId = NewType("WriteId", str)
 """32 hex digits, fresh for each construction of a writer."""
 PathId = NewType("PathId", int)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """The name of a copy of a segment file on a storage path, used for no other content later.
+
+    Attributes:
+        file_id: The segment file.
+        generation: `<write id>-<8 hex digits>` of the repair that made the copy; "" for a copy of the file's writer
+            (docs/adr/0020).
+    """
+
+    file_id: FileId
+    generation: str = ""
+
+    @property
+    def write_id(self) -> WriteId:
+        """The write whose verdict decides about the copy while no record names it."""
+        return WriteId((self.generation or self.file_id).partition("-")[0])
+
+    def __str__(self) -> str:
+        return f"{self.file_id}.{self.generation}" if self.generation else self.file_id
+
+
 IncarnationId = NewType("IncarnationId", str)
 """A run of a broker; its log is the incarnation's log."""
 JournalFileId = NewType("JournalFileId", str)

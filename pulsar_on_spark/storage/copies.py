@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unknown_path, verdict_on
-from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 class Closable(Protocol):
@@ -19,6 +19,7 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
+P = TypeVar("P", bound=StoragePath)
 T = TypeVar("T")
 
 
@@ -26,7 +27,7 @@ class NoGoodCopyError(Exception):
     """No copy is good. The reader catches this and raises its own error, chosen by `CopiesInTurn.summary`."""
 
 
-class CopiesInTurn(Generic[C]):
+class CopiesInTurn(Generic[P, C]):
     """The copies of one file: the one in use, those not tried yet, and the problems of those given up.
 
     A copy that fails is closed and given up; the next one is opened.
@@ -40,7 +41,9 @@ class CopiesInTurn(Generic[C]):
         problems: The error of each copy that was given up.
     """
 
-    def __init__(self, order: Sequence[PathId], paths: PathTable, open_copy: Callable[[StoragePath], C]) -> None:
+    def __init__(
+        self, order: Sequence[PathId], paths: Callable[[], Mapping[PathId, P]], open_copy: Callable[[P], C]
+    ) -> None:
         self.problems: dict[PathId, Exception] = {}
         self._untried = list(order)
         self._paths = paths

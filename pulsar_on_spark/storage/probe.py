@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.files import OS_FILES, write_synced
 from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import StoragePath
 
@@ -43,19 +39,17 @@ def examine(path: StoragePath, mark: str = "") -> PathHealth:
     """
     try:
         path.check()
-        usage = shutil.disk_usage(path.directory)
+        space = path.space()
     except StoragePathError as error:
         return _away(path, str(error), is_wiped=isinstance(error, WrongPathError))
-    except OSError as error:
-        return _away(path, f"{path} cannot be examined ({error}): check its disk.")
     condition = Condition.FULL if _is_full(mark) else Condition.FAILING if mark else Condition.WELL
     return PathHealth(
         path_id=path.path_id,
         label=path.label,
         condition=condition,
         reason=mark,
-        total_bytes=usage.total,
-        free_bytes=usage.free,
+        total_bytes=None if space is None else space.total,
+        free_bytes=None if space is None else space.free,
     )
 
 
@@ -69,19 +63,19 @@ def try_out(path: StoragePath, mark: str) -> PathHealth:
     health = examine(path)
     if not health.is_there:
         return health
-    probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        write_synced(OS_FILES, probe, b"\0" * 65_536)
-        usage = shutil.disk_usage(path.directory)
+        path.try_write()
+        space = path.space()
     except OSError as error:
         condition = Condition.FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Condition.FAILING
-        return replace(health, condition=condition, reason=f"{error.strerror} at {path.directory}")
-    finally:
-        with suppress(OSError):
-            probe.unlink()
-    needed_bytes = min(ROOM_BYTES, usage.total // _ROOM_PARTS)
-    if _is_full(mark) and usage.free < needed_bytes:
-        reason = f"less than {needed_bytes / 2**20:.0f} MiB are free at {path.directory}, and a journal file needs that"
+        return replace(health, condition=condition, reason=f"{error.strerror} at {path.place}")
+    except StoragePathError as error:
+        return replace(health, condition=Condition.FAILING, reason=str(error))
+    if space is None or not _is_full(mark):
+        return health
+    needed_bytes = min(ROOM_BYTES, space.total // _ROOM_PARTS)
+    if space.free < needed_bytes:
+        reason = f"less than {needed_bytes / 2**20:.0f} MiB are free at {path.place}, and a journal file needs that"
         return replace(health, condition=Condition.FULL, reason=reason)
     return health
 
@@ -142,7 +136,7 @@ class Trials:
         try:
             found = look.result(timeout=wait_s)
         except TimeoutError:
-            return _away(path, f"{path.directory} does not answer")
+            return _away(path, f"{path.place} does not answer")
         del self._looks[path.path_id]
         return found
 

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 
+from pulsar_on_spark.model.errors import ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.contract import Created, Exists, ObjectStore, Version
 
 WRITERS = 8
 PAGE = 1_000
 """Stores list a thousand objects at once."""
+PIECE_BYTES = 8 << 20
+"""A few of them are more than stores take at once."""
+UPLOAD_ATTEMPTS = 60
 CLOCKS_APART_S = 600
 """The store's clock and this one may differ by so much."""
 
@@ -31,8 +37,25 @@ def created(store: ObjectStore, name: str, content: bytes) -> Version:
     return answer.version
 
 
+def uploaded(store: ObjectStore, pieces: Sequence[bytes]) -> str:
+    """Upload an object as a writer does: again under another key after an error. Returns the key."""
+    for _ in range(UPLOAD_ATTEMPTS):
+        name = key()
+        upload = store.upload(name)
+        try:
+            for piece in pieces:
+                upload.write(piece)
+            assert store.fetch(name) is None, "an object that is not complete can be read"
+            upload.finish()
+        except ObjectsUnreachableError:
+            upload.abandon()
+        else:
+            return name
+    raise AssertionError(f"no upload of {UPLOAD_ATTEMPTS} was carried out")
+
+
 class ObjectStoreContract:
-    """Contract tests; `store` has an identity object (`remote.IDENTITY_KEY`), as a storage path has."""
+    """Contract tests; `store` has an identity object (`identity.IDENTITY_NAME`), as a storage path has."""
 
     def test_an_object_is_read_as_it_was_written(self, store: ObjectStore) -> None:
         name, content = key(), secrets.token_bytes(100_000)
@@ -119,6 +142,31 @@ class ObjectStoreContract:
         store.delete(name)
         assert store.fetch(name) is None
         assert [each.key for each in store.list_after(name)] == []
+
+    def test_a_look_shows_size_and_version(self, store: ObjectStore) -> None:
+        name = key()
+        assert store.head(name) is None
+        version = created(store, name, b"12345")
+        looked = store.head(name)
+        assert looked is not None
+        assert looked[:3] == (name, 5, version)
+        assert looked[:3] == next(store.list_after(name.rpartition("/")[0], name[:-1]))[:3]
+
+    def test_an_upload_is_an_object_once_it_is_finished(self, store: ObjectStore) -> None:
+        for pieces in ([], [b"small"], [secrets.token_bytes(PIECE_BYTES)] * 3):
+            fetched = store.fetch(uploaded(store, pieces))
+            assert fetched is not None
+            assert fetched.content == b"".join(pieces)
+
+    def test_an_upload_that_is_abandoned_leaves_no_object(self, store: ObjectStore) -> None:
+        for size in (0, 1, 3):
+            name = key()
+            upload = store.upload(name)
+            with suppress(ObjectsUnreachableError):
+                for _ in range(size):
+                    upload.write(secrets.token_bytes(PIECE_BYTES))
+            upload.abandon()
+            assert store.fetch(name) is None
 
     def test_deleting_an_absent_object_does_nothing(self, store: ObjectStore) -> None:
         store.delete(key())

@@ -21,7 +21,7 @@ from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     UnreadableMessageError,
 )
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
@@ -172,7 +172,7 @@ def test_a_damaged_file_loses_only_its_damaged_batches(root: Root) -> None:
     whole = values(root)
     assert len(whole) == len(wanted)
     for path_id in file.copies:
-        copy = root.storage_paths(view)[PathId(path_id)].segment_file(FileId(file.file_id))
+        copy = root.journal_paths(view)[PathId(path_id)].segment_file(file.names[path_id])
         content = bytearray(copy.read_bytes())
         content[sum(file.tile_lengths[:2]) + 50] ^= 1
         copy.write_bytes(content)

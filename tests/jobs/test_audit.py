@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 
 from pulsar_on_spark.jobs import audit as job
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
 from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
-from pulsar_on_spark.topic.maintenance.repair.worker import restore
+from pulsar_on_spark.topic.maintenance.repair.worker import new_write_id, restore
 from tests.kit import messages
 
 
@@ -28,7 +28,7 @@ def filled(tmp_path: Path, paths: int) -> Root:
 
 
 def copy_of(root: Root, file: FileRecord, path_id: int) -> Path:
-    return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))
+    return root.current_journal_paths()[PathId(path_id)].segment_file(file.names[path_id])
 
 
 def test_tasks_read_all_copies_and_restore_bad_ones(spark: SparkSession, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_tasks_read_all_copies_and_restore_bad_ones(spark: SparkSession, tmp_pat
     on_drained = sum(0 in file.copies for file in root.store.view().all(FileRecord))
     paths = root.storage_paths(root.store.view())
     plans = audit(root, RepairLimits()).plans(root.quorum.write)
-    assert all(restore(plan, paths).loss is None for plan in plans)
+    assert all(restore(plan, paths, new_write_id()).loss is None for plan in plans)
     done = job.run(spark, root, repair=True)
 
     assert (done.check.good, done.check.missing, done.check.bad) == (16, 1, 1)

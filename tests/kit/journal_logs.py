@@ -132,7 +132,7 @@ class LogOnDisk:
 
     def _begin_fragment(self) -> None:
         self._release()
-        paths = self.root.writable_paths(self.root.store.view())[: self.root.quorum.write]
+        paths = self.root.writable_journal_paths(self.root.store.view())[: self.root.quorum.write]
         file = JournalFileId(f"w{self._files:08d}")
         self._files += 1
         header = JournalFileHeader(self.incarnation, file, self._at).encode()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
 
 
 class MemoryObjects:
@@ -48,6 +48,13 @@ class MemoryObjects:
                 content, version = self._objects[key]
                 yield Listed(key, len(content), version, self._written_s[key])
 
+    def head(self, key: str) -> Listed | None:
+        present = self._objects.get(key)
+        return None if present is None else Listed(key, len(present.content), present.version, self._written_s[key])
+
+    def upload(self, key: str) -> Upload:
+        return MemoryUpload(self, key)
+
     def delete(self, key: str) -> None:
         self._objects.pop(key, None)
 
@@ -56,3 +63,21 @@ class MemoryObjects:
         self._objects[key] = Fetched(content, version)
         self._written_s[key] = time.time()
         return version
+
+
+class MemoryUpload:
+    """An object that is being written."""
+
+    def __init__(self, objects: MemoryObjects, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._pieces: list[bytes] = []
+
+    def write(self, content: bytes) -> None:
+        self._pieces.append(content)
+
+    def finish(self) -> None:
+        self._objects.create(self._key, b"".join(self._pieces))
+
+    def abandon(self) -> None:
+        self._pieces.clear()

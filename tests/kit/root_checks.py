@@ -30,10 +30,10 @@ from pulsar_on_spark.metadata.records import (
     WriteRecord,
 )
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
@@ -64,24 +64,27 @@ def leftovers(root: Root) -> list[Path]:
         MetadataError: the metadata cannot be read.
     """
     view = root.store.view(durable=True)
-    paths = root.storage_paths(view)
-    needed = {path.directory / IDENTITY_FILE for path in paths.values()}
+    paths = root.journal_paths(view)
+    needed = {path.directory / IDENTITY_NAME for path in paths.values()}
     for file in view.all(FileRecord):
-        for path in (paths[PathId(each)] for each in file.copies if PathId(each) in paths):
-            needed |= {path.segment_file(FileId(file.file_id)), path.sidecar_file(FileId(file.file_id))}
+        for path_id, name in file.names.items():
+            if (path := paths.get(PathId(path_id))) is not None:
+                needed |= {path.segment_file(name), path.sidecar_file(name)}
     journals = set()
     for incarnation in view.all(IncarnationRecord):
-        for path_id, name in (copy for fragment in incarnation.fragments for copy in fragment.copies):
+        for path_id, file_name in (copy for fragment in incarnation.fragments for copy in fragment.copies):
             if PathId(path_id) in paths:
                 directory = paths[PathId(path_id)].directory
-                journals.add(file_directory(directory, IncarnationId(incarnation.incarnation), JournalFileId(name)))
+                journals.add(
+                    file_directory(directory, IncarnationId(incarnation.incarnation), JournalFileId(file_name))
+                )
     found = (file for path in paths.values() for file in path.directory.rglob("*") if file.is_file())
     return sorted(file for file in found if file not in needed and file.parent not in journals)
 
 
 def journals_left(root: Root) -> list[Path]:
     """The journal directories on storage paths that can be reached."""
-    paths = root.storage_paths(root.store.view()).values()
+    paths = root.current_journal_paths().values()
     return sorted(each for path in paths for each in path.directory.glob(f"{JOURNAL}/*"))
 
 

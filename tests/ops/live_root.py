@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord
-from pulsar_on_spark.model.ids import EntryId, FileId, IncarnationId, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
@@ -85,8 +85,8 @@ class LiveRoot:
         paths = root.storage_paths(view)
         live = [file for file in view.all(FileRecord) if file.replaced_at is None and len(file.copies) == 3]
         vanished, rotten = self._rng.sample(live, 2)
-        paths[PathId(vanished.copies[0])].segment_file(FileId(vanished.file_id)).unlink(missing_ok=True)
-        damaged = paths[PathId(rotten.copies[1])].segment_file(FileId(rotten.file_id))
+        paths[PathId(vanished.copies[0])].segment_file(vanished.names[vanished.copies[0]]).unlink(missing_ok=True)
+        damaged = paths[PathId(rotten.copies[1])].segment_file(rotten.names[rotten.copies[1]])
         if damaged.exists():
             damaged.write_bytes(b"\0" * rotten.length)
 

@@ -9,12 +9,12 @@ import pytest
 from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.loss import CopyVerdict
-from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 class _Copy:
-    def __init__(self, path: StoragePath) -> None:
+    def __init__(self, path: LocalPath) -> None:
         self.path_id = path.path_id
         self.is_closed = False
 
@@ -23,14 +23,14 @@ class _Copy:
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> dict[PathId, StoragePath]:
-    return {PathId(number): StoragePath(PathId(number), tmp_path / str(number), "c") for number in range(3)}
+def paths(tmp_path: Path) -> dict[PathId, LocalPath]:
+    return {PathId(number): LocalPath(PathId(number), tmp_path / str(number), "c") for number in range(3)}
 
 
-def test_one_copy_serves_all_reads_until_it_fails(paths: dict[PathId, StoragePath]) -> None:
+def test_one_copy_serves_all_reads_until_it_fails(paths: dict[PathId, LocalPath]) -> None:
     opened: list[_Copy] = []
 
-    def open_copy(path: StoragePath) -> _Copy:
+    def open_copy(path: LocalPath) -> _Copy:
         opened.append(_Copy(path))
         return opened[-1]
 
@@ -52,9 +52,9 @@ def test_one_copy_serves_all_reads_until_it_fails(paths: dict[PathId, StoragePat
 
 
 def test_an_unknown_path_a_failing_open_and_a_failing_read_are_each_a_problem_of_their_copy(
-    paths: dict[PathId, StoragePath],
+    paths: dict[PathId, LocalPath],
 ) -> None:
-    def open_copy(path: StoragePath) -> _Copy:
+    def open_copy(path: LocalPath) -> _Copy:
         if path.path_id == 0:
             raise StoragePathError("Path 0 is not mounted.")
         return _Copy(path)
@@ -78,14 +78,14 @@ def test_an_unknown_path_a_failing_open_and_a_failing_read_are_each_a_problem_of
         copies.read(fail)
 
 
-def test_a_path_that_joins_the_root_later_is_found(paths: dict[PathId, StoragePath]) -> None:
-    known: dict[PathId, StoragePath] = {}
+def test_a_path_that_joins_the_root_later_is_found(paths: dict[PathId, LocalPath]) -> None:
+    known: dict[PathId, LocalPath] = {}
     copies = CopiesInTurn([PathId(2)], lambda: known, _Copy)
     known.update(paths)
     assert copies.read(lambda copy: copy.path_id) == 2
 
 
-def test_other_errors_end_the_read_and_keep_the_copy(paths: dict[PathId, StoragePath]) -> None:
+def test_other_errors_end_the_read_and_keep_the_copy(paths: dict[PathId, LocalPath]) -> None:
     copies = CopiesInTurn([PathId(0), PathId(1)], lambda: paths, _Copy)
 
     def fail(copy: _Copy) -> None:

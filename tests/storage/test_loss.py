@@ -15,11 +15,11 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.loss import CopyVerdict, summary, verdict_on
-from pulsar_on_spark.storage.storage_path import StoragePath
 
-WELL = StoragePath(PathId(0), Path("/p"), "c")
-GIVEN_UP = StoragePath(PathId(0), Path("/p"), "c", is_given_up=True)
+WELL = LocalPath(PathId(0), Path("/p"), "c")
+GIVEN_UP = LocalPath(PathId(0), Path("/p"), "c", is_given_up=True)
 DAMAGED, GONE, UNREACHABLE = CopyVerdict
 
 

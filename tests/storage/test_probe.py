@@ -11,8 +11,9 @@ import pytest
 
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import Condition
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.probe import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, examine, try_out
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
 from tests.kit.small_disks import MIB, SmallDisk
 
 DISK_MIB = 20
@@ -27,7 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.mark.root
 def test_a_full_disk_is_healthy_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
-    path = StoragePath(PathId(0), small_disk.at, "c")
+    path = LocalPath(PathId(0), small_disk.at, "c")
     path.create()
     assert try_out(path, FULL).is_well
     small_disk.fill(but_bytes=MIB)
@@ -40,12 +41,12 @@ def test_a_full_disk_is_healthy_with_room_for_a_journal_file(small_disk: SmallDi
     small_disk.make_room()
     small_disk.fill(but_bytes=3 * MIB)
     assert try_out(path, FULL).is_well
-    assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
+    assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_NAME, "segments"]
 
 
 def test_another_disk_is_not_healthy(tmp_path: Path) -> None:
-    StoragePath(PathId(0), tmp_path / "disk", "c").create()
-    found = try_out(StoragePath(PathId(1), tmp_path / "disk", "c"), "")
+    LocalPath(PathId(0), tmp_path / "disk", "c").create()
+    found = try_out(LocalPath(PathId(1), tmp_path / "disk", "c"), "")
     assert found.condition is Condition.WIPED
     assert "is path 0" in found.reason
 
@@ -72,9 +73,9 @@ def test_a_path_that_fails_again_is_tried_after_longer_pauses() -> None:
 
 def test_a_hanging_disk_delays_the_caller_once(tmp_path: Path) -> None:
     """Make the identity file a pipe without a writer: a process that opens it hangs."""
-    path = StoragePath(PathId(0), tmp_path / "disk", "c")
+    path = LocalPath(PathId(0), tmp_path / "disk", "c")
     path.create()
-    identity = path.directory / IDENTITY_FILE
+    identity = path.directory / IDENTITY_NAME
     identity.rename(identity.with_suffix(".kept"))
     os.mkfifo(identity)
     trials = Trials(wait_s=0.05)
@@ -104,9 +105,9 @@ def test_a_hanging_disk_delays_the_caller_once(tmp_path: Path) -> None:
     ],
 )
 def test_an_examination_reports_a_paths_state(tmp_path: Path, change: str, mark: str, condition: Condition) -> None:
-    path = StoragePath(PathId(4), tmp_path / "disk", "c", "rack")
+    path = LocalPath(PathId(4), tmp_path / "disk", "c", "rack")
     path.create()
-    identity = path.directory / IDENTITY_FILE
+    identity = path.directory / IDENTITY_NAME
     if change == "empty":
         identity.unlink()
     elif change == "another":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.root import Root
 
 
@@ -24,7 +24,7 @@ def copy_of() -> Callable[[Root, FileRecord, int], Path]:
     """Return the path of a copy of a segment file."""
 
     def locate(root: Root, file: FileRecord, path_id: int) -> Path:
-        return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))
+        return root.current_journal_paths()[PathId(path_id)].segment_file(file.names[path_id])
 
     return locate
 

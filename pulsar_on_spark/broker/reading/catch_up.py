@@ -32,6 +32,7 @@ from pulsar_on_spark.model.errors import (
     SegmentGoneError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.storage.local_path import local_paths
 from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
@@ -325,4 +326,6 @@ def _slices(view: View, part: TopicPart, wanted: EntryRange, *, past_end: bool) 
 
 def _raw(slice_: SegmentSlice, place: JournalPlace, paths: PathTable) -> Iterator[StoredEntry]:
     frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
-    return stored_entries(frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, paths)
+    return stored_entries(
+        frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, lambda: local_paths(paths())
+    )

@@ -39,7 +39,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 
 WRITE_BYTES = 8 * 1024 * 1024
 """About the bytes that one write takes; it bounds the memory for frames that are read to be written."""
@@ -102,7 +102,7 @@ class _OpenFile:
     error: str = ""
 
 
-def create_copy(path: StoragePath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> int:
+def create_copy(path: LocalPath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> int:
     """Check the path's identity, create the file and return its descriptor.
 
     Raises:
@@ -129,7 +129,7 @@ class PathThread:
 
     def __init__(
         self,
-        path: StoragePath,
+        path: LocalPath,
         incarnation: IncarnationId,
         report: Callable[[CopyAcked | CopyFailed], None],
         files: FileOps = OS_FILES,

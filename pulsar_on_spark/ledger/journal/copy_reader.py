@@ -45,7 +45,7 @@ from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_disk import require_local
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 
 READ_BYTES = 8 * 1024 * 1024
 """Approximate limit of the frames that one answer covers."""
@@ -84,7 +84,7 @@ class CopyFile:
 
     def __init__(
         self,
-        path: StoragePath,
+        path: LocalPath,
         incarnation: IncarnationId,
         copy: Copy,
         progress: Callable[[int], None],

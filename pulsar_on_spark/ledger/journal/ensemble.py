@@ -15,7 +15,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Ensemble:
 
     def __init__(
         self,
-        paths: Mapping[PathId, StoragePath],
+        paths: Mapping[PathId, LocalPath],
         incarnation: IncarnationId,
         post: Callable[[CopyEvent], None],
         files: FileOps = OS_FILES,
@@ -76,7 +76,7 @@ class Ensemble:
         """Return the durations of `fdatasync` on each path in use."""
         return {path: state.thread.syncs for path, state in self._states.items()}
 
-    def know(self, path: StoragePath) -> None:
+    def know(self, path: LocalPath) -> None:
         """Add a path, or replace the directory of a known one."""
         self._paths[path.path_id] = path
         state = self._states.get(path.path_id)

@@ -19,8 +19,8 @@ from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, 
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_path import LocalPath, LocalPathTable
 from pulsar_on_spark.storage.loss import CopyVerdict, unreachable
-from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
 
 _checked = CheckedFrames()
 
@@ -51,7 +51,7 @@ class FrameReader:
         files: The operating system.
     """
 
-    def __init__(self, place: JournalPlace, paths: PathTable, files: FileOps = OS_FILES) -> None:
+    def __init__(self, place: JournalPlace, paths: LocalPathTable, files: FileOps = OS_FILES) -> None:
         self._place = place
         self._files = files
         self._files_of_paths = {PathId(copy.path): copy for copy in _in_order(place)}
@@ -77,7 +77,7 @@ class FrameReader:
         """Close the copy in use."""
         self._copies.close()
 
-    def _open(self, path: StoragePath) -> _FrameCopy:
+    def _open(self, path: LocalPath) -> _FrameCopy:
         return _FrameCopy(self._place, self._files_of_paths[path.path_id], path, self._files)
 
     def _loss(self, number: FrameNumber) -> StorageError:
@@ -94,7 +94,7 @@ class FrameReader:
 class _FrameCopy:
     """An open copy of the frames."""
 
-    def __init__(self, place: JournalPlace, copy: Copy, path: StoragePath, files: FileOps) -> None:
+    def __init__(self, place: JournalPlace, copy: Copy, path: LocalPath, files: FileOps) -> None:
         self._files = files
         self._file = OpenJournalFile(path, place.incarnation, JournalFileId(copy.file), files)
         try:

@@ -34,7 +34,8 @@ from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_disk import require_local
-from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.storage_path import PathFailure
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Journal(ShellOwner):
     def __init__(
         self,
         register: LogRegister,
-        paths: Sequence[StoragePath],
+        paths: Sequence[LocalPath],
         quorum: Quorum,
         entry_sink: EntrySink,
         *,
@@ -128,7 +129,7 @@ class Journal(ShellOwner):
         """
         self._shell.abandon_log()
 
-    def offer_spare(self, path: StoragePath) -> None:
+    def offer_spare(self, path: LocalPath) -> None:
         """Allow writes to a path from now on: a new path, or one that was given up and is well again.
 
         Raises:

@@ -18,8 +18,8 @@ from pulsar_on_spark.ledger.journal.tail import LogWalk
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_path import LocalPath, LocalPathTable
 from pulsar_on_spark.storage.loss import CopyVerdict, unknown_path, verdict_on
-from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class OpenJournalFile:
     """A journal file open for reading, on a path whose identity was checked."""
 
     def __init__(
-        self, path: StoragePath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
+        self, path: LocalPath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
     ) -> None:
         """Open the file under either of its names.
 
@@ -128,7 +128,7 @@ class LogReader(Generic[F]):
     def __init__(
         self,
         incarnation: IncarnationId,
-        paths: PathTable,
+        paths: LocalPathTable,
         frames: type[F],
         begin: FrameNumber = 0,
         files: FileOps = OS_FILES,

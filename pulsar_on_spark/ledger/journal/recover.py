@@ -51,7 +51,7 @@ from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import PathTable
+from pulsar_on_spark.storage.local_path import LocalPathTable
 
 TICK_S = 0.25
 SILENT_AFTER_S = 30.0
@@ -68,7 +68,7 @@ def ignore_progress(scanned_bytes: int) -> None:
 
 def recover(
     register: LogRegister,
-    paths: PathTable,
+    paths: LocalPathTable,
     writable: Sequence[PathId],
     *,
     give_up: Collection[PathId] = (),
@@ -172,7 +172,7 @@ class _Recovering:
     def __init__(
         self,
         register: LogRegister,
-        paths: PathTable,
+        paths: LocalPathTable,
         writable: Sequence[PathId],
         progress: Progress,
         files: FileOps,

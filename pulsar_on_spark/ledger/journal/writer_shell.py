@@ -67,7 +67,8 @@ from pulsar_on_spark.model.ids import JournalFileId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import FileOps
-from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.storage_path import PathFailure
 
 TICK_S = 0.25
 """Interval of checks for paths without progress."""
@@ -83,7 +84,7 @@ class WriterShell:
     def __init__(
         self,
         register: LogRegister,
-        paths: Sequence[StoragePath],
+        paths: Sequence[LocalPath],
         quorum: Quorum,
         owner: ShellOwner,
         mark_failed: Callable[[Sequence[PathFailure]], None],
@@ -177,7 +178,7 @@ class WriterShell:
         """Record that the files of all frames below `before` are deleted."""
         self._feed(FragmentsTrimmed(before))
 
-    def offer_spare(self, path: StoragePath) -> None:
+    def offer_spare(self, path: LocalPath) -> None:
         """Allow writes to a path from now on."""
         self._ensemble.know(path)
         self._paths[path.path_id] = path

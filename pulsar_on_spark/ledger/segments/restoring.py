@@ -1,23 +1,20 @@
-"""Restoring one copy of a segment file from its other copies, and setting a copy aside: repair's work on one path.
+"""Making one more copy of a segment file from its other copies: repair's work on one path.
 
-A restored copy is staged under a temporary name, synced, and renamed to its final name. The old copy is moved aside
-first, so a copy that was judged bad by mistake is never overwritten; under its temporary name it becomes garbage. Every
-byte is checked while it is copied: each tile comes from any copy that holds it undamaged.
+The copy gets a name of its own, so no copy is ever overwritten: one that was judged bad by mistake stays as it is.
+Every byte is checked while it is copied: each tile comes from any copy that holds it undamaged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
-from pulsar_on_spark.ledger.segments.segment_copy import SYNC_BYTES
 from pulsar_on_spark.ledger.segments.segment_format import Tiles, encode_sidecar
 from pulsar_on_spark.ledger.segments.segment_reader import OpenCopy, verify_file
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import CorruptSegmentError, SegmentGoneError, StorageError, StoragePathError
-from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.files import OS_FILES, FileOps, tmp_name, write_synced
+from pulsar_on_spark.model.ids import PathId, SegmentName
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unreachable, verdict_on
 from pulsar_on_spark.storage.storage_path import StoragePath
 
@@ -26,15 +23,17 @@ def restore_copy(
     file: FileRecord,
     sources: Sequence[StoragePath],
     target: StoragePath,
+    name: SegmentName,
     pace: Callable[[int], None] = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> None:
-    """Write a copy of `file` to `target`, replacing any copy there. Concurrent calls for one target are safe.
+    """Write a copy of `file` to `target`, and read it back.
 
     Args:
         file: The file's record.
         sources: Paths that may have copies, the best first; the target itself may be among them.
         target: The path that gets the copy.
+        name: The name of the new copy.
         pace: Called with the size of each tile in bytes, to limit the speed; its errors end the work.
         files: The operating system.
 
@@ -46,57 +45,14 @@ def restore_copy(
     """
     with ExitStack() as stack:
         tiles = _Tiles(file, sources, files, stack)
-        try:
-            _write(file, tiles, target, pace, files)
-        except OSError as error:
-            raise StoragePathError(
-                f"A copy of file {file.file_id} cannot be written to {target} ({error}): check its disk."
-            ) from error
+        _write(file, tiles, target, name, pace, files)
     try:
-        verify_file(file, target, files)
+        verify_file(file, target, files, name=name)
     except CorruptSegmentError as error:
         # The sources gave every tile, so the target failed and nothing is lost.
         raise StoragePathError(
             f"The copy of file {file.file_id} that was written to {target} is bad ({error}): check its disk."
         ) from error
-
-
-def set_aside(file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> list[tuple[Path, Path]]:
-    """Rename a copy's files durably; returns (final name, new name) pairs for `put_back` and `delete_aside`.
-
-    Raises:
-        StoragePathError: the directory is not this path, or a rename failed.
-    """
-    path.check(files)
-    moved = []
-    try:
-        # The segment goes first: a segment without its sidecar would look damaged, a sidecar alone looks absent.
-        for final in (path.segment_file(file_id), path.sidecar_file(file_id)):
-            aside = tmp_name(final)
-            with suppress(FileNotFoundError):
-                files.rename(final, aside)
-                moved.append((final, aside))
-        if moved:
-            files.fsync_directory(moved[0][0].parent)
-    except OSError as error:
-        raise StoragePathError(
-            f"The copy of file {file_id} on {path} cannot be renamed ({error}): check its disk."
-        ) from error
-    return moved
-
-
-def put_back(moved: Sequence[tuple[Path, Path]], files: FileOps = OS_FILES) -> None:
-    """Undo `set_aside` (raises `OSError`)."""
-    for final, aside in reversed(moved):
-        files.rename(aside, final)
-        files.fsync_directory(final.parent)
-
-
-def delete_aside(moved: Sequence[tuple[Path, Path]], files: FileOps = OS_FILES) -> None:
-    """Delete the files that `set_aside` moved (raises `OSError`). A power cut may bring them back, as garbage."""
-    for _, aside in moved:
-        with suppress(FileNotFoundError):
-            files.unlink(aside)
 
 
 class _Tiles:
@@ -145,43 +101,30 @@ class _Tiles:
         )
 
 
-def _write(file: FileRecord, tiles: _Tiles, target: StoragePath, pace: Callable[[int], None], files: FileOps) -> None:
-    file_id = FileId(file.file_id)
-    final, sidecar = target.segment_file(file_id), target.sidecar_file(file_id)
-    target.check(files)
-    target.make_segment_directory(file_id, files)
-    tmp, sidecar_tmp = tmp_name(final), tmp_name(sidecar)
+def _write(
+    file: FileRecord,
+    tiles: _Tiles,
+    target: StoragePath,
+    name: SegmentName,
+    pace: Callable[[int], None],
+    files: FileOps,
+) -> None:
     try:
-        _stage(tiles, tmp, pace, files)
-        if file.sidecar_length:
-            write_synced(files, sidecar_tmp, encode_sidecar(tiles.table))
-        replaced = set_aside(file_id, target, files)
-        # Each rename is synced: after a crash, there must be no segment without its sidecar.
-        if file.sidecar_length:
-            files.rename(sidecar_tmp, sidecar)
-            files.fsync_directory(sidecar.parent)
-        files.rename(tmp, final)
-        files.fsync_directory(final.parent)
-    except BaseException:
-        for leftover in (tmp, sidecar_tmp):
-            with suppress(OSError):
-                files.unlink(leftover)
-        raise
-    delete_aside(replaced, files)
-
-
-def _stage(tiles: _Tiles, tmp: Path, pace: Callable[[int], None], files: FileOps) -> None:
-    fd = files.create(tmp)
+        sink = target.write_segment(name, files, stays_cached=False)
+    except OSError as error:
+        raise _unwritten(file, target, error) from error
     try:
-        unsynced_bytes = 0
         for number in range(len(tiles.table.lengths)):
             tile = tiles.read(number)
-            files.write(fd, bytes(tile))
-            unsynced_bytes += len(tile)
-            if unsynced_bytes >= SYNC_BYTES:
-                files.fdatasync(fd)
-                unsynced_bytes = 0
+            sink.write(bytes(tile))
             pace(len(tile))
-        files.fdatasync(fd)
-    finally:
-        files.close(fd)
+        sink.seal(encode_sidecar(tiles.table) if file.sidecar_length else None)
+    except BaseException as error:
+        sink.discard()
+        if isinstance(error, OSError):
+            raise _unwritten(file, target, error) from error
+        raise
+
+
+def _unwritten(file: FileRecord, target: StoragePath, error: OSError) -> StoragePathError:
+    return StoragePathError(f"A copy of file {file.file_id} cannot be written to {target} ({error}): check its disk.")

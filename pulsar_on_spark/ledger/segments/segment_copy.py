@@ -5,61 +5,44 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.segments.segment_format import Tiles
 from pulsar_on_spark.model.errors import StorageError
-from pulsar_on_spark.model.ids import FileId
-from pulsar_on_spark.storage.files import FileOps, tmp_name, write_synced
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.model.ids import SegmentName
+from pulsar_on_spark.storage.files import FileOps
+from pulsar_on_spark.storage.storage_path import SegmentSink, SegmentSource, StoragePath
 
 IN_FLIGHT_BYTES = 16 * 1024 * 1024
 """Limit of tiles queued for one copy. All copies share the same bytes, so it bounds the writer's memory."""
 
-SYNC_BYTES = 8 * 1024 * 1024
-"""Bytes after which a copy is synced: the disk works while the next tiles are encoded, and a journal on the same disk
-never waits long for one sync."""
-
 
 class SegmentCopy:
-    """Copy that is written under a temporary name, then sealed under its final one.
+    """Copy that is written, and then sealed: durable and visible under its name.
 
     Operations are queued and executed in order by the copy's own thread. `failure` is the first error, after which all
-    later operations are skipped. `sealed` is true once the copy is durable under its final name. Both are up to date
-    only after `drain`.
+    later operations are skipped. `sealed` is true once the copy is sealed. Both are up to date only after `drain`.
 
     Args:
         path: The storage path of the copy.
-        file_id: The segment file's id.
+        name: The copy's name.
         files: The operating system.
         stays_cached: True if the operating system may keep the copy in memory for readers, which use the first copy.
-            Pages of other copies are dropped after each sync and reused for the next bytes, because fresh pages would
-            cost more than the write (see `journal.page_cache`).
     """
 
-    def __init__(self, path: StoragePath, file_id: FileId, files: FileOps, *, stays_cached: bool) -> None:
+    def __init__(self, path: StoragePath, name: SegmentName, files: FileOps, *, stays_cached: bool) -> None:
         self.path = path
-        self._stays_cached = stays_cached
         self.failure: str | None = None
-        self._files = files
-        self._file_id = file_id
-        self._final = path.segment_file(file_id)
-        self._tmp = tmp_name(self._final)
-        self._sidecar = path.sidecar_file(file_id)
-        self._made: set[Path] = set()
-        self._fd = -1
-        self._tiles_written = 0
-        self._written_bytes = 0
-        self._unsynced_bytes = 0
         self.sealed = False
+        self._sink: SegmentSink | None = None
+        self._tiles_written = 0
         self._pending: deque[tuple[Future[None], int]] = deque()
         self._pending_bytes = 0
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"segment-copy-{path.path_id}")
-        self._submit("open", self._open)
+        self._submit("open", partial(self._open, name, files, stays_cached=stays_cached))
 
     def append(self, tile: bytes) -> None:
         """Queue the next tile; block while more than `IN_FLIGHT_BYTES` would be queued."""
@@ -76,7 +59,7 @@ class SegmentCopy:
         self._submit("copy", partial(self._append_from, source, tiles))
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Queue the last steps: sync, rename to the final names (sidecar first), sync the directory."""
+        """Queue the last step: make the copy and its sidecar durable and visible."""
         self._submit("seal", partial(self._seal, sidecar))
 
     def drain(self) -> None:
@@ -84,19 +67,17 @@ class SegmentCopy:
         while self._pending:
             self._finish_oldest()
 
+    @property
+    def is_readable(self) -> bool:
+        """True if another copy can be made from this one before it is complete."""
+        return self._sink is not None and self._sink.is_readable
+
     def release(self, *, delete: bool) -> None:
-        """End the thread and close the file; `delete` also removes the written files, as far as possible."""
+        """End the thread and close the copy; `delete` also removes what was written, as far as possible."""
         self.drain()
         self._executor.shutdown()
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            with suppress(OSError):
-                self._files.close(fd)
-        if delete:
-            for made in sorted(self._made):
-                # If the file cannot be deleted, garbage collection finds it by the write id in its name.
-                with suppress(OSError):
-                    self._files.unlink(made)
+        if self._sink is not None:
+            (self._sink.discard if delete else self._sink.close)()
 
     def _submit(self, action: str, step: Callable[[], None], size_bytes: int = 0) -> None:
         self._pending.append((self._executor.submit(self._run, action, step), size_bytes))
@@ -115,51 +96,36 @@ class SegmentCopy:
         except (OSError, StorageError) as error:
             self.failure = f"{action} failed: {str(error).rstrip('.')}"
 
-    def _open(self) -> None:
-        self.path.check(self._files)
-        self.path.make_segment_directory(self._file_id, self._files)
-        if self._final.exists():
-            raise FileExistsError(f"{self._final} exists already, and a segment is written only once")
-        self._fd = self._files.create(self._tmp)
-        self._made.add(self._tmp)
+    def _open(self, name: SegmentName, files: FileOps, *, stays_cached: bool) -> None:
+        self._sink = self.path.write_segment(name, files, stays_cached=stays_cached)
 
     def _append(self, tile: bytes) -> None:
-        self._files.write(self._fd, tile)
+        assert self._sink is not None, "a copy is opened first"
+        self._sink.write(tile)
         self._tiles_written += 1
-        self._written_bytes += len(tile)
-        self._unsynced_bytes += len(tile)
-        if self._unsynced_bytes >= SYNC_BYTES:
-            self._sync()
-
-    def _sync(self) -> None:
-        self._files.fdatasync(self._fd)
-        self._unsynced_bytes = 0
-        if not self._stays_cached:
-            self._files.drop_cached_bytes(self._fd, self._written_bytes)
 
     def _append_from(self, source: SegmentCopy, tiles: Tiles) -> None:
+        assert source._sink is not None, "a source is open"
         try:
-            fd = self._files.open(source._final if source.sealed else source._tmp)
-        except OSError as error:
-            source.failure = f"reading back failed: {error}"
+            written = source._sink.open_written()
+        except (OSError, StorageError) as error:
+            source.failure = _unreadable(error)
             return
-        try:
+        with closing(written):
             offset = tiles.offsets()[self._tiles_written]
             for tile_number in range(self._tiles_written, len(tiles.lengths)):
-                tile = source._read_back(fd, offset, tiles.lengths[tile_number], tiles.crcs[tile_number])
+                tile = source._read_back(written, offset, tiles.lengths[tile_number], tiles.crcs[tile_number])
                 if tile is None:
                     return
                 self._append(tile)
                 offset += len(tile)
-        finally:
-            self._files.close(fd)
 
-    def _read_back(self, fd: int, offset: int, length: int, crc: int) -> bytes | None:
+    def _read_back(self, written: SegmentSource, offset: int, length: int, crc: int) -> bytes | None:
         tile = bytearray(length)
         try:
-            count = self._files.read_into(fd, offset, memoryview(tile))
-        except OSError as error:
-            self.failure = f"reading back failed: {error}"
+            count = written.read_into(offset, memoryview(tile))
+        except (OSError, StorageError) as error:
+            self.failure = _unreadable(error)
             return None
         if count != length or crc32c(tile) != crc:
             self.failure = "reading back failed: the bytes differ from those written"
@@ -169,20 +135,10 @@ class SegmentCopy:
     def _seal(self, sidecar: bytes | None) -> None:
         if self.sealed:
             return
-        self._sync()
-        fd, self._fd = self._fd, -1
-        self._files.close(fd)
-        if sidecar is not None:
-            sidecar_tmp = tmp_name(self._sidecar)
-            self._made.add(sidecar_tmp)
-            write_synced(self._files, sidecar_tmp, sidecar)
-            self._rename(sidecar_tmp, self._sidecar)
-        self._rename(self._tmp, self._final)
+        assert self._sink is not None, "a copy is opened first"
+        self._sink.seal(sidecar)
         self.sealed = True
 
-    def _rename(self, tmp: Path, final: Path) -> None:
-        # Each rename is synced: after a crash, there must be no segment without its sidecar.
-        self._made.add(final)
-        self._files.rename(tmp, final)
-        self._made.discard(tmp)
-        self._files.fsync_directory(final.parent)
+
+def _unreadable(error: Exception) -> str:
+    return f"reading back failed: {str(error).rstrip('.')}"

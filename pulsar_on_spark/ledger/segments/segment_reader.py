@@ -23,19 +23,12 @@ from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     SegmentGoneError,
     StorageError,
-    StoragePathError,
 )
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError
-from pulsar_on_spark.storage.files import OS_FILES, FileOps, read_file
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.loss import CopyVerdict, unreachable
 from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
-
-GROUP_BYTES = 2 * 1024 * 1024
-"""Encoded bytes of a group, which is read and checked together: many enough to amortize its fixed cost, few enough to
-stay in the processor's cache."""
-
-_VERIFY_BYTES = 1024 * 1024
 
 
 def read_batches(
@@ -79,9 +72,10 @@ def read_batches(
         )
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
-    groups = _Groups(file, paths, files, on_bad_copy, what)
+    spans = list(adjacent(numbers))
+    groups = _Groups(file, paths, files, on_bad_copy, what, spans)
     try:
-        for next_batch, end in adjacent(numbers):
+        for next_batch, end in spans:
             while next_batch < end:
                 count, stream = groups.read(next_batch, end)
                 yield from _decode(stream, count, options, f"Segment file {file.file_id}")
@@ -112,6 +106,7 @@ def verify_file(
     path: StoragePath,
     files: FileOps = OS_FILES,
     pace: Callable[[int], None] = lambda size_bytes: None,
+    name: SegmentName | None = None,
 ) -> None:
     """Check every byte of one copy, sidecar and footer included.
 
@@ -120,6 +115,7 @@ def verify_file(
         path: The copy's storage path.
         files: The operating system.
         pace: Called with the size of each piece that was read in bytes, to limit the speed.
+        name: The copy's name, if the record does not name it yet.
 
     Raises:
         SegmentGoneError: the path is the right one and has no such file.
@@ -127,56 +123,101 @@ def verify_file(
         StoragePathError: the path or the copy cannot be examined now; the copy may be good.
         FormatVersionError: a newer version wrote the sidecar.
     """
-    copy = OpenCopy(file, path, files)
+    copy = OpenCopy(file, path, files, name)
     try:
-        buffer = memoryview(bytearray(min(_VERIFY_BYTES, file.length)))
-        offset = 0
-        for number, (length, crc) in enumerate(zip(copy.tiles.lengths, copy.tiles.crcs, strict=True)):
-            value, end = 0, offset + length
-            while offset < end:
-                piece = buffer[: min(_VERIFY_BYTES, end - offset)]
-                copy.read_into(offset, piece)
-                value = crc32c(piece, value)
-                offset += len(piece)
-                pace(len(piece))
-            if value != crc:
-                raise CorruptSegmentError(f"{copy.name} fails the checksum of tile {number}.")
+        checked = _TileChecks(copy.tiles, copy.name)
+        step = copy.group_bytes
+        ranges = [(start, min(start + step, file.length)) for start in range(0, file.length, step)]
+        copy.expect(ranges)
+        buffer = memoryview(bytearray(min(step, file.length)))
+        for start, end in ranges:
+            piece = buffer[: end - start]
+            copy.read_into(start, piece)
+            checked.add(piece)
+            pace(len(piece))
     finally:
         copy.close()
 
 
+class _TileChecks:
+    """Check of a file's tiles against their checksums, while the file is read from its beginning."""
+
+    def __init__(self, tiles: Tiles, name: str) -> None:
+        self._tiles = tiles
+        self._name = name
+        self._number = 0
+        self._left = tiles.lengths[0]
+        self._value = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Add the next bytes.
+
+        Raises:
+            CorruptSegmentError: a tile that is complete now is damaged.
+        """
+        while piece:
+            part, piece = piece[: self._left], piece[self._left :]
+            self._value = crc32c(part, self._value)
+            self._left -= len(part)
+            while self._left == 0 and self._number < len(self._tiles.lengths):
+                if self._value != self._tiles.crcs[self._number]:
+                    raise CorruptSegmentError(f"{self._name} fails the checksum of tile {self._number}.")
+                self._number, self._value = self._number + 1, 0
+                self._left = self._tiles.lengths[self._number] if self._number < len(self._tiles.lengths) else 0
+
+
 class OpenCopy:
-    """An open copy whose identity, length and table of tiles have been checked.
+    """An open copy whose identity, length (if it is known at once) and table of tiles have been checked.
+
+    Args:
+        file: The file's record.
+        path: The copy's storage path.
+        files: The operating system.
+        name: The copy's name, if the record does not name it yet.
 
     Raises:
         SegmentGoneError, CorruptSegmentError, StoragePathError, FormatVersionError: as `verify_file`.
     """
 
-    def __init__(self, file: FileRecord, path: StoragePath, files: FileOps) -> None:
-        self._files = files
-        self._path = path
-        location = path.segment_file(FileId(file.file_id))
-        self.name = f"Segment file {location}"
-        path.check(files)
-        with _examining(self.name, path, files):
-            self._fd = files.open(location)
+    def __init__(self, file: FileRecord, path: StoragePath, files: FileOps, name: SegmentName | None = None) -> None:
+        self._source = path.open_segment(name or file.names[path.path_id], files)
+        self.name = f"Segment file {self._source.location}"
         try:
-            self.tiles = self._read_tiles(file, path)
+            self.tiles = self._read_tiles(file)
         except BaseException:
             self.close()
             raise
         self._offsets = self.tiles.offsets()
+        self._schema: bytes | None = None
+
+    @property
+    def group_bytes(self) -> int:
+        """The number of bytes to read at once."""
+        return self._source.group_bytes
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Announce the ranges [start, end) that are read next, in this order."""
+        self._source.expect(ranges)
+
+    def expect_groups(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Announce the ranges of batches [first, end) that are read next, group by group, in this order."""
+        groups = [group for first, end in spans for group in self._groups(first, end)]
+        self.expect([self._range(group) for group in groups])
+
+    def next_group(self, first: int, end: int) -> range:
+        """Return the batches of the group that begins at `first`: at most up to `end`."""
+        return range(first, group_end(self.tiles, first, end, self.group_bytes))
 
     def read_group(self, batches: range) -> pa.Buffer:
         """Read and check the Arrow stream of the schema and these batches."""
-        schema_bytes = self.tiles.lengths[0]
-        start, end = self._offsets[batches.start + 1], self._offsets[batches.stop + 1]
-        buffer = pa.allocate_buffer(schema_bytes + end - start)
+        if self._schema is None:
+            self._schema = bytes(self.read_tile(0))
+        position = len(self._schema)
+        start, end = self._range(batches)
+        buffer = pa.allocate_buffer(position + end - start)
         view = memoryview(buffer).cast("B")
-        self.read_into(0, view[:schema_bytes])
-        self.read_into(start, view[schema_bytes:])
-        self._check(0, view[:schema_bytes])
-        position = schema_bytes
+        view[:position] = self._schema
+        self.read_into(start, view[position:])
         for batch in batches:
             length = self.tiles.lengths[batch + 1]
             self._check(batch + 1, view[position : position + length])
@@ -197,31 +238,36 @@ class OpenCopy:
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` from the file (raises as `read_tile`)."""
-        with _examining(self.name, self._path, self._files):
-            count = self._files.read_into(self._fd, offset, target)
+        count = self._source.read_into(offset, target)
         if count != len(target):
             raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
 
     def close(self) -> None:
         """Close the file."""
-        self._files.close(self._fd)
+        self._source.close()
+
+    def _groups(self, first: int, end: int) -> Iterator[range]:
+        while first < end:
+            group = self.next_group(first, end)
+            yield group
+            first = group.stop
+
+    def _range(self, batches: range) -> tuple[int, int]:
+        return self._offsets[batches.start + 1], self._offsets[batches.stop + 1]
 
     def _check(self, tile: int, content: memoryview) -> None:
         if crc32c(content) != self.tiles.crcs[tile]:
             raise CorruptSegmentError(f"{self.name} fails the checksum of tile {tile}.")
 
-    def _read_tiles(self, file: FileRecord, path: StoragePath) -> Tiles:
-        with _examining(self.name, path, self._files):
-            size_bytes = self._files.size(self._fd)
-        if size_bytes != file.length:
+    def _read_tiles(self, file: FileRecord) -> Tiles:
+        size_bytes = self._source.size_bytes()
+        if size_bytes not in (None, file.length):
             raise CorruptSegmentError(f"{self.name} has {size_bytes} bytes instead of {file.length}.")
         if not file.sidecar_length:
             tiles = Tiles(file.tile_lengths, file.tile_crcs)
         else:
-            location = path.sidecar_file(FileId(file.file_id))
-            with _examining(f"Sidecar file {location}", path, self._files):
-                content = read_file(self._files, location)
-            tiles = decode_sidecar(content, file.sidecar_length, file.sidecar_crc, f"Sidecar file {location}")
+            name = f"Sidecar of segment file {self._source.location}"
+            tiles = decode_sidecar(self._source.sidecar(), file.sidecar_length, file.sidecar_crc, name)
         if problem := tiles.problem(file.length, file.batches):
             raise CorruptSegmentError(f"{self.name} {problem}.")
         return tiles
@@ -241,10 +287,13 @@ class _Groups:
         files: FileOps,
         on_bad_copy: Callable[[PathId, str], None],
         what: str,
+        spans: Sequence[tuple[int, int]],
     ) -> None:
         self._file = file
         self._on_bad_copy = on_bad_copy
         self._what = what
+        self._spans = spans
+        self._announced: OpenCopy | None = None
         order = [PathId(path_id) for path_id in file.copies]
         self._copies = CopiesInTurn(order, paths, lambda path: OpenCopy(file, path, files))
         self._reported = 0
@@ -253,7 +302,10 @@ class _Groups:
         """Read the next group, from batch `first`; returns its number of batches and their checked Arrow stream."""
 
         def read_from(copy: OpenCopy) -> tuple[int, pa.Buffer]:
-            group = range(first, group_end(copy.tiles, first, end, GROUP_BYTES))
+            if copy is not self._announced:
+                copy.expect_groups([(max(begin, first), until) for begin, until in self._spans if until > first])
+                self._announced = copy
+            group = copy.next_group(first, end)
             return len(group), copy.read_group(group)
 
         try:
@@ -308,20 +360,6 @@ def _decode(stream: pa.Buffer, count: int, options: pa.ipc.IpcReadOptions, name:
         with _parsing(name):
             batch = reader.read_next_batch()
         yield batch
-
-
-@contextmanager
-def _examining(name: str, path: StoragePath, files: FileOps) -> Iterator[None]:
-    """Translate the operating system's errors into those of a copy that is gone or unreachable."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        path.check(files)  # raises if its disk has just gone away: the file may still exist then
-        raise SegmentGoneError(f"{name} is missing.") from error
-    except OSError as error:
-        raise StoragePathError(
-            f"{name} cannot be read ({error}): check its disk, and the limits of this process."
-        ) from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pulsar_on_spark.ledger.segments.segment_copy import SegmentCopy
 from pulsar_on_spark.ledger.segments.segment_format import INLINE_BATCHES, SegmentEncoder, Tiles, encode_sidecar
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import NotEnoughCopiesError
-from pulsar_on_spark.model.ids import FileId, PathId, WriteId
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.placement import next_apart, preferred
@@ -62,10 +62,10 @@ class WrittenFile:
 class SegmentFileWriter:
     """Writer of one segment file to write-quorum storage paths in parallel, from one encoding.
 
-    If a path fails, the next candidate path replaces it for this file and gets the earlier bytes from a good copy.
-    (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is committed.) If no
-    candidate is left, writing continues while ack-quorum copies are good. Memory is bounded by the tiles in flight, not
-    by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
+    If a path fails, the next candidate path replaces it for this file and gets the earlier bytes from a good copy, if
+    those can be read. (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is
+    committed.) Without a replacement, writing continues while ack-quorum copies are good. Memory is bounded by the
+    tiles in flight, not by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
 
     Args:
         file_id: An unused id, `<write id>-<number>`.
@@ -92,7 +92,8 @@ class SegmentFileWriter:
         self._ended = False
         self._encoder = SegmentEncoder()
         first, self._spares = self._spares[: quorum.write], self._spares[quorum.write :]
-        self._copies = [SegmentCopy(path, file_id, files, stays_cached=path is first[0]) for path in first]
+        name = SegmentName(file_id)
+        self._copies = [SegmentCopy(path, name, files, stays_cached=path is first[0]) for path in first]
         for copy in self._copies:
             copy.drain()
         self._append(self._encoder.header)
@@ -180,10 +181,10 @@ class SegmentFileWriter:
         """Replace failed copies by copies on spare paths that catch up with the good ones."""
         self._drain()
         self._retire_failed()
-        while self._spares and len(self._copies) < self._quorum.write and (self._copies or not self._lengths):
+        while self._spares and len(self._copies) < self._quorum.write and self._can_replace():
             spare = next_apart(self._spares, [copy.path.label for copy in self._copies])
             self._spares.remove(spare)
-            copy = SegmentCopy(spare, self._file_id, self._files, stays_cached=not self._copies)
+            copy = SegmentCopy(spare, SegmentName(self._file_id), self._files, stays_cached=not self._copies)
             if self._lengths:
                 self._catch_up(copy)
             copy.drain()
@@ -193,9 +194,13 @@ class SegmentFileWriter:
             self._release(delete=True)
             raise FileNotWrittenError(self._shortage(), self.failures)
 
+    def _can_replace(self) -> bool:
+        """True if a new copy can get the bytes so far."""
+        return not self._lengths or any(copy.is_readable for copy in self._copies)
+
     def _catch_up(self, copy: SegmentCopy) -> None:
         """Copy the tiles so far to a new copy; if a source turns out to be bad, use another one."""
-        for source in tuple(self._copies):
+        for source in [each for each in self._copies if each.is_readable]:
             copy.append_from(source, self._tiles())
             copy.drain()
             if source.failure is None:

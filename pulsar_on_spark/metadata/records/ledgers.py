@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pulsar_on_spark.metadata.records.journals import LostEntries
 from pulsar_on_spark.metadata.records.record import Record
+from pulsar_on_spark.model.ids import FileId, SegmentName
 
 
 class LedgerRecord(Record):
@@ -42,13 +43,15 @@ class FileRecord(Record):
     The checksum ranges tile the whole file: one for magic and schema, one per record batch, one for the footer. Those
     of up to 16 batches are in this record; those of more are in a sidecar file beside each copy, whose length and
     CRC32C are in this record. `write_quorum` is the wanted number of copies; 0 for the root's. Only repair changes
-    `copies`, under the key of files.
+    `copies` and `generations`, under the key of files. `generations` has, for each copy, the generation in its name, or
+    "" for a copy of the file's writer; it is empty if all are (docs/adr/0020).
     """
 
     kind: ClassVar[str] = "file"
     file_id: str
     write_id: str
     copies: tuple[int, ...]
+    generations: tuple[str, ...] = ()
     write_quorum: int = 0
     length: int
     batches: int
@@ -62,6 +65,20 @@ class FileRecord(Record):
     def record_id(self) -> str:
         """The file's id."""
         return self.file_id
+
+    @property
+    def names(self) -> dict[int, SegmentName]:
+        """The name of each copy, by storage path."""
+        generations = self.generations or ("",) * len(self.copies)
+        return {
+            path_id: SegmentName(FileId(self.file_id), generation)
+            for path_id, generation in zip(self.copies, generations, strict=True)
+        }
+
+    def with_names(self, names: Mapping[int, SegmentName]) -> FileRecord:
+        """Return the record with other copies, given by storage path in the order of reading."""
+        generations = tuple(name.generation for name in names.values())
+        return self.model_copy(update={"copies": tuple(names), "generations": generations if any(generations) else ()})
 
     def missing_copies(self, write_quorum: int, holding: Collection[int]) -> int:
         """Return the number of copies that are missing from the file's write quorum.

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from pulsar_on_spark.metadata.records.record import Record
-from pulsar_on_spark.storage.health import PathState
+from pulsar_on_spark.storage.health import PathRole, PathState
 
 
 class RootRecord(Record):
@@ -39,7 +39,10 @@ class PathRecord(Record):
 
     Attributes:
         path_id: The path's number, which is never used again: a retired path keeps its record.
-        uri: The path's directory.
+        uri: The path's directory or URL.
+        profile: The name of the profile for a URL outside the root; "" for the one that matches, or none.
+        host: The host on whose disk a directory is; "" for a directory of a local root.
+        role: The files that it is for: segments, journals, or both.
         state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
         label: The path's rack; copies of a file are put under different labels.
         reason: The reason why a write or an audit made it read-only.
@@ -51,6 +54,9 @@ class PathRecord(Record):
     kind: ClassVar[str] = "path"
     path_id: int
     uri: str
+    profile: str = ""
+    host: str = ""
+    role: PathRole = "both"
     state: PathState = "writable"
     label: str = ""
     reason: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, ObjectStore, Version
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, ObjectStore, Upload, Version
 
 
 class ObjectsBelow:
@@ -44,6 +44,15 @@ class ObjectsBelow:
         below = self._full(prefix) if prefix else self._prefix
         for listed in self._store.list_after(below, self._full(after) if after else ""):
             yield listed._replace(key=listed.key[len(self._prefix) + 1 :])
+
+    def head(self, key: str) -> Listed | None:
+        """Look at the object in the store."""
+        listed = self._store.head(self._full(key))
+        return None if listed is None else listed._replace(key=key)
+
+    def upload(self, key: str) -> Upload:
+        """Upload the object to the store."""
+        return self._store.upload(self._full(key))
 
     def delete(self, key: str) -> None:
         """Delete the object from the store."""

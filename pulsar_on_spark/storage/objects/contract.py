@@ -118,5 +118,28 @@ class ObjectStore(Protocol):
             after: A key; it need not exist.
         """
 
+    def head(self, key: str) -> Listed | None:
+        """Look at an object without its content; None if there is none (see `fetch`)."""
+
+    def upload(self, key: str) -> Upload:
+        """Begin an object of any size, which exists once it is complete.
+
+        Args:
+            key: The object's key, which no other writer uses.
+        """
+
     def delete(self, key: str) -> None:
         """Delete an object, if it exists."""
+
+
+class Upload(Protocol):
+    """An object that is being written as a stream; not thread-safe. Methods raise `ObjectsUnreachableError`."""
+
+    def write(self, content: bytes) -> None:
+        """Append bytes; blocks while too many are on their way."""
+
+    def finish(self) -> None:
+        """Complete the object: it is durable on return. After an error it may exist, or may exist later."""
+
+    def abandon(self) -> None:
+        """End without an object. What the store keeps of it, its rule for incomplete uploads deletes."""

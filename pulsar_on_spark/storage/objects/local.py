@@ -15,11 +15,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
 from typing import Final, TypeVar
 
 from pulsar_on_spark.model.errors import ObjectsRefusedError, ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
 from pulsar_on_spark.storage.permissions import make_folder, opener
 from pulsar_on_spark.storage.unsynced import sync_folder
 
@@ -105,6 +106,22 @@ class LocalObjects:
                 status = os.stat(self.folder / key)
                 yield Listed(key, status.st_size, _version(status), status.st_mtime)
 
+    def head(self, key: str) -> Listed | None:
+        """Look at the file's status."""
+
+        def attempt() -> Listed | None:
+            try:
+                status = os.stat(self.folder / key)
+            except FileNotFoundError:
+                return None
+            return Listed(key, status.st_size, _version(status), status.st_mtime)
+
+        return self._until_certain(f"look at {key}", attempt)
+
+    def upload(self, key: str) -> Upload:
+        """Write a file without its name (errors as `create`)."""
+        return _LocalUpload(self, key)
+
     def delete(self, key: str) -> None:
         """Unlink the file."""
         self._until_certain(f"delete {key}", lambda: (self.folder / key).unlink(missing_ok=True), _REFUSALS)
@@ -154,7 +171,7 @@ class LocalObjects:
     @contextmanager
     def _unnamed(self, path: Path, content: bytes) -> Iterator[tuple[Path, Version]]:
         """Write a durable file beside `path`, and remove its own name at the end."""
-        self._make_folders(path.parent)
+        self.make_folders(path.parent)
         unnamed = path.parent / f"{_TMP_PREFIX}{uuid.uuid4().hex}"
         try:
             with open(unnamed, "xb", opener=opener) as file:
@@ -167,10 +184,11 @@ class LocalObjects:
             with suppress(OSError):  # swept later
                 unnamed.unlink()
 
-    def _make_folders(self, folder: Path) -> None:
+    def make_folders(self, folder: Path) -> None:
+        """Make the folders of a key durably (raises `OSError`)."""
         if folder.is_dir() or folder == self.folder:
             return
-        self._make_folders(folder.parent)
+        self.make_folders(folder.parent)
         with suppress(FileExistsError):
             make_folder(folder)
         sync_folder(self.folder, folder.parent)
@@ -231,6 +249,58 @@ class LocalObjects:
                     ) from error
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _LocalUpload:
+    """A file that gets its name at the end."""
+
+    def __init__(self, objects: LocalObjects, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._path = objects.folder / key
+        self._unnamed = self._path.parent / f"{_TMP_PREFIX}{uuid.uuid4().hex}"
+        self._file = self._certain(self._open)
+
+    def write(self, content: bytes) -> None:
+        """Append to the file."""
+        self._certain(lambda: self._file.write(content))
+
+    def finish(self) -> None:
+        """Sync the file and rename it."""
+
+        def attempt() -> None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.rename(self._unnamed, self._path)
+
+        self._certain(attempt)
+        self._objects.sync(_folder_of(self._key))
+
+    def abandon(self) -> None:
+        """Delete the file."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):  # swept later
+            self._unnamed.unlink()
+
+    def _open(self) -> BufferedWriter:
+        self._objects.make_folders(self._path.parent)
+        return open(self._unnamed, "xb", opener=opener)
+
+    def _certain(self, step: Callable[[], _T]) -> _T:
+        """Take a step once: a failed write or sync proves nothing when it is repeated.
+
+        Raises:
+            ObjectsUnreachableError: it failed.
+        """
+        try:
+            return step()
+        except OSError as error:
+            raise ObjectsUnreachableError(
+                f"{self._objects.url} could not write {self._key} ({error.strerror or error}): check the disk, and try "
+                "again."
+            ) from error
 
 
 def _folder_of(key: str) -> str:

@@ -12,7 +12,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -21,19 +22,21 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
     from obstore.store import ObjectStore as Obstore
 
-IDENTITY_KEY: Final = "pulsarpy.path"
-"""The object that shows that a store or a prefix is there, and which one it is."""
 PATIENCE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
+PART_BYTES: Final = 16 << 20
+"""Size of a part of a large object; smaller objects are put at once."""
+PARTS_IN_FLIGHT: Final = 4
 _PAGE: Final = 1_000
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 
@@ -63,7 +66,8 @@ class RemoteObjects:
     def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
-        self._store = _open(self.url, options or {})
+        self._store = _open(self.url, options or {}, {"max_retries": 0})
+        self._uploads = _open(self.url, options or {}, {"retry_timeout": timedelta(seconds=patience_s)})
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self.url!r})"
@@ -128,6 +132,22 @@ class RemoteObjects:
                 return
             after = page[-1].key
 
+    def head(self, key: str) -> Listed | None:
+        """Ask for the object's metadata."""
+
+        def attempt() -> tuple[Listed | None]:
+            try:
+                return (_listed(obstore.head(self._store, key)),)
+            except FileNotFoundError:
+                return (None,)
+
+        (listed,) = self._until_certain(f"look at {key}", attempt)
+        return listed
+
+    def upload(self, key: str) -> Upload:
+        """Put the object at once if it is small, else in parts."""
+        return _RemoteUpload(self, self._uploads, key)
+
     def delete(self, key: str) -> None:
         """Delete the object."""
 
@@ -169,15 +189,12 @@ class RemoteObjects:
         return None if present.version == before else (None,)
 
     def _require_identity(self) -> None:
-        if self._get(IDENTITY_KEY) is None:
-            raise _GoneError(f"it has no object {IDENTITY_KEY}")
+        if self._get(IDENTITY_NAME) is None:
+            raise _GoneError(f"it has no object {IDENTITY_NAME}")
 
     def _page(self, prefix: str, after: str) -> list[Listed]:
         listing = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=_PAGE)
-        return [
-            Listed(each["path"], each["size"], _version(each), each["last_modified"].timestamp())
-            for each in next(iter(listing), [])
-        ]
+        return [_listed(each) for each in next(iter(listing), [])]
 
     def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
         """Attempt something until it has an answer, which None is not.
@@ -196,19 +213,61 @@ class RemoteObjects:
             if time.monotonic() + pause_s > deadline_s:
                 break
             time.sleep(pause_s)
-        raise ObjectsUnreachableError(
-            f"{self.url} could not {what} in {self._patience_s:g} s ({reason}): check the store, its endpoint and the "
-            "credentials of this process, and try again."
-        )
+        raise unreachable(self.url, f"{what} in {self._patience_s:g} s", reason)
 
 
-def _open(url: str, options: Mapping[str, str]) -> Obstore:
+class _RemoteUpload:
+    """An upload by obstore, which may repeat its requests: nobody else writes this object."""
+
+    def __init__(self, objects: RemoteObjects, store: Obstore, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._size = 0
+        self._writer = obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT)
+
+    def write(self, content: bytes) -> None:
+        """Append to the part that is being filled; blocks while all others are on their way."""
+        self._size += len(content)
+        with self._translated():
+            self._writer.write(content)
+
+    def finish(self) -> None:
+        """Put the last part and complete the upload; after an error, look if that was carried out."""
+        try:
+            with self._translated():
+                self._writer.close()
+        except ObjectsUnreachableError:
+            present = self._objects.head(self._key)
+            if present is None or present.size != self._size:
+                raise
+
+    def abandon(self) -> None:
+        """Drop the upload: obstore does not end it at the store."""
+        del self._writer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except _ERRORS as error:
+            raise unreachable(self._objects.url, f"write {self._key}", _reason(error)) from error
+
+
+def unreachable(url: str, what: str, reason: str) -> ObjectsUnreachableError:
+    """Make the error for a store without a certain answer."""
+    return ObjectsUnreachableError(
+        f"{url} could not {what} ({reason}): check the store, its endpoint and the credentials of this process, and "
+        "try again."
+    )
+
+
+def _open(url: str, options: Mapping[str, str], retries: Mapping[str, Any]) -> Obstore:
     limits: Any = {"timeout": f"{REQUEST_TIMEOUT_S:g}s", "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s"}
     if options.get("aws_endpoint", "").startswith("http://"):
         limits["allow_http"] = True
     try:
         return from_url(
-            url, config=cast(Any, dict(options)), client_options=limits, retry_config=cast(Any, {"max_retries": 0})
+            url, config=cast(Any, dict(options)), client_options=limits, retry_config=cast(Any, dict(retries))
         )
     except Exception as error:
         raise InvalidArgumentError(f"{url} cannot be used as an object store ({_reason(error)}).") from error
@@ -226,6 +285,10 @@ def _condition(version: Version) -> PutMode:
     """Return the condition of an overwrite; obstore takes no None for what a store does not have."""
     given = {"e_tag": version.etag, "version": version.generation}
     return cast("PutMode", {name: value for name, value in given.items() if value is not None})
+
+
+def _listed(meta: ObjectMeta) -> Listed:
+    return Listed(meta["path"], meta["size"], _version(meta), meta["last_modified"].timestamp())
 
 
 def _version(meta: ObjectMeta) -> Version:

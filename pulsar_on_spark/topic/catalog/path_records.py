@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.root_place import RootPlace
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.object_path import ObjectPath
+from pulsar_on_spark.storage.root_place import RootPlace, parse_place
 
 
 def uri_of(root: RootPlace, place: RootPlace) -> str:
@@ -16,8 +17,16 @@ def uri_of(root: RootPlace, place: RootPlace) -> str:
     return inside if inside != str(place) else str(place)
 
 
-def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> StoragePath:
+def place_of(root: RootPlace, record: PathRecord) -> RootPlace:
+    """Return the place of a storage path's record; one inside the root is opened with the root's profile."""
+    if "://" in record.uri:
+        return parse_place(record.uri, record.profile)
+    return Path(record.uri) if record.uri.startswith("/") else root / record.uri
+
+
+def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> LocalPath | ObjectPath:
     """Return the storage path of a record."""
-    assert isinstance(root, Path)
-    is_given_up = record.state == "lost"
-    return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label, is_given_up=is_given_up)
+    place, path_id, is_given_up = place_of(root, record), PathId(record.path_id), record.state == "lost"
+    if isinstance(place, Path):
+        return LocalPath(path_id, place, cluster_id, record.label, record.host, is_given_up=is_given_up)
+    return ObjectPath(path_id, place, cluster_id, record.label, is_given_up=is_given_up)

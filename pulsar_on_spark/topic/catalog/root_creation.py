@@ -17,8 +17,11 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
+from pulsar_on_spark.storage.objects.contract import Exists, ObjectStore
+from pulsar_on_spark.storage.objects.probe import PROBE_PREFIX, probe
 from pulsar_on_spark.storage.reports import REPORTS
-from pulsar_on_spark.storage.root_place import LEASES, RootPlace
+from pulsar_on_spark.storage.root_place import LEASES, ObjectPlace, RootPlace, objects_at
 from pulsar_on_spark.topic.catalog.path_records import storage_path
 
 OBJECT_QUORUM: Final = Quorum(1, 1, 1)
@@ -30,13 +33,16 @@ _OWN_NAMES: Final = {METADATA, LEASES, REPORTS, STORAGE, LOCK, _LOST_AND_FOUND}
 
 def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode: int) -> None:
     """Create a root; arguments and errors are those of `RootHandle.create`, with the records' `uris` of its paths."""
-    assert isinstance(place, Path)
-    _create_in_folder(place, uris, quorum, file_mode)
+    if isinstance(place, Path):
+        _create_in_folder(place, uris, quorum, file_mode)
+    else:
+        _create_on_objects(place, uris, quorum)
 
 
 def is_foreign(place: RootPlace) -> bool | None:
     """True if a place holds something that is no root; False if it holds nothing; None if it may hold a root."""
-    assert isinstance(place, Path)
+    if not isinstance(place, Path):
+        return _holds_foreign_objects(objects_at(place))
     try:
         if not _may_become_root(place):
             return True
@@ -70,6 +76,37 @@ def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode
         for record in records:
             storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
         MetadataStore.create(root, _first_records(cluster_id, quorum, records))
+
+
+def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum) -> None:
+    objects = objects_at(root)
+    if _holds_foreign_objects(objects):
+        raise NotARootError(f"{root} is not empty and is not a root: choose another prefix.")
+    _require_no_root(root)
+    probe(objects, str(root))
+    cluster_id = _identity(root, objects)
+    records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
+    for record in records:
+        storage_path(root, cluster_id, record).create()
+    MetadataStore.create(root, _first_records(cluster_id, quorum, records))
+
+
+def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
+    """Look below a prefix as `is_foreign` does: a root has its identity before everything else, but for probes."""
+    if objects.head(IDENTITY_NAME) is not None:
+        return None
+    if all(listed.key.startswith(f"{PROBE_PREFIX}/") for listed in objects.list_after("")):
+        return False
+    return None if objects.head(IDENTITY_NAME) is not None else True
+
+
+def _identity(root: ObjectPlace, objects: ObjectStore) -> str:
+    """Make the root's identity; returns its cluster id, or that of an interrupted or concurrent creation."""
+    new = Identity(uuid.uuid4().hex, None)
+    written = objects.create(IDENTITY_NAME, new.encode())
+    if isinstance(written, Exists):
+        return Identity.decode(written.content, f"Root {root}").cluster_id
+    return new.cluster_id
 
 
 def _require_no_root(place: RootPlace) -> None:

@@ -21,13 +21,14 @@ from pulsar_on_spark.model.errors import (
     MetadataError,
     NotARootError,
     RootExistsError,
-    StoragePathError,
 )
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.storage import permissions
-from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.storage.health import PathHealth, PathRole
 from pulsar_on_spark.storage.leases.contract import LeaseStore
+from pulsar_on_spark.storage.local_path import LocalPath, local_paths
+from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.root_place import BROKERS, RootPlace, consumers_of, lease_store, parse_place
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
@@ -189,6 +190,14 @@ class RootHandle:
         """Return the storage paths of a new view, for readers that outlive a view (raises `MetadataError`)."""
         return self.storage_paths(self.store.view())
 
+    def journal_paths(self, view: View) -> dict[PathId, LocalPath]:
+        """Return the storage paths by id that may hold journals, without retired ones."""
+        return local_paths(self.storage_paths(view))
+
+    def current_journal_paths(self) -> dict[PathId, LocalPath]:
+        """Do the same as `current_storage_paths` for journals."""
+        return self.journal_paths(self.store.view())
+
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
         """Examine all storage paths, without retired ones; blocks while a disk hangs."""
         records = {PathId(record.path_id): record for record in view.all(PathRecord)}
@@ -206,10 +215,18 @@ class RootHandle:
 
         Paths that failed before are included only if the writable ones are fewer than the ack quorum.
         """
-        records = [record for record in view.all(PathRecord) if record.state == "writable"]
-        if len(records) < self.quorum.ack:
-            records += [record for record in view.all(PathRecord) if record.state == "read-only" and record.reason]
-        return [_weighed(storage_path(self.place, self.cluster_id, record)) for record in records]
+        return [path.measured() for path in self._to_write(view, "segments")]
+
+    def writable_journal_paths(self, view: View) -> list[LocalPath]:
+        """Return the storage paths to write journals to (see `writable_paths`)."""
+        return [path.measured() for path in self._to_write(view, "journal") if isinstance(path, LocalPath)]
+
+    def _to_write(self, view: View, role: PathRole) -> list[LocalPath | ObjectPath]:
+        records = [record for record in view.all(PathRecord) if record.role in ("both", role)]
+        chosen = [record for record in records if record.state == "writable"]
+        if len(chosen) < self.quorum.ack:
+            chosen += [record for record in records if record.state == "read-only" and record.reason]
+        return [storage_path(self.place, self.cluster_id, record) for record in chosen]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """Mark storage paths that failed during a write as read-only, until `maintain` finds them well again."""
@@ -243,11 +260,3 @@ class RootHandle:
             except MetadataError as unmarked:
                 log.warning("Storage paths could not be marked as failed: %s", unmarked)
             raise
-
-
-def _weighed(path: StoragePath) -> StoragePath:
-    """Return the path with its free bytes as weight; a path that cannot be examined gets the lowest weight."""
-    try:
-        return replace(path, weight=path.free_bytes())
-    except StoragePathError:
-        return path

@@ -19,8 +19,8 @@ from pulsar_on_spark.ledger.journal.log_index import LogIndex
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, position_of
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_path import LocalPathTable
 from pulsar_on_spark.storage.loss import unreachable
-from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.entries.cutting import run_lengths
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.chain.unsealed import IndexedRun, unsealed_segment
@@ -40,7 +40,7 @@ class JournalScan:
         reader: Reader of the frames; its `walk` decides the next frame and the readable end.
     """
 
-    def __init__(self, incarnation: IncarnationId, paths: PathTable, files: FileOps = OS_FILES) -> None:
+    def __init__(self, incarnation: IncarnationId, paths: LocalPathTable, files: FileOps = OS_FILES) -> None:
         self.reader = LogReader(incarnation, paths, FrameHead, files=files)
         self._incarnation = incarnation
         self._files = files

@@ -196,7 +196,7 @@ class Tail:
         """Return the journal's scan, updated with this view."""
         scan = self._scans.get(incarnation)
         if scan is None:
-            scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_storage_paths)
+            scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_journal_paths)
         seal = view.get(SealRecord, incarnation)
         sealed_before = 0 if seal is None else seal.sealed_before
         record = self._record(view, incarnation)

@@ -223,7 +223,7 @@ def _topic(view: View, topic: TopicRecord) -> TopicStatus:
 
 def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> IncarnationStatus:
     seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
-    frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
+    frames = JournalFrames(IncarnationId(record.incarnation), root.current_journal_paths, seal.sealed_before)
     watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"

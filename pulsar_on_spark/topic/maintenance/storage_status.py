@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, sum_losses
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
 
@@ -22,14 +22,14 @@ class PathNumbers(PathHealth):
 
     Attributes:
         uri: The path's directory, as in the metadata.
-        directory: The path's directory in the file system.
+        directory: The path's directory in the file system, or its URL.
         copies: Number of files that should have a copy on the path.
         bytes: Bytes of these copies.
         bad_copies: Number of copies on the path that readers, or a verification, found bad or missing.
     """
 
     uri: str
-    directory: Path
+    directory: RootPlace
     copies: int
     bytes: int
     bad_copies: int
@@ -102,7 +102,7 @@ def _paths(
         PathNumbers(
             **{field_.name: getattr(health, field_.name) for field_ in fields(health)},
             uri=record.uri,
-            directory=directories[health.path_id].directory,
+            directory=directories[health.path_id].place,
             copies=copies[health.path_id],
             bytes=sizes[health.path_id],
             bad_copies=bad[health.path_id],

@@ -20,6 +20,7 @@ from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
+from pulsar_on_spark.metadata.log.tables import METADATA
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
@@ -31,7 +32,8 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -57,14 +59,14 @@ class PathUsage:
 
     Attributes:
         path_id: The path's id.
-        directory: The path's directory.
+        directory: The path's directory or URL.
         bytes: Bytes of the path's files.
         by_reason: The bytes by reason, without reasons that do not occur.
         problem: The reason why some or all files are not counted; empty if all are.
     """
 
     path_id: PathId
-    directory: Path
+    directory: RootPlace
     bytes: int
     by_reason: dict[str, int]
     problem: str
@@ -136,7 +138,7 @@ def usage(root: RootHandle) -> RootUsage:
     topics = [_topic(view, topic.name, catalog.parts(view, topic), shares, stored) for topic in catalog.topics(view)]
     return RootUsage(
         root=root.place,
-        metadata_bytes=sum(size for _, size in _files(root.path / "metadata")),
+        metadata_bytes=sum(listed.size for listed in objects_at(root.place).list_after(METADATA)),
         paths=paths,
         topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_bytes, -topic.message_bytes, topic.name))),
         subscriptions=tuple(sorted(topic_subscriptions(root, view), key=lambda each: -each.backlog_bytes)),
@@ -208,19 +210,20 @@ def _path(
     problem = ""
     try:
         for stored_file in path.segment_files(time.time()):
-            file_shares_ = None if stored_file.is_tmp else shares.get(stored_file.file_id)
-            by_reason.update(reasons_of_file(view, stored_file.file_id, stored_file.size_bytes, file_shares_))
+            file_id = stored_file.name.file_id
+            file_shares_ = None if stored_file.is_tmp else shares.get(file_id)
+            by_reason.update(reasons_of_file(view, file_id, stored_file.size_bytes, file_shares_))
             if file_shares_ is not None:
-                stored[stored_file.file_id] += stored_file.size_bytes
+                stored[file_id] += stored_file.size_bytes
     except StoragePathError as error:
         problem = str(error)
-    for file, size_bytes in _files(path.directory / JOURNAL):
+    for file, size_bytes in _files(path.directory / JOURNAL) if isinstance(path, LocalPath) else ():
         incarnation, name = file.parts[-3:-1]
         is_unsealed = (path.path_id, incarnation, name) in unsealed
         by_reason[Reason.UNSEALED if is_unsealed else Reason.SEALED] += size_bytes
     return PathUsage(
         path_id=path.path_id,
-        directory=path.directory,
+        directory=path.place,
         bytes=by_reason.total(),
         by_reason={reason.value: by_reason[reason] for reason in Reason if by_reason[reason]},
         problem=problem,

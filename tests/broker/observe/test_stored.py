@@ -17,8 +17,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.status import storage_status
 from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers
@@ -114,7 +114,7 @@ def test_a_requested_refresh_is_current_and_does_not_wait_for_a_disk_that_hangs(
         counts = [(await stored.refresh(60)).paths_to_write]
         gone.rename(gone.with_name("away"))
         counts.append((await stored.refresh(60)).paths_to_write)
-        identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
+        identity, fifo = hangs / IDENTITY_NAME, hangs / "fifo"
         os.mkfifo(fifo)
         fifo.replace(identity)  # reading it waits for a writer
         counts.append((await stored.refresh(0.2)).paths_to_write)

@@ -18,7 +18,7 @@ from pulsar_on_spark.broker.reading.losses import LOSSES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptJournalError, CorruptSegmentError, DataLossError
-from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
@@ -214,7 +214,7 @@ def damage(root: Root, copies: int) -> None:
     view = root.store.view()
     (file,) = view.all(FileRecord)
     for path_id in file.copies[:copies]:
-        path = root.storage_paths(view)[PathId(path_id)].segment_file(FileId(file.file_id))
+        path = root.journal_paths(view)[PathId(path_id)].segment_file(file.names[path_id])
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)

@@ -20,7 +20,8 @@ from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.storage_path import PathFailure
 
 CLUSTER = "c1"
 NAME = IncarnationId("broker-1")
@@ -91,7 +92,7 @@ class Place:
                 root, [RootRecord(format_version=1, cluster_id=CLUSTER, quorum=str(QUORUM))]
             )
         self.paths = {
-            PathId(number): StoragePath(PathId(number), base / f"p{number}", CLUSTER) for number in range(paths)
+            PathId(number): LocalPath(PathId(number), base / f"p{number}", CLUSTER) for number in range(paths)
         }
         for path in self.paths.values():
             path.create(files)

@@ -20,7 +20,7 @@ from pulsar_on_spark.ledger.journal.messages import CommitLog, LogCommitted, Log
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.testing.recording_files import Crash, Recording, RecordingFiles
 from tests.ledger.journal.journal_runs import CLUSTER, NAME, QUORUM, Entry, Listener, add, entries_in
 from tests.ledger.journal.journal_runs import Place as RealPlace
@@ -81,7 +81,7 @@ class Files(RealPlace):
     """Storage paths only."""
 
     def __init__(self, base: Path) -> None:
-        self.paths = {PathId(n): StoragePath(PathId(n), base / f"p{n}", CLUSTER) for n in range(4)}
+        self.paths = {PathId(n): LocalPath(PathId(n), base / f"p{n}", CLUSTER) for n in range(4)}
         self.register = MemoryRegister()
 
 

@@ -27,7 +27,7 @@ from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage import local_disk
 from pulsar_on_spark.storage.files import OS_FILES, OsFiles
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, add, entries_in
@@ -126,7 +126,7 @@ def test_copies_that_cannot_be_read_to_their_end_are_no_answer(tmp_path):
     """An IO error says nothing of the frames behind it: with another path away, the log's end is unknown."""
     place = Place(tmp_path)
     added = write(place)
-    identity = place.paths[2].directory / IDENTITY_FILE
+    identity = place.paths[2].directory / IDENTITY_NAME
     identity.rename(identity.with_suffix(".away"))
     bad = tuple(place.paths[path].directory / "journal" for path in (0, 1))
     with pytest.raises(JournalUndecidedError, match=os.strerror(errno.EIO)):
@@ -252,7 +252,7 @@ def harm_disk(path, rng):
 
 
 def harm_swap(path, rng):
-    identity = path.parents[3] / IDENTITY_FILE
+    identity = path.parents[3] / IDENTITY_NAME
     identity.write_text(identity.read_text().replace('"path_id": ', '"path_id": 7'))
 
 

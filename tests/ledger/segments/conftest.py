@@ -17,7 +17,7 @@ from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 
 WRITE_ID = WriteId("0123456789abcdef0123456789abcdef")
 
@@ -51,11 +51,11 @@ class Store:
     """Storage paths under one directory, and what tests do with files on them."""
 
     base: Path
-    paths: list[StoragePath]
+    paths: list[LocalPath]
     reports: list[tuple[int, str]] = field(default_factory=list)
 
     @property
-    def by_id(self) -> dict[PathId, StoragePath]:
+    def by_id(self) -> dict[PathId, LocalPath]:
         return {path.path_id: path for path in self.paths}
 
     def write(
@@ -85,7 +85,7 @@ class Store:
         return list(read_batches(file, lambda: self.by_id, numbers, columns, on_bad_copy, files, at_stake="ledger 7"))
 
     def location(self, file: FileRecord, path_id: int) -> Path:
-        return self.by_id[PathId(path_id)].segment_file(FileId(file.file_id))
+        return self.by_id[PathId(path_id)].segment_file(file.names[path_id])
 
     def left_over(self) -> list[str]:
         """The files under the paths' segment directories."""
@@ -100,7 +100,7 @@ def batch() -> Callable[..., pa.RecordBatch]:
 @pytest.fixture
 def new_store(tmp_path: Path) -> Callable[..., Store]:
     def make(count: int = 3, base: Path = tmp_path / "store") -> Store:
-        paths = [StoragePath(PathId(number), base / f"p{number}", "cluster-1") for number in range(count)]
+        paths = [LocalPath(PathId(number), base / f"p{number}", "cluster-1") for number in range(count)]
         for path in paths:
             path.create()
         return Store(base, paths)

@@ -6,9 +6,9 @@ from pulsar_on_spark.ledger.segments.segment_format import INLINE_BATCHES
 from pulsar_on_spark.ledger.segments.segment_reader import verify_file
 from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter
 from pulsar_on_spark.model.errors import StorageError
-from pulsar_on_spark.model.ids import FileId, PathId, WriteId
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 
 FILE_ID = FileId("0123456789abcdef0123456789abcdef-0")
@@ -42,7 +42,7 @@ def write_and_crash(tmp_path, batches, files):
     """Yield (crash, whether the write was acknowledged, path number, problem of its copy) for every crash."""
     base = tmp_path / "base"
     base.mkdir()
-    paths = [StoragePath(PathId(number), base / f"p{number}", "c1") for number in range(3)]
+    paths = [LocalPath(PathId(number), base / f"p{number}", "c1") for number in range(3)]
     for path in paths:
         path.create(files)
     start = len(files.recording().steps)
@@ -56,14 +56,14 @@ def write_and_crash(tmp_path, batches, files):
         for crash in Crash:
             recording.materialise(count, crash, base, tmp_path / "after")
             for path in paths:
-                after = StoragePath(path.path_id, tmp_path / "after" / path.directory.name, "c1")
+                after = LocalPath(path.path_id, tmp_path / "after" / path.directory.name, "c1")
                 acknowledged = count == len(recording.steps)
                 yield crash, acknowledged, path.path_id, problem(after, record, acknowledged)
 
 
 def problem(path, record, acknowledged):
     """Name a copy's problem; None if it is complete, or absent and not acknowledged."""
-    if not path.segment_file(FILE_ID).exists() and not acknowledged:
+    if not path.segment_file(SegmentName(FILE_ID)).exists() and not acknowledged:
         return None
     try:
         verify_file(record, path)

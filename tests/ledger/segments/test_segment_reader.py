@@ -22,9 +22,10 @@ from pulsar_on_spark.model.errors import (
     SegmentGoneError,
     StoragePathError,
 )
-from pulsar_on_spark.model.ids import FileId, PathId, WriteId
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.storage.files import OS_FILES
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.segment_files import FileSource
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from tests.kit.open_files import open_files_under
 
@@ -57,7 +58,7 @@ def test_round_trip_of_any_range_and_columns(store, batch, count):
 
 @pytest.mark.parametrize("group_bytes", [1, 5000, 2**20])
 def test_groups_of_any_size_read_the_same(store, batch, monkeypatch, group_bytes):
-    monkeypatch.setattr(segment_reader, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(FileSource, "group_bytes", group_bytes)
     batches = [batch(20, seed) for seed in range(20)]
     record = store.write(batches).file_record(WRITE_ID)
     assert store.read(record, range(1, 19)) == batches[1:19]
@@ -177,16 +178,16 @@ def damage_unmount(path, location, record):
 
 
 def damage_swap(path, location, record):
-    identity = path.directory / IDENTITY_FILE
+    identity = path.directory / IDENTITY_NAME
     identity.write_bytes(identity.read_bytes().replace(b'"path_id": ', b'"path_id": 4'))
 
 
 def damage_sidecar(path, location, record):
-    flip(path.sidecar_file(FileId(record.file_id)), 20, 0)
+    flip(path.sidecar_file(SegmentName(FileId(record.file_id))), 20, 0)
 
 
 def damage_no_sidecar(path, location, record):
-    path.sidecar_file(FileId(record.file_id)).unlink()
+    path.sidecar_file(SegmentName(FileId(record.file_id))).unlink()
 
 
 DAMAGES = {
@@ -196,8 +197,8 @@ DAMAGES = {
     damage_directory: "bytes instead of",
     damage_unmount: "mount its disk there",
     damage_swap: "mount the right disk",
-    damage_sidecar: "Sidecar file .* fails its checksum",
-    damage_no_sidecar: "Sidecar file .* is missing",
+    damage_sidecar: "Sidecar of segment file .* fails its checksum",
+    damage_no_sidecar: "Sidecar of segment file .* is missing",
 }
 
 
@@ -262,7 +263,7 @@ def test_a_file_on_a_disk_that_goes_away_just_now_is_not_gone(store, batch):
 def test_a_file_gone_from_everywhere_is_no_bad_copy(store, batch):
     record = store.write([batch(3)]).file_record(WRITE_ID)
     for path in store.paths:
-        path.delete_segment(FileId(record.file_id))
+        path.delete_segment(SegmentName(FileId(record.file_id)))
     with pytest.raises(SegmentGoneError, match="no good copy left: look up where"):
         store.read(record)
     assert store.reports == []
@@ -272,7 +273,7 @@ def test_a_file_missing_on_present_paths_is_not_lost_while_a_path_is_away(store,
     record = store.write([batch(3)]).file_record(WRITE_ID)
     shutil.rmtree(store.paths[1].directory)
     for path in store.paths[::2]:
-        path.delete_segment(FileId(record.file_id))
+        path.delete_segment(SegmentName(FileId(record.file_id)))
     with pytest.raises(CopiesUnreachableError, match="mount its disk"):
         store.read(record)
     store.paths[1] = replace(store.paths[1], is_given_up=True)
@@ -283,7 +284,7 @@ def test_a_file_missing_on_present_paths_is_not_lost_while_a_path_is_away(store,
 def test_a_file_with_missing_and_damaged_copies_is_gone_not_corrupt(store, batch):
     record = store.write([batch(3)]).file_record(WRITE_ID)
     for path in store.paths[:2]:
-        path.delete_segment(FileId(record.file_id))
+        path.delete_segment(SegmentName(FileId(record.file_id)))
     flip(store.location(record, 2), 100, 0)
     with pytest.raises(SegmentGoneError):
         store.read(record)
@@ -291,11 +292,10 @@ def test_a_file_with_missing_and_damaged_copies_is_gone_not_corrupt(store, batch
 
 
 def test_a_copy_that_turns_bad_while_it_is_read(store, batch, monkeypatch):
-    monkeypatch.setattr(segment_reader, "GROUP_BYTES", 1)
+    monkeypatch.setattr(FileSource, "group_bytes", 1)
     batches = [batch(50, seed) for seed in range(8)]
     record = store.write(batches).file_record(WRITE_ID)
-    for skip in range(17):
-        # Schema and batch are two reads a group; the identity file is read before.
+    for skip in range(10):  # the identity file, the schema, and each batch
         directory = store.paths[skip % 3].directory
         files = FailingFiles((directory,), "read_into", skip, 5)
         assert store.read(record, files=files) == batches
@@ -335,8 +335,8 @@ def record_of(store, schema, rows, file_id="ab-0"):
     content = sink.getvalue().to_pybytes()
     tiles = [content[:footer], content[footer:end], content[end:]]
     path = store.paths[0]
-    path.make_segment_directory(FileId(file_id))
-    path.segment_file(FileId(file_id)).write_bytes(content)
+    path.make_segment_directory(SegmentName(FileId(file_id)))
+    path.segment_file(SegmentName(FileId(file_id))).write_bytes(content)
     return FileRecord(
         file_id=file_id,
         write_id=WRITE_ID,

@@ -15,8 +15,9 @@ from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.placement import preferred
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from tests.kit.cached_bytes import cached_bytes, can_forget
 
@@ -221,8 +222,8 @@ def test_missing_and_foreign_paths_are_passed_over(new_store, batch):
     store = new_store(5)
     missing, swapped, blocked = store.paths[:3]
     os.rename(missing.directory, store.base / "unmounted")
-    os.replace(swapped.directory / IDENTITY_FILE, blocked.directory / IDENTITY_FILE)
-    (swapped.directory / IDENTITY_FILE).symlink_to(blocked.directory / IDENTITY_FILE)
+    os.replace(swapped.directory / IDENTITY_NAME, blocked.directory / IDENTITY_NAME)
+    (swapped.directory / IDENTITY_NAME).symlink_to(blocked.directory / IDENTITY_NAME)
     (blocked.directory / "segments").rmdir()
     (blocked.directory / "segments").write_text("a file in place of a directory")
     written = store.write([batch(10)] * 3, "5/4/2")
@@ -230,8 +231,8 @@ def test_missing_and_foreign_paths_are_passed_over(new_store, batch):
     reasons = {failure.path_id: failure.reason for failure in written.failures}
     assert "mount its disk" in reasons[PathId(0)]
     assert "is path 1 of cluster cluster-1, not path 2" in reasons[PathId(2)]
-    (blocked.directory / IDENTITY_FILE).write_bytes(
-        (swapped.directory / IDENTITY_FILE).read_bytes().replace(b'"path_id": 1', b'"path_id": 2')
+    (blocked.directory / IDENTITY_NAME).write_bytes(
+        (swapped.directory / IDENTITY_NAME).read_bytes().replace(b'"path_id": 1', b'"path_id": 2')
     )
     written = store.write([batch(10)] * 3, "5/5/2", file_id="ab-1")
     assert {failure.path_id for failure in written.failures} == {0, 1, 2}
@@ -270,7 +271,7 @@ def mount(tmp_path):
 
 @pytest.mark.root
 def test_a_full_disk(new_store, batch, mount):
-    full = StoragePath(PathId(0), mount("full", 4 * 1024 * 1024), "cluster-1")
+    full = LocalPath(PathId(0), mount("full", 4 * 1024 * 1024), "cluster-1")
     full.create()
     store = new_store(4)
     store.paths[0] = full
@@ -284,12 +285,12 @@ def test_a_full_disk(new_store, batch, mount):
     assert written.length > 4 * 1024 * 1024
     assert store.read(written.file_record(WRITE_ID)) == batches
     assert list(full.segment_files(0)) == []
-    assert full.free_bytes() > 1024 * 1024
+    assert full.space().free > 1024 * 1024
 
 
 @pytest.mark.root
 def test_a_disk_that_is_read_only(new_store, batch, mount):
-    path = StoragePath(PathId(0), mount("read-only", 4 * 1024 * 1024), "cluster-1")
+    path = LocalPath(PathId(0), mount("read-only", 4 * 1024 * 1024), "cluster-1")
     path.create()
     store = new_store(3)
     store.paths[0] = path
@@ -309,13 +310,13 @@ import numpy as np, pyarrow as pa
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM
 
 def rss_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-paths = {number: StoragePath(number, Path(sys.argv[1]) / str(number), "c") for number in range(3)}
+paths = {number: LocalPath(number, Path(sys.argv[1]) / str(number), "c") for number in range(3)}
 for path in paths.values():
     path.create()
 values = np.random.default_rng(1).bytes(1024 * 1024)

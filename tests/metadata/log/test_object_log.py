@@ -16,8 +16,9 @@ from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, Un
 from pulsar_on_spark.metadata.log.creation import create_table
 from pulsar_on_spark.metadata.log.object_log import ObjectLog
 from pulsar_on_spark.metadata.log.table_log import TableLog
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed
-from pulsar_on_spark.storage.objects.remote import IDENTITY_KEY, RemoteObjects
+from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.s3_faults import Fault, S3Faults
 from tests.kit.s3_server import S3Server
 
@@ -32,7 +33,7 @@ COMMITS = 25
 def url(s3_server: S3Server) -> str:
     url = f"{s3_server.make_bucket()}/root/metadata/main"
     store = RemoteObjects(url, s3_server.options())
-    store.create(IDENTITY_KEY, b"identity")
+    store.create(IDENTITY_NAME, b"identity")
     create_table(ObjectLog(store, url), SCHEMA)
     return url
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from pulsar_on_spark.metadata.log.entry import LOG, Entry, decode_entry
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Version
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
 from tests.kit.memory_objects import MemoryObjects
 from tests.simulators.metadata.scheduler import Scheduler
 
@@ -115,6 +115,13 @@ class SimulatedObjects:
         if self._chance.random() < self._faults / 3:
             raise ObjectsUnreachableError("no reply")
         return iter(list(self._world.objects.list_after(prefix, after)))
+
+    def head(self, key: str) -> Listed | None:
+        self._step()
+        return self._world.objects.head(key)
+
+    def upload(self, key: str) -> Upload:
+        return self._world.objects.upload(key)
 
     def delete(self, key: str) -> None:
         self._step()

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.leases.contract import LeaseStore
 from pulsar_on_spark.storage.leases.files import LeaseFiles
 from pulsar_on_spark.storage.leases.objects import LeaseObjects, sweep_lease_objects
 from pulsar_on_spark.storage.objects.contract import ObjectStore
-from pulsar_on_spark.storage.objects.remote import IDENTITY_KEY, RemoteObjects
+from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.lease_store_contract import LeaseStoreContract, OpenStore
 from pulsar_on_spark.testing.object_store_contract import created
 from pulsar_on_spark.testing.s3_faults import Fault, S3Faults
@@ -54,7 +55,7 @@ class TestS3WithFaults(LeaseStoreContract):
     @pytest.fixture
     def open_store(self, s3_server: S3Server, faults: S3Faults, fault: Fault) -> OpenStore:
         bucket = s3_server.make_bucket()
-        created(RemoteObjects(bucket, s3_server.options()), IDENTITY_KEY, b"identity")
+        created(RemoteObjects(bucket, s3_server.options()), IDENTITY_NAME, b"identity")
         faults.decide = lambda request: fault if random.Random(request.number + 1).random() < FAULTY_PART else None
         return opener(RemoteObjects(bucket, s3_server.options(faults.url)))
 

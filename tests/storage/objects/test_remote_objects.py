@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists
 from pulsar_on_spark.storage.objects.probe import probe
-from pulsar_on_spark.storage.objects.remote import IDENTITY_KEY, RemoteObjects
+from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.object_store_contract import ObjectStoreContract, created, key
 from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
 from tests.kit.s3_server import S3Server
@@ -40,7 +41,7 @@ class TestS3(ObjectStoreContract):
     @pytest.fixture
     def store(self, s3_server: S3Server, bucket: str) -> RemoteObjects:
         store = objects(s3_server, f"{bucket}/a/prefix")
-        created(store, IDENTITY_KEY, b"identity")
+        created(store, IDENTITY_NAME, b"identity")
         return store
 
 
@@ -50,7 +51,7 @@ class TestS3WithFaults(ObjectStoreContract):
 
     @pytest.fixture
     def store(self, s3_server: S3Server, faults: S3Faults, fault: Fault, bucket: str) -> Iterator[RemoteObjects]:
-        created(objects(s3_server, bucket), IDENTITY_KEY, b"identity")
+        created(objects(s3_server, bucket), IDENTITY_NAME, b"identity")
         faults.decide = lambda request: fault if random.Random(request.number + 1).random() < FAULTY_PART else None
         yield objects(s3_server, bucket, faults.url)
         assert any(outcome.fault is fault for outcome in faults.outcomes)
@@ -112,7 +113,7 @@ def test_a_vanished_bucket_is_no_proof_that_an_object_is_absent(tmp_path: Path) 
     with S3Server(tmp_path) as server:
         url = server.make_bucket()
         store = objects(server, url, patience_s=SHORT_S)
-        created(store, IDENTITY_KEY, b"identity")
+        created(store, IDENTITY_NAME, b"identity")
         name = key()
         version = created(store, name, b"1")
         shutil.rmtree(tmp_path / url.removeprefix("s3://"))

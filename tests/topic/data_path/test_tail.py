@@ -20,7 +20,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, Se
 from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, TopicId
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.topic.data_path import tail as tail_module
 from pulsar_on_spark.topic.data_path.journal_scan import JournalScan
 from pulsar_on_spark.topic.data_path.reading import SliceReader
@@ -193,7 +193,7 @@ def test_paths_that_are_away_for_a_while(root: Root, start: Callable[..., Runnin
     """Nothing proves a gap, so each look tries again what could not be opened."""
     broker, follower = start(), Follower(root)
     broker.send("t", numbered(0, 10))
-    identities = [root.path / "storage" / str(path) / IDENTITY_FILE for path in range(3)]
+    identities = [root.path / "storage" / str(path) / IDENTITY_NAME for path in range(3)]
     for identity in identities:
         identity.rename(identity.with_suffix(".away"))
     assert follower.follow() == []

@@ -17,7 +17,8 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesEr
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.data_path import task_writer
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.routing import HashingScheme
@@ -26,7 +27,7 @@ from pulsar_on_spark.topic.maintenance import maintain
 from tests.kit import messages
 
 
-def writer_for(root: Root, paths: list[StoragePath] | None = None) -> TaskWriter:
+def writer_for(root: Root, paths: list[LocalPath] | None = None) -> TaskWriter:
     chosen = root.writable_paths(root.store.view()) if paths is None else paths
     return TaskWriter(messages.new_write_id(), 0, chosen, root.quorum, HashingScheme.JAVA_STRING_HASH)
 

@@ -138,7 +138,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
     """Copy segments and journals that the view names; returns True if there are journals."""
-    sources = root.storage_paths(root.store.view())
+    sources = root.journal_paths(root.store.view())
     targets = {
         path_id: replace(path, directory=unfinished / _own_uri(path_id))
         for path_id, path in sources.items()

@@ -19,13 +19,13 @@ from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
-from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId, SegmentName
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.permissions import copy_file, make_folders
-from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress
 
 _ENTRY = re.compile(r"(\d{20})\.json")
-Paths = Mapping[PathId, StoragePath]
+Paths = Mapping[PathId, LocalPath]
 
 
 class VanishedError(Exception):
@@ -92,23 +92,22 @@ def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress
     files = view.all(FileRecord)
     for number, file in enumerate(files):
         progress("copy segments", number, len(files))
-        file_id = FileId(file.file_id)
         # Copies on lost paths do not count.
-        path_ids = [PathId(copy) for copy in file.copies if copy in targets]
-        copied = [path_id for path_id in path_ids if _copy_segment(file_id, sources[path_id], targets[path_id])]
-        if path_ids and not copied and file.replaced_at is None:
-            absent.append(file_id)
+        names = {PathId(path_id): name for path_id, name in file.names.items() if path_id in targets}
+        copied = [each for each, name in names.items() if _copy_segment(name, sources[each], targets[each])]
+        if names and not copied and file.replaced_at is None:
+            absent.append(FileId(file.file_id))
     progress("copy segments", len(files), len(files))
     return absent
 
 
-def _copy_segment(file_id: FileId, source: StoragePath, target: StoragePath) -> bool:
-    make_folders(target.segment_file(file_id).parent)
+def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> bool:
+    make_folders(target.segment_file(name).parent)
     try:
         source.check()
         with suppress(FileNotFoundError):  # up to 16 batches there is no sidecar
-            copy_once(source.sidecar_file(file_id), target.sidecar_file(file_id))
-        copy_once(source.segment_file(file_id), target.segment_file(file_id))
+            copy_once(source.sidecar_file(name), target.sidecar_file(name))
+        copy_once(source.segment_file(name), target.segment_file(name))
     except (OSError, StoragePathError):
         return False
     return True

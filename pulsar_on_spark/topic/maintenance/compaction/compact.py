@@ -26,7 +26,7 @@ from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord, Recor
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import MetadataError, StorageError, TopicNotFoundError
-from pulsar_on_spark.model.ids import EARLIEST, FileId, Position, WriteId
+from pulsar_on_spark.model.ids import EARLIEST, FileId, Position, SegmentName, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.field_walk import Int64s
 from pulsar_on_spark.topic.catalog import catalog
@@ -306,4 +306,4 @@ def _delete(root: RootHandle, ledger: WrittenLedger) -> None:
     for path in root.storage_paths(root.store.view()).values():
         for written in ledger.written:
             with suppress(StorageError):  # garbage collection finds a file that stays
-                path.delete_segment(FileId(written.file_id))
+                path.delete_segment(SegmentName(FileId(written.file_id)))

@@ -152,7 +152,7 @@ class Source:
             frames = replace(file, frames=tuple(file.frames[where.number] for where in wanted))
             names = [name for name in SEGMENT_SCHEMA.names if name in columns]
             end = slice_.first
-            for decoded in read_entries(frames, ledger, slice_.first, slice_.end, self._root.current_storage_paths):
+            for decoded in read_entries(frames, ledger, slice_.first, slice_.end, self._root.current_journal_paths):
                 end += len(decoded.entry_rows)
                 yield end, decoded.batch.select(names)
             return

@@ -2,14 +2,16 @@
 
 The metadata alone, in a durable view, decide the fate of a file:
 
-    file record      verdict on its write id      fate
-    ---------------  ---------------------------  --------------------------------------------------------------
-    live             -                            kept while a topic names it; then it is marked as replaced,
-                                                  kept for ten minutes more, and deleted
-    none             committed                    deleted: the leftover of a retried or speculative task
-    none             aborted                      deleted
-    none             none yet                     kept until it is a day old; then the write is aborted, by a commit
-                                                  under the key that its attach needs too, and the file is deleted
+    copy in a record     verdict on its write id      fate
+    -------------------  ---------------------------  --------------------------------------------------------------
+    named, live file     -                            kept while a topic names the file; then it is marked as replaced,
+                                                      kept for ten minutes more, and deleted
+    none                 committed                    deleted: the leftover of a retried or speculative task, or a copy
+                                                      that a repair has replaced
+    none                 aborted                      deleted
+    none                 none yet                     kept until it is a day old; then the write is aborted, by a commit
+                                                      under the key that its attach or repair needs too, and the file
+                                                      is deleted
 
 So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. The *absence* of
 a file or a record from a listing decides nothing.
@@ -25,14 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, Record, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, WriteId
-from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.storage.reports import Finding, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
@@ -89,8 +89,8 @@ class Nominee:
 
     @property
     def write_id(self) -> WriteId:
-        """The write id in the file's name."""
-        return write_id_of(self.stored.file_id)
+        """The write id in the copy's name."""
+        return self.stored.name.write_id
 
 
 def collect(
@@ -117,7 +117,7 @@ def collect(
     retired = _retire(store, now_s)
     view = store.view(durable=True)
     collected = _replaced(view, ages, now_s)
-    doomed = [nominee for nominee in nominees if is_garbage(view, nominee.stored, collected, ages)]
+    doomed = [nominee for nominee in nominees if is_garbage(view, nominee, collected, ages)]
     files, size_bytes = _delete(doomed, progress)
     _tombstone(store, collected)
     remaining = {nominee.write_id for nominee in nominees} - {nominee.write_id for nominee in doomed}
@@ -126,22 +126,33 @@ def collect(
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
 
 
-def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
+def is_garbage(view: DurableView, nominee: Nominee, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
     """True if a stored file may be deleted.
 
     Args:
         view: The metadata, read after the listing.
-        stored: The file.
+        nominee: The file.
         collected: The files that were replaced longer ago than `keep_replaced_s`, and that no topic in the view names.
         ages: The minimum ages.
     """
-    if stored.file_id in collected:
+    stored = nominee.stored
+    if stored.name.file_id in collected:
         return True
     if stored.is_tmp and stored.age_s < ages.abort_after_s:
         return False  # a writer may be writing it, even if it will not be needed
-    if view.get(FileRecord, stored.file_id) is not None:
+    file = view.get(FileRecord, stored.name.file_id)
+    if file is not None and file.names.get(nominee.path.path_id) == stored.name:
         return stored.is_tmp
-    return view.get(WriteRecord, write_id_of(stored.file_id)) is not None
+    # A write that a live record names is committed, though its verdict may have been cleared since.
+    is_decided = file is not None and stored.name.write_id == file.write_id
+    return is_decided or view.get(WriteRecord, stored.name.write_id) is not None
+
+
+def write_ids(view: View) -> set[WriteId]:
+    """Return the write ids of the copies that records name: they are committed, also without a verdict."""
+    files = view.all(FileRecord)
+    repaired = {name.write_id for file in files if file.generations for name in file.names.values()}
+    return repaired | {WriteId(file.write_id) for file in files}
 
 
 # --- steps ---
@@ -154,7 +165,7 @@ def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
     for path in root.storage_paths(root.store.view()).values():
         try:
             listed = path.segment_files(now_s)
-            nominees += [Nominee(path, stored) for stored in listed if _OWN_FILE_ID.fullmatch(stored.file_id)]
+            nominees += [Nominee(path, stored) for stored in listed if _OWN_FILE_ID.fullmatch(stored.name.file_id)]
         except StoragePathError as error:
             log.warning(
                 "Garbage collection skips storage path %d: %s", path.path_id, error, extra={"path": path.path_id}
@@ -176,7 +187,7 @@ def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s:
 
         def decide(view: View, some: Sequence[str] = some) -> Change | None:
             nonlocal undecided
-            known = {file.write_id for file in view.all(FileRecord)}
+            known = write_ids(view)
             undecided = [each for each in some if each not in known and view.get(WriteRecord, each) is None]
             if not undecided:
                 return None
@@ -231,12 +242,12 @@ def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
     for number, nominee in enumerate(doomed):
         progress("collect", number, len(doomed))
         try:
-            nominee.path.check()
-            OS_FILES.unlink(nominee.stored.path)
-        except FileNotFoundError:
-            continue  # another collection has deleted it
-        except (StoragePathError, OSError) as error:
-            log.warning("File %s stays for now: %s", nominee.stored.path, error, extra={"path": nominee.path.path_id})
+            if not nominee.path.delete_stored(nominee.stored):
+                continue  # another collection has deleted it
+        except StoragePathError as error:
+            log.warning(
+                "File %s stays for now: %s", nominee.stored.location, error, extra={"path": nominee.path.path_id}
+            )
             continue
         count += 1
         size_bytes += nominee.stored.size_bytes
@@ -265,7 +276,7 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
     If a file of such a write appears later, from a path that was away, its write has no verdict and is aborted.
     """
     view = store.view()
-    used = {file.write_id for file in view.all(FileRecord)} | remaining
+    used = write_ids(view) | remaining
     limits = [_time(now_s - times * ages.keep_verdicts_s) for times in (1, SOLE_TIMES)]
     old = [
         verdict.write_id

@@ -1,7 +1,6 @@
-"""The auditor: finds copies that are missing, short, or named by no record, from metadata and listings alone.
+"""The auditor: finds copies that are missing or short, from metadata and listings alone.
 
-A listing only nominates. A copy that it lacks is looked up by name before it counts as missing, and a copy that no
-record names is checked again before it is deleted (`worker.discard`).
+A listing only nominates: a copy that it lacks is looked up by name before it counts as missing.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import StoragePathError
-from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
+from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, PathHealth
-from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, PathFailure, StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
@@ -27,8 +26,6 @@ from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
 log = logging.getLogger(__name__)
 
 MISSING = "the copy is missing"
-EXTRA_AGE_S = 600.0
-"""Time for which a copy that no record names is kept: a repair may be about to name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,6 @@ class StoredCopy:
 
     size_bytes: int
     has_sidecar: bool
-    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,6 @@ class Audit:
         paths: All storage paths, without retired ones.
         problems: The reason for each path that cannot be reached.
         bad: The reason for each copy that is missing or has the wrong length.
-        extra: Copies that no record of a live file names.
         bare_fragments: Journal fragments that lack copies.
     """
 
@@ -72,7 +67,6 @@ class Audit:
     paths: Mapping[PathId, PathHealth]
     problems: Mapping[PathId, str] = field(default_factory=dict)
     bad: Mapping[tuple[FileId, PathId], str] = field(default_factory=dict)
-    extra: tuple[tuple[FileId, PathId], ...] = ()
     bare_fragments: tuple[BareFragment, ...] = ()
 
     @property
@@ -110,7 +104,7 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     view = root.store.view()
     lost = {record.path_id for record in view.all(PathRecord) if record.state == "lost"}
     listable = {path_id: path for path_id, path in root.storage_paths(view).items() if path_id not in lost}
-    stored: dict[PathId, dict[FileId, StoredCopy]] = {}
+    stored: dict[PathId, dict[SegmentName, StoredCopy]] = {}
     problems: dict[PathId, str] = {}
     for path_id, path in listable.items():
         try:
@@ -119,30 +113,27 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
             problems[path_id] = str(error)
     if problems:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
-    # Read after the listings, so that a listed copy that was committed meanwhile is not taken for an extra one.
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
-    bad, extra = compared(live(view), view.all(FileRecord), stored)
+    files = {FileId(file.file_id): file for file in live(view)}
     bad = {
-        copy_key: reason for copy_key, reason in bad.items() if reason != MISSING or _is_missing(listable, *copy_key)
+        (file_id, path_id): reason
+        for (file_id, path_id), reason in compared(files.values(), stored).items()
+        if reason != MISSING or not _has(listable[path_id], files[file_id].names[path_id])
     }
-    return Audit(view, paths, problems, bad, tuple(extra), tuple(bare_fragments(view, paths)))
+    return Audit(view, paths, problems, bad, tuple(bare_fragments(view, paths)))
 
 
-def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
+def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
     """Return the finished copies on a path (raises as `StoragePath.segment_files`)."""
-    segments: dict[FileId, tuple[int, float]] = {}
-    sidecars: set[FileId] = set()
+    sizes: dict[SegmentName, int] = {}
+    sidecars: set[SegmentName] = set()
     for stored in path.segment_files(time.time()):
-        if stored.is_tmp:
-            continue
-        if stored.path.suffix == SEGMENT_SUFFIX:
-            segments[stored.file_id] = (stored.size_bytes, stored.age_s)
-        else:
-            sidecars.add(stored.file_id)
-    return {
-        file_id: StoredCopy(size_bytes, file_id in sidecars, age_s) for file_id, (size_bytes, age_s) in segments.items()
-    }
+        if stored.is_sidecar and not stored.is_tmp:
+            sidecars.add(stored.name)
+        elif not stored.is_tmp:
+            sizes[stored.name] = stored.size_bytes
+    return {name: StoredCopy(size_bytes, name in sidecars) for name, size_bytes in sizes.items()}
 
 
 def path_health(
@@ -167,34 +158,22 @@ def path_health(
 
 
 def compared(
-    files: Iterable[FileRecord],
-    known: Iterable[FileRecord],
-    stored: Mapping[PathId, Mapping[FileId, StoredCopy]],
-) -> tuple[dict[tuple[FileId, PathId], str], list[tuple[FileId, PathId]]]:
-    """Compare records with the listings of the reachable paths.
+    files: Iterable[FileRecord], stored: Mapping[PathId, Mapping[SegmentName, StoredCopy]]
+) -> dict[tuple[FileId, PathId], str]:
+    """Compare records with the listings of the reachable paths; returns the reason for each bad copy.
 
     Args:
         files: The records of live files.
-        known: The records of all files; repair does not judge a stored file without a record.
         stored: The listing of each reachable path.
-
-    Returns:
-        The reason for each bad copy, and the copies that no record names.
     """
     bad: dict[tuple[FileId, PathId], str] = {}
     for file in files:
-        for path_id in map(PathId, file.copies):
-            reason = _defect(file, stored[path_id].get(FileId(file.file_id))) if path_id in stored else None
-            if reason is not None:
-                bad[FileId(file.file_id), path_id] = reason
-    copies = {file.file_id: file.copies for file in known}
-    extra = [
-        (file_id, path_id)
-        for path_id, copies_there in stored.items()
-        for file_id, copy in copies_there.items()
-        if file_id in copies and path_id not in copies[file_id] and copy.age_s >= EXTRA_AGE_S
-    ]
-    return bad, extra
+        for path_id, name in file.names.items():
+            if (copies := stored.get(PathId(path_id))) is not None:
+                reason = _defect(file, copies.get(name))
+                if reason is not None:
+                    bad[FileId(file.file_id), PathId(path_id)] = reason
+    return bad
 
 
 def bare_fragments(view: View, paths: Mapping[PathId, PathHealth]) -> list[BareFragment]:
@@ -220,6 +199,9 @@ def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
     return "the copy has no sidecar" if file.sidecar_length and not copy.has_sidecar else None
 
 
-def _is_missing(paths: Mapping[PathId, StoragePath], file_id: FileId, path_id: PathId) -> bool:
-    """Look the copy up by its name, because it may have appeared after the listing; True if there is no such file."""
-    return not paths[path_id].segment_file(file_id).exists()
+def _has(path: StoragePath, name: SegmentName) -> bool:
+    """Look the copy up by its name: it may have appeared after the listing. A path that is away proves nothing."""
+    try:
+        return path.has_segment(name)
+    except StoragePathError:
+        return True

@@ -8,18 +8,18 @@
     draining                                    are read, and replaced elsewhere         no
     lost; retired; away for longer              do not count, and are replaced           no
 
-A copy leaves a file's record only if as many other copies as the file needs count, and exist under the names in the
-record. So whatever is interrupted, and whatever other workers do, a record never names fewer good copies than before.
+A copy leaves a file's record only in a commit after which as many other copies as the file needs count. So whatever is
+interrupted, and whatever other workers do, a record never names fewer good copies than before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.placement import next_apart, preferred
 
@@ -119,32 +119,31 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
     )
 
 
-def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """Return the copies that the first commit writes to a file's record: it adds new ones and removes none yet.
+def names_after(now: FileRecord, plan: FilePlan, restored: Mapping[PathId, SegmentName]) -> dict[int, SegmentName]:
+    """Return the copies that a commit leaves in a file's record, by path in the order of reading.
+
+    New copies replace bad ones in place; others are added as far as they are needed. Once enough copies count, those
+    that the plan lets go are removed. Copies that another worker has made since the plan are good, and stay.
 
     Args:
         now: The file's record in the view of the commit.
         plan: The plan.
-        restored: The targets of the plan that got a copy.
+        restored: The new copies, by the plan's targets that got one.
     """
-    room = plan.wanted - len(_good(now, plan, restored))
-    added = [path_id for path_id in restored if path_id not in now.copies]
-    return (*now.copies, *added[: max(room, 0)])
-
-
-def copies_left(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """Return the copies that the second commit leaves in the record, after the copies in it were seen to exist.
-
-    Arguments are those of `copies_named`.
-    """
-    is_enough = len(_good(now, plan, restored)) >= plan.wanted
-    return tuple(path_id for path_id in now.copies if not (is_enough and path_id in plan.leaving))
-
-
-def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[int]:
-    """Return the copies that count, including copies that the plan did not know: another worker has verified them."""
-    planned = set(plan.file.copies)
-    return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in planned]
+    planned = plan.file.names
+    names: dict[int, SegmentName] = dict(now.names)
+    by_others = {path_id for path_id, name in names.items() if planned.get(path_id) != name}
+    in_place: dict[int, SegmentName] = {
+        path_id: name for path_id, name in restored.items() if path_id in names and path_id not in by_others
+    }
+    names |= in_place
+    good = {path_id for path_id in names if path_id in by_others or path_id in in_place or path_id in plan.counted}
+    added = [path_id for path_id in restored if path_id not in names][: max(plan.wanted - len(good), 0)]
+    names |= {path_id: restored[path_id] for path_id in added}
+    good.update(added)
+    if len(good) < plan.wanted:
+        return names
+    return {path_id: name for path_id, name in names.items() if path_id in good or path_id not in plan.leaving}
 
 
 def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:

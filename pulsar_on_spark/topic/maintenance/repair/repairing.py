@@ -24,7 +24,7 @@ from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareF
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, PathScrub, ScrubReport
-from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans, discard
+from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ class RepairReport:
         scrubbed: The copies that were read in full, and the bad ones among them.
         work: The restored, moved and deleted copies.
         lacking: Number of copies for which there is no storage path: an operator must add one.
-        extra: Number of copies that no record named and that were deleted.
         away: The reason for each storage path that cannot be reached.
         checked_paths: Storage paths that came back and whose copies count again.
         bare_fragments: Parts of journals that lack copies (see `BareFragment`).
@@ -50,7 +49,6 @@ class RepairReport:
     scrubbed: ScrubReport = field(default_factory=ScrubReport)
     work: WorkReport = field(default_factory=WorkReport)
     lacking: int = 0
-    extra: int = 0
     away: tuple[str, ...] = ()
     checked_paths: tuple[PathId, ...] = ()
     bare_fragments: tuple[BareFragment, ...] = ()
@@ -131,7 +129,6 @@ def repair(
         scrubbed=scrubbed,
         work=done,
         lacking=sum(plan.lacking for plan in plans),
-        extra=_discard_extra(root, last),
         away=tuple(last.problems.values()),
         checked_paths=checked,
         bare_fragments=last.bare_fragments,
@@ -282,23 +279,6 @@ def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
 
     root.store.commit(decide)
     return settled
-
-
-def _discard_extra(root: RootHandle, found: Audit) -> int:
-    paths = root.storage_paths(found.view)
-    count = 0
-    for file_id, path_id in found.extra:
-        try:
-            count += discard(root, file_id, paths[path_id])
-        except (StoragePathError, OSError) as error:
-            log.warning(
-                "The copy of file %s stays on %s for now: %s",
-                file_id,
-                paths[path_id],
-                error,
-                extra={"file": file_id, "path": path_id},
-            )
-    return count
 
 
 def _remember(root: RootHandle, state: AuditState, report: RepairReport) -> None:

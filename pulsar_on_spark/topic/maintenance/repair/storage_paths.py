@@ -11,10 +11,11 @@ All changes are committed under the path's key. Ids are never reused: a retired 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+import socket
+import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,25 +23,30 @@ from pathlib import Path
 
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
-from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError
 from pulsar_on_spark.model.ids import PathId, WriteId
-from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.storage.health import PathRole
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.probe import examine
-from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.collect import write_ids
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
-_RETIRED_IDENTITY = f"{IDENTITY_FILE}.retired"
+_RETIRED_IDENTITY = f"{IDENTITY_NAME}.retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +72,72 @@ def use_of(view: View, path_id: PathId) -> PathUse:
     return PathUse(len(files), sole, _fragments_on(view, path_id))
 
 
-def add(root: RootHandle, directory: str | Path, label: str = "") -> PathRecord:
-    """Add a directory as a storage path; if the directory belongs to a lost path, take that path back.
+def add(
+    root: RootHandle, directory: str | RootPlace, label: str = "", *, role: PathRole = "both", profile: str = ""
+) -> PathRecord:
+    """Add a directory or a URL as a storage path; if it belongs to a lost path, take that path back.
 
     A running broker begins to write to the path after its next read of the metadata.
 
     Args:
         root: The root.
-        directory: An empty or absent directory, or that of a lost path.
+        directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
+            path.
         label: The path's rack; copies of a file are put under different labels.
+        role: The files that it is for. A URL is for segments only.
+        profile: The name of the profile with a URL's options; "" for the one that matches it, or none.
 
     Raises:
-        InvalidArgumentError: the directory is a storage path of the root already, or was retired from it.
-        StoragePathError: the directory contains other files, or cannot be written.
+        InvalidArgumentError: the place is a storage path of the root already, or was retired from it, or cannot have
+            this role.
+        UnsuitableStoreError: the object store does not keep a rule that the engine relies on.
+        StorageError: the place contains other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
     """
-    place = local_path(directory)
+    place = parse_place(directory, profile)
+    if not isinstance(place, Path):
+        if role == "journal":
+            raise InvalidArgumentError(f"{place} cannot hold journals: give a directory for role journal.")
+        role = "segments"
+        probe(objects_at(place), str(place))
+    host = "" if isinstance(root.place, Path) or not isinstance(place, Path) else socket.gethostname()
+    new = _NewPath(place, label, role, host)
     view = root.store.view()
     known = next((each for each in view.all(PathRecord) if _is_at(root, each, place)), None)
     if known is not None and known.state not in ("lost", "retired"):
-        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.path} already.")
+        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.place} already.")
     found = _identity(root, place)
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
-        return _added(root, place, label, found)
+        return _added(root, new, found)
     if former.state == "lost":
-        return _taken_back(root, former, place, label)
+        return _taken_back(root, former, new)
     raise InvalidArgumentError(
-        f"{place} holds storage path {former.path_id} of {root.path}, which is {former.state}: give another directory, "
-        "or empty this one."
+        f"{place} holds storage path {former.path_id} of {root.place}, which is {former.state}: give another place, or "
+        "empty this one."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _NewPath:
+    """A path to add: its place, and what its record says about it."""
+
+    place: RootPlace
+    label: str
+    role: PathRole
+    host: str
+
+    def record(self, root: RootHandle, path_id: int) -> PathRecord:
+        """Return the record of a new path."""
+        profile = "" if isinstance(self.place, Path) else self.place.profile
+        return PathRecord(
+            path_id=path_id,
+            uri=uri_of(root.place, self.place),
+            profile=profile,
+            host=self.host,
+            role=self.role,
+            label=self.label,
+        )
 
 
 def drain(root: RootHandle, path_id: int) -> PathRecord:
@@ -178,17 +220,17 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     path = root.storage_paths(view)[PathId(path_id)]
     if record.state == "draining":
         _require_closed(path)
-    # Without its identity file, no process opens a new file on the path; files opened before are in the listing below.
-    is_there = _hide_identity(path)
+    # Without its identity, no process begins a new file on the path; files begun before are in the listing below.
+    is_hidden = _hide_identity(path)
     try:
-        if is_there:
+        if is_hidden:
             _require_no_writes(root, path)
         if record.state == "draining":
             _require_closed(path)
         return _changed(root, path_id, lambda view, now: _retired(view, now), keys.FILES)
     except BaseException:
-        if is_there:
-            (path.directory / _RETIRED_IDENTITY).rename(path.directory / IDENTITY_FILE)
+        if is_hidden:
+            _show_identity(path)
         raise
 
 
@@ -211,7 +253,7 @@ def _require_unused(view: View, record: PathRecord) -> None:
 
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
     """Check that all writes with files on the path are committed or aborted: a later commit could name the path."""
-    listed = list(_unchecked_listing(path))
+    listed = {stored.name.write_id for stored in path.unchecked_segment_files(time.time())}
     under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
         raise InvalidArgumentError(
@@ -220,17 +262,15 @@ def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
         )
 
 
-def _undecided_writes(view: DurableView, file_ids: Iterable[str]) -> set[WriteId]:
-    files = {file.write_id for file in view.all(FileRecord)}
-    return {
-        write_id
-        for write_id in map(write_id_of, file_ids)
-        if write_id not in files and view.get(WriteRecord, write_id) is None
-    }
+def _undecided_writes(view: DurableView, listed: Collection[WriteId]) -> set[WriteId]:
+    known = write_ids(view)
+    return {each for each in listed if each not in known and view.get(WriteRecord, each) is None}
 
 
 def _require_closed(path: StoragePath) -> None:
     """Refuse a path on which a process has files open, because its disk could not be unmounted."""
+    if not isinstance(path, LocalPath):
+        return
     found = processes_with_open_files(path.directory)
     if found:
         files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
@@ -239,41 +279,48 @@ def _require_closed(path: StoragePath) -> None:
         )
 
 
-def _unchecked_listing(path: StoragePath) -> Iterable[str]:
-    """Return the file ids under the path's segment directory, without a check of the path's hidden identity."""
-    for bucket in (path.directory / "segments").glob("*/"):
-        for entry in os.scandir(bucket):
-            yield entry.name.partition(".")[0]
-
-
 def _hide_identity(path: StoragePath) -> bool:
-    """Rename the path's identity file; False if it does not exist, or belongs to another path."""
+    """Take the path's identity away; False if it does not exist, or belongs to another path."""
     if not examine(path).is_there:
         return False
     try:
-        (path.directory / IDENTITY_FILE).rename(path.directory / _RETIRED_IDENTITY)
-        OS_FILES.fsync_directory(path.directory)
-    except OSError as error:
+        if isinstance(path, LocalPath):
+            (path.directory / IDENTITY_NAME).rename(path.directory / _RETIRED_IDENTITY)
+            OS_FILES.fsync_directory(path.directory)
+        else:
+            objects_at(path.place).delete(IDENTITY_NAME)
+    except (OSError, StorageError) as error:
         raise StoragePathError(f"{path} cannot be retired ({error}): make it writable, or say it is lost.") from error
     return True
+
+
+def _show_identity(path: StoragePath) -> None:
+    """Undo `_hide_identity`."""
+    if isinstance(path, LocalPath):
+        (path.directory / _RETIRED_IDENTITY).rename(path.directory / IDENTITY_NAME)
+    else:
+        path.create()
 
 
 # --- adding ---
 
 
-def _added(root: RootHandle, place: Path, label: str, found: int | None) -> PathRecord:
+def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
     """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one."""
+    mode = permissions.mode_of(root.place) if isinstance(root.place, Path) else None
     for _ in range(_ATTEMPTS):
         path_id = _next_id(root.store.view())
         if found is not None and found != path_id:
-            # An attempt that was interrupted, or lost its id to another process, has left the identity file.
-            (place / IDENTITY_FILE).unlink()
-        StoragePath(PathId(path_id), place, root.cluster_id, label).create(mode=permissions.mode_of(root.path))
-        record = PathRecord(path_id=path_id, uri=_uri(root, place), label=label)
+            # An attempt that was interrupted, or lost its id to another process, has left the identity.
+            objects_at(new.place).delete(IDENTITY_NAME)
+        record = new.record(root, path_id)
+        storage_path(root.place, root.cluster_id, record).create(mode=mode)
         if _is_committed(root, record):
             return record
         found = path_id
-    raise StoragePathError(f"{place} could not be added in {_ATTEMPTS} attempts, others add paths at once: try again.")
+    raise StoragePathError(
+        f"{new.place} could not be added in {_ATTEMPTS} attempts, others add paths at once: try again."
+    )
 
 
 def _is_committed(root: RootHandle, record: PathRecord) -> bool:
@@ -289,8 +336,9 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
     return done
 
 
-def _taken_back(root: RootHandle, former: PathRecord, place: Path, label: str) -> PathRecord:
-    StoragePath(PathId(former.path_id), place, root.cluster_id, label).check()
+def _taken_back(root: RootHandle, former: PathRecord, new: _NewPath) -> PathRecord:
+    there = new.record(root, former.path_id)
+    storage_path(root.place, root.cluster_id, there).check()
 
     def back(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("lost",), "taken back")
@@ -298,8 +346,10 @@ def _taken_back(root: RootHandle, former: PathRecord, place: Path, label: str) -
             "state": "writable",
             "reason": "",
             "failed_at": None,
-            "uri": _uri(root, place),
-            "label": label or record.label,
+            "uri": there.uri,
+            "profile": there.profile,
+            "host": there.host,
+            "label": there.label or record.label,
             "check_since": datetime.now(UTC),
         }
         return record.model_copy(update=changed)
@@ -311,21 +361,22 @@ def _next_id(view: View) -> int:
     return max(record.path_id for record in view.all(PathRecord)) + 1
 
 
-def _identity(root: RootHandle, place: Path) -> int | None:
-    """Return the id of the root's path with this directory, by its identity file."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        content = json.loads((place / IDENTITY_FILE).read_bytes())
-        if content["cluster_id"] == root.cluster_id:
-            return int(content["path_id"])
+def _identity(root: RootHandle, place: RootPlace) -> int | None:
+    """Return the id of the root's path at this place, by its identity."""
+    if isinstance(place, Path) and not place.is_dir():
+        return None
+    with suppress(StorageError):
+        fetched = objects_at(place).fetch(IDENTITY_NAME)
+        found = None if fetched is None else Identity.decode(fetched.content, str(place))
+        return found.path_id if found is not None and found.cluster_id == root.cluster_id else None
     return None
 
 
-def _uri(root: RootHandle, place: Path) -> str:
-    return str(place.relative_to(root.path)) if place.is_relative_to(root.path) else str(place)
-
-
-def _is_at(root: RootHandle, record: PathRecord, place: Path) -> bool:
-    return Path(os.path.realpath(root.path / record.uri)) == Path(os.path.realpath(place))
+def _is_at(root: RootHandle, record: PathRecord, place: RootPlace) -> bool:
+    known = place_of(root.place, record)
+    if isinstance(known, Path) and isinstance(place, Path):
+        return os.path.realpath(known) == os.path.realpath(place)
+    return str(known) == str(place)
 
 
 # --- changing ---

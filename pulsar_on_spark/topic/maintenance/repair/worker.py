@@ -1,35 +1,38 @@
-"""The replication worker: writes missing copies, and adds them to the files' records.
+"""The replication worker: writes missing copies, and names them in the files' records.
 
-    stage on the target, sync, rename  ->  a commit that names the new copies  ->  does each of them still exist?
-    ->  a commit without the copies that they replace  ->  delete the copies that no record names
+    new copies, each under a name of its own  ->  one commit that names them instead of those that they replace
+    ->  delete the copies that no record names
 
-Both commits move the key of files and are decided on the current records: a merge, a collection, a trim or another
-worker that changed a record first wins. A deletion first renames a copy and then reads the metadata; a repair looks for
-a copy after the commit that names it. So if a deletion and a repair of one copy coincide, one of them sees the other,
-and a file whose new copy is gone keeps its old ones. The root is consistent wherever the worker is killed: a staged
-copy without a record is garbage, and the next audit finds a copy that is named and missing.
+No copy is ever overwritten. New copies carry the write id of a batch of repairs, and the commit that names them also
+makes the verdict on it, under the key that garbage collection needs to abort it: so a collection that took a slow
+repair for dead and the repair never both win. The commit moves the key of files, too, and is decided on the current
+records: a merge, a collection, a trim or another worker that changed a record first wins. The root is consistent
+wherever the worker is killed: a copy without a record is garbage.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
+from pulsar_on_spark.ledger.segments.restoring import restore_copy
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,6 @@ COMMIT_BYTES = 1 << 30
 """Restored bytes after which a commit follows: this much is copied again after a kill."""
 
 Pace = Callable[[int], None]
-CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,16 @@ class Restored:
 
     Attributes:
         plan: The plan.
-        targets: Ids of the target paths that got a copy.
+        write_id: The write id of the batch, in the names of the copies.
+        copies: The new copies by the target paths that got one.
         failures: Paths that failed.
         loss: The reason why no good copy was found although all copies were examined; else None.
         undecided: The reason why no good copy was found while some copies could not be examined; else None.
     """
 
     plan: FilePlan
-    targets: tuple[PathId, ...] = ()
+    write_id: WriteId
+    copies: Mapping[PathId, SegmentName]
     failures: tuple[PathFailure, ...] = ()
     loss: str | None = None
     undecided: str | None = None
@@ -120,6 +124,7 @@ def carry_out_plans(
     """
     paths = root.storage_paths(root.store.view())
     report = WorkReport()
+    write_id = new_write_id()
     batch: list[Restored] = []
     batch_bytes = 0
     failed: set[PathId] = set()
@@ -128,46 +133,55 @@ def carry_out_plans(
             report = replace(report, unfinished=len(plans) - number)
             break
         progress("repair", number, len(plans))
-        done = restore(plan, paths, failed, pace, files)
+        done = restore(plan, paths, write_id, failed, pace, files)
         failed |= {failure.path_id for failure in done.failures}
         batch.append(done)
-        batch_bytes += len(done.targets) * plan.file.length
+        batch_bytes += len(done.copies) * plan.file.length
         if len(batch) >= COMMIT_FILES or batch_bytes >= COMMIT_BYTES:
             report = _with(report, batch, commit(root, batch, files))
-            batch, batch_bytes = [], 0
+            batch, batch_bytes, write_id = [], 0, new_write_id()
     if batch:
         report = _with(report, batch, commit(root, batch, files))
     progress("repair", len(plans) - report.unfinished, len(plans))
     return report
 
 
+def new_write_id() -> WriteId:
+    """Return the write id for a batch of repairs, which are committed together."""
+    return WriteId(uuid.uuid4().hex)
+
+
 def restore(
     plan: FilePlan,
-    paths: dict[PathId, StoragePath],
-    failed: Iterable[PathId] = (),
+    paths: Mapping[PathId, StoragePath],
+    write_id: WriteId,
+    failed: Collection[PathId] = (),
     pace: Pace = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> Restored:
     """Write a plan's copies without a commit, in any process. A path that fails is left out."""
-    targets: list[PathId] = []
+    copies: dict[PathId, SegmentName] = {}
     failures: list[PathFailure] = []
+    loss = undecided = None
     sources = [paths[path_id] for path_id in plan.sources if path_id in paths]
     for path_id in plan.targets:
         target = paths.get(path_id)
         if target is None or path_id in failed:
             continue
+        name = SegmentName(FileId(plan.file.file_id), f"{write_id}-{secrets.token_hex(4)}")
         try:
-            restore_copy(plan.file, sources, target, pace, files)
+            restore_copy(plan.file, sources, target, name, pace, files)
         except CorruptSegmentError as error:
             loss, undecided = (None, str(error)) if plan.away else (str(error), None)
-            return Restored(plan, tuple(targets), tuple(failures), loss, undecided)
+            break
         except CopiesUnreachableError as error:
-            return Restored(plan, tuple(targets), tuple(failures), undecided=str(error))
+            undecided = str(error)
+            break
         except StoragePathError as error:
             failures.append(PathFailure(path_id, str(error)))
         else:
-            targets.append(path_id)
-    return Restored(plan, tuple(targets), tuple(failures))
+            copies[path_id] = name
+    return Restored(plan, write_id, copies, tuple(failures), loss, undecided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,23 +197,63 @@ class Committed:
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
     """Move the restored copies into the records, clear their reports, and delete the copies that no record names.
 
+    Args:
+        root: The root.
+        batch: The restored copies of one write id.
+        files: The operating system.
+
     Raises:
         MetadataError: the metadata cannot be read or written.
     """
+    (write_id,) = {restored.write_id for restored in batch}
     failures = [failure for restored in batch for failure in restored.failures]
     if failures:
         root.mark_failed(failures)
-    moved = _change(root, batch, copies_named)
-    gone = _gone_again(root, root.store.view(durable=True), batch)
-    replacing = [restored for restored in batch if restored.plan.leaving and restored.plan.file.file_id not in gone]
-    if replacing:
-        moved |= _change(root, replacing, copies_left)
+    moved, is_aborted = _name(root, write_id, batch)
     dropped, ended = _drop(root, root.store.view(durable=True), batch, files)
-    return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
+    aborted = f"the new copies of repair {write_id} are given up: housekeeping took it for dead"
+    return Committed(len(moved), dropped, (aborted,) if is_aborted else (), ended)
+
+
+def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tuple[set[str], bool]:
+    """Commit the new names of files' copies; returns the files that moved, and True if the repair was aborted."""
+    moved: set[str] = set()
+    is_aborted = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal moved, is_aborted
+        moved = set()
+        verdict = view.get(WriteRecord, write_id)
+        is_aborted = verdict is not None and verdict.status == "aborted"
+        if verdict is not None:
+            return None
+        changed = [change for restored in batch if (change := _changed(view, restored)) is not None]
+        if not changed:
+            return None
+        moved = {now.file_id for now, after in changed if set(now.copies) != set(after.copies)}
+        verdict = WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))
+        puts = [*(after for _, after in changed), verdict]
+        return Change(puts=puts, keys={keys.FILES: None, keys.write_bucket(write_id): None})
+
+    root.store.commit(decide)
+    return moved, is_aborted
+
+
+def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None:
+    """Return the file's record, and with its new copies; None if it is unchanged, or repair must not change it now."""
+    now = view.get(FileRecord, done.plan.file.file_id)
+    if now is None or now.replaced_at is not None:
+        return None
+    usable = {path_id: name for path_id, name in done.copies.items() if _may_hold(view, path_id)}
+    names = names_after(now, done.plan, usable)
+    return None if names == now.names else (now, now.with_names(names))
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
-    """Delete the copies that no record names; returns their number, and the files that no longer exist."""
+    """Delete the copies of a batch that no record names; returns their number, and the files that no longer exist.
+
+    A name that a durable view lacks after the verdict is never put into a record again.
+    """
     paths = root.storage_paths(view)
     dropped = 0
     for restored in batch:
@@ -208,80 +262,19 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
         _settle_reports(root, restored, now)
         if now is None or now.replaced_at is not None:
             continue  # garbage collection deletes its copies
-        unnamed = {*restored.plan.file.copies, *restored.targets} - set(now.copies)
-        for path_id in sorted(map(PathId, unnamed)):
-            if path_id in paths:
+        known = {*restored.plan.file.names.items(), *restored.copies.items()}
+        for path_id, name in sorted(known - now.names.items()):
+            path = paths.get(PathId(path_id))
+            if path is not None:
                 try:
-                    dropped += discard(root, file_id, paths[path_id], files)
-                except (StoragePathError, OSError) as error:
-                    # The path is away, or broken: the next audit that finds the copy deletes it.
-                    log.info("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
+                    dropped += path.delete_segment(name, files) > 0
+                except StoragePathError as error:
+                    # The path is away, or broken: garbage collection deletes it later.
+                    log.info("The copy %s stays on %s for now: %s", name, path, error)
     ended = frozenset(
         restored.plan.file.file_id for restored in batch if view.get(FileRecord, restored.plan.file.file_id) is None
     )
     return dropped, ended
-
-
-def discard(root: RootHandle, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
-    """Delete a copy that no record names; returns True if it was deleted.
-
-    The copy is renamed first, and renamed back if the metadata, read after that, name it after all.
-
-    Raises:
-        StoragePathError: the directory is not this path.
-        OSError: files on the path cannot be changed.
-    """
-    moved = set_aside(file_id, path, files)
-    if not moved:
-        return False
-    if _is_named(root.store.view(durable=True), file_id, path.path_id):
-        put_back(moved, files)
-        return False
-    delete_aside(moved, files)
-    return True
-
-
-def _is_named(view: DurableView, file_id: FileId, path_id: PathId) -> bool:
-    now = view.get(FileRecord, file_id)
-    return now is not None and path_id in now.copies
-
-
-def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
-    """Commit new lists of copies to the records of files; returns the files whose record changed."""
-    changed: list[FileRecord] = []
-
-    def decide(view: View) -> Change | None:
-        nonlocal changed
-        changed = [record for restored in batch if (record := _changed(view, restored, copies)) is not None]
-        return Change(puts=changed, keys={keys.FILES: None}) if changed else None
-
-    root.store.commit(decide)
-    return {record.file_id for record in changed}
-
-
-def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | None:
-    """Return the file's record with its new copies; None if it is unchanged, or repair must not change it now."""
-    now = view.get(FileRecord, done.plan.file.file_id)
-    if now is None or now.replaced_at is not None:
-        return None
-    usable = [path_id for path_id in done.targets if _may_hold(view, path_id)]
-    new_copies = copies(now, done.plan, usable)
-    return None if new_copies == now.copies else now.model_copy(update={"copies": new_copies})
-
-
-def _gone_again(root: RootHandle, view: DurableView, batch: Sequence[Restored]) -> dict[str, list[str]]:
-    """Describe, by file, the new copies that a record names and that have disappeared since."""
-    paths = root.storage_paths(view)
-    by_file: dict[str, list[str]] = {}
-    for restored in batch:
-        file_id = FileId(restored.plan.file.file_id)
-        now = view.get(FileRecord, file_id)
-        named = () if now is None or now.replaced_at is not None else now.copies
-        for path_id in restored.targets:
-            if path_id in named and not paths[path_id].segment_file(file_id).exists():
-                sentence = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
-                by_file.setdefault(file_id, []).append(sentence)
-    return by_file
 
 
 def _may_hold(view: View, path_id: PathId) -> bool:
@@ -293,7 +286,7 @@ def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) ->
     """Clear the reports about copies that were rewritten or are no longer named; write reports of a loss."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
-    settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
+    settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
     for path_id in settled:
         clear_report(root.place, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
     if done.loss is not None and now is not None and now.replaced_at is None:
@@ -309,8 +302,8 @@ def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> Wor
     ]
     return replace(
         report,
-        restored=report.restored + sum(len(restored.targets) for restored in batch),
-        bytes=report.bytes + sum(len(restored.targets) * restored.plan.file.length for restored in batch),
+        restored=report.restored + sum(len(restored.copies) for restored in batch),
+        bytes=report.bytes + sum(len(restored.copies) * restored.plan.file.length for restored in batch),
         moved=report.moved + done.moved,
         dropped=report.dropped + done.dropped,
         lost=(*report.lost, *lost),

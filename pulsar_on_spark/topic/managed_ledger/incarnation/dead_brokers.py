@@ -78,7 +78,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
     """
     view = root.store.view()
     writable = [path.path_id for path in preferred(root.writable_paths(view), incarnation)]
-    return recover(LogRegister(root.store, incarnation), root.current_storage_paths, writable, give_up=give_up)
+    return recover(LogRegister(root.store, incarnation), root.current_journal_paths, writable, give_up=give_up)
 
 
 def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:

@@ -90,7 +90,7 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
             raise InvalidArgumentError(f"The journal of incarnation {incarnation} is not closed: recover it first.")
         try:
             end = found.record.last_frame + 1
-            snapshot_cursors(root.store, frames_of(found, root.current_storage_paths, found.floor, end))
+            snapshot_cursors(root.store, frames_of(found, root.current_journal_paths, found.floor, end))
             return
         except JournalUndecidedError:
             now = sealed_log(root.store.view(), incarnation)

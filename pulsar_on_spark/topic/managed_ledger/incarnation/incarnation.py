@@ -70,7 +70,7 @@ class Incarnation:
             lease_duration_s,
             may_renew=lambda: time.monotonic() - self._polled_s < lease_duration_s,
         )
-        paths = preferred(root.writable_paths(root.store.view()), self.id)
+        paths = preferred(root.writable_journal_paths(root.store.view()), self.id)
         self._path_news = PathNews(root, paths)
         self.journal = Journal(
             LogRegister(root.store, self.id),

@@ -11,8 +11,9 @@ from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.probe import Trials
-from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 log = logging.getLogger(__name__)
@@ -25,13 +26,13 @@ class PathNews:
     `tell` in the event loop's thread.
     """
 
-    def __init__(self, root: RootHandle, known: Iterable[StoragePath]) -> None:
+    def __init__(self, root: RootHandle, known: Iterable[LocalPath]) -> None:
         """Start with the paths that the journal knows at its opening."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
         self._unmarked: dict[PathId, PathFailure] = {}
-        self._offers: list[StoragePath] = []
+        self._offers: list[LocalPath] = []
         self._to_leave: list[PathId] = []
         self._trials = Trials()
 
@@ -60,7 +61,7 @@ class PathNews:
             self._mark()
         failed = set(self._failed)
         view = self._root.store.view()
-        writable = self._root.writable_paths(view)
+        writable = self._root.writable_journal_paths(view)
         self._to_leave = [
             PathId(record.path_id)
             for record in view.all(PathRecord)
@@ -75,7 +76,7 @@ class PathNews:
         ]
         return view
 
-    def _seems_well(self, path: StoragePath, reason: str) -> bool:
+    def _seems_well(self, path: LocalPath, reason: str) -> bool:
         if not self._trials.may_try(path.path_id) or not self._trials.try_out(path, reason).is_well:
             return False
         self._trials.record_trial(path.path_id)

@@ -91,7 +91,7 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
     assert last is not None, "the log is CLOSED"
     incarnation = IncarnationId(found.row.incarnation)
     with closing(
-        JournalFrames(incarnation, root.current_storage_paths, found.floor, given_up=found.given_up)
+        JournalFrames(incarnation, root.current_journal_paths, found.floor, given_up=found.given_up)
     ) as frames:
         while frames.next <= last:
             frames.pass_given_up()
@@ -112,7 +112,7 @@ def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrame
     Sealed frames lose no entries, only their cursor records.
     """
     incarnation = IncarnationId(found.row.incarnation)
-    with closing(LogReader(incarnation, root.current_storage_paths, FrameHead, number, OS_FILES)) as heads:
+    with closing(LogReader(incarnation, root.current_journal_paths, FrameHead, number, OS_FILES)) as heads:
         heads.main_read(found.record, number)
         head = heads.next(every=True)
     if head is None:

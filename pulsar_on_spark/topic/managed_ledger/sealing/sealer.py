@@ -23,7 +23,7 @@ from pulsar_on_spark.metadata.records import LedgerRecord, WriteRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import JournalFencedError, StorageError
-from pulsar_on_spark.model.ids import FileId, IncarnationId, LedgerId
+from pulsar_on_spark.model.ids import FileId, IncarnationId, LedgerId, SegmentName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -156,7 +156,7 @@ class Sealer:
         begin = found.seal.sealed_before
         if self._frames is None or self._frames.next != begin:
             self.close()
-            paths = self._root.current_storage_paths
+            paths = self._root.current_journal_paths
             self._frames = JournalFrames(self.incarnation, paths, begin, self._files, found.given_up)
         return self._frames
 
@@ -203,7 +203,7 @@ class Sealer:
     def _delete(self, file_id: FileId) -> None:
         for path in self._root.storage_paths(self._root.store.view()).values():
             with suppress(StorageError):  # garbage collection finds a file that stays
-                path.delete_segment(file_id, self._files)
+                path.delete_segment(SegmentName(file_id), self._files)
 
 
 def _chunk_bytes(ledgers: int) -> int:

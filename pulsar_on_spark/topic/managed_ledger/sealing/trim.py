@@ -35,7 +35,7 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import (
     CursorKey,
@@ -158,7 +158,7 @@ class Trimmer:
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
-        return frames_of(found, self._root.current_storage_paths, begin, end, self._files)
+        return frames_of(found, self._root.current_journal_paths, begin, end, self._files)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Trimmer:
         # A trim in the future was made before the clock was set back: its files need not be kept until then.
         if log_ is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
             return TrimReport(waiting_cursors=self._waiting, is_cleared=log_ is None)
-        paths = self._root.storage_paths(view)
+        paths = self._root.journal_paths(view)
         lost = {PathId(path.path_id) for path in view.all(PathRecord) if path.state in ("lost", "retired")}
         doomed = files_to_delete(log_.record, log_.seal.trimmed_before)
         count = 0
@@ -187,7 +187,7 @@ class Trimmer:
             clear_directories(self._root, after)
         return TrimReport(count, before, self._waiting, is_cleared)
 
-    def _delete_file(self, path: StoragePath, copy: Copy) -> int:
+    def _delete_file(self, path: LocalPath, copy: Copy) -> int:
         """Delete a journal file; if its path is away, the file and its record stay for a later trim."""
         directory = file_directory(path.directory, self._incarnation, JournalFileId(copy.file))
         count = 0
@@ -236,7 +236,7 @@ def clear_directories(root: RootHandle, view: DurableView) -> int:
     A listing nominates; the log's deleted record decides. Directories that the metadata never knew are kept.
     """
     count = 0
-    for path in root.storage_paths(view).values():
+    for path in root.journal_paths(view).values():
         try:
             path.check()
             names = os.listdir(path.directory / JOURNAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import read_reports
 from pulsar_on_spark.topic.catalog.catalog import live_files
@@ -22,7 +22,7 @@ def assert_consistent(root: Root) -> None:
 def assert_whole(root: Root, copies: int = 3) -> None:
     """Every live file has its copies, each of them good, on paths that may hold them, and no other copy lies there."""
     view = root.store.view()
-    paths = root.storage_paths(view)
+    paths = root.journal_paths(view)
     live = live_files(view)
     named = set()
     for file in live.values():
@@ -32,7 +32,7 @@ def assert_whole(root: Root, copies: int = 3) -> None:
             assert record is not None
             assert record.state in ("writable", "read-only")
             assert scrub.defect(file, paths[PathId(path_id)]) is None
-            named.add(paths[PathId(path_id)].segment_file(FileId(file.file_id)))
+            named.add(paths[PathId(path_id)].segment_file(file.names[path_id]))
     extra = {
         stored
         for path in paths.values()

@@ -10,16 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, PathHealth, PathState
 from pulsar_on_spark.topic.maintenance.repair.plan import (
     FilePlan,
     Trust,
-    copies_left,
-    copies_named,
+    names_after,
     plan_file,
     trust_in,
 )
+
+NEW = f"{'a' * 32}-{'b' * 8}"
+"""The generation of the plan's copies."""
+THEIRS = f"{'c' * 32}-{'d' * 8}"
 
 
 def file(*copies: int, write_quorum: int = 0) -> FileRecord:
@@ -31,10 +34,13 @@ def at(path_id: int, state: PathState = "writable", label: str = "") -> PathHeal
 
 
 def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """Return the copies that a record names after both commits."""
-    named = copies_named(now, plan, restored)
-    assert set(now.copies) <= set(named), "nothing leaves before what replaces it was looked for"
-    return copies_left(now.model_copy(update={"copies": named}), plan, restored)
+    """Return the paths of the copies that a record names after the commit."""
+    new = {path_id: SegmentName(FileId("f"), NEW) for path_id in restored}
+    names = names_after(now, plan, new)
+    assert now.with_names(names).names == names
+    for path_id, name in names.items():
+        assert name in (now.names.get(path_id), new.get(PathId(path_id))), "a name that was never there"
+    return tuple(names)
 
 
 def planned(record: FileRecord, *paths: PathHealth, wanted: int = 3, bad: Collection[int] = ()) -> FilePlan:
@@ -129,6 +135,22 @@ def test_the_second_of_two_workers_keeps_the_firsts_result():
     assert copies_after(by_first, plan, [target]) == (1, 2, other)
 
 
+def test_a_bad_copy_that_another_worker_has_replaced_stays_as_it_is():
+    plan = planned(file(0, 1, 2), at(0), at(1), at(2), bad=[1])
+    theirs = SegmentName(FileId("f"), THEIRS)
+    now = plan.file.with_names({**plan.file.names, 1: theirs})
+    assert names_after(now, plan, {PathId(1): SegmentName(FileId("f"), NEW)}) == now.names
+    assert now.generations == ("", THEIRS, "")
+    back = now.with_names(plan.file.names)
+    assert (back.copies, back.generations) == ((0, 1, 2), ())
+
+
+def test_a_restored_copy_replaces_the_bad_one_under_its_own_name():
+    plan = planned(file(0, 1, 2), at(0), at(1), at(2), bad=[1])
+    new = SegmentName(FileId("f"), NEW)
+    assert names_after(plan.file, plan, {PathId(1): new}) == {**plan.file.names, 1: new}
+
+
 PATHS = st.fixed_dictionaries(
     {
         PathId(number): st.builds(
@@ -167,9 +189,9 @@ def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, 
 
     restored = [path_id for path_id in plan.targets if data.draw(st.booleans())]
     theirs = data.draw(st.lists(st.sampled_from(sorted(paths)), unique=True, max_size=2))
-    now = record.model_copy(update={"copies": (*copies, *(each for each in theirs if each not in copies))})
+    now = record.with_names({**record.names, **dict.fromkeys(theirs, SegmentName(FileId("f"), THEIRS))})
     after = copies_after(now, plan, restored)
-    good_now = good | {each for each in now.copies if each not in copies}
+    good_now = good | set(theirs)
     good_after = (good_now | set(restored)) & set(after)
     assert len(set(after)) == len(after)
     assert good_now <= set(after)

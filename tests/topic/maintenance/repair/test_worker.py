@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
-from pulsar_on_spark.topic.maintenance.repair.worker import Restored, carry_out_plans, commit, discard, restore
+from pulsar_on_spark.topic.maintenance.repair.worker import Restored, carry_out_plans, commit, new_write_id, restore
 from tests.kit import messages
 from tests.topic.maintenance.repair.conftest import assert_consistent, assert_whole, files
 
@@ -74,7 +74,8 @@ def test_a_merge_that_was_faster_wins(spread: Root) -> None:
     before = messages.values(spread, "t")
     storage_paths.drain(spread, 0)
     paths = spread.storage_paths(spread.store.view())
-    staged = [restore(plan, paths) for plan in plans(spread)]
+    write_id = new_write_id()
+    staged = [restore(plan, paths, write_id) for plan in plans(spread)]
     merge(spread)
     done = commit(spread, staged)
     assert (done.moved, done.problems) == (0, ())
@@ -95,28 +96,8 @@ def test_a_file_that_was_collected_meanwhile_stays_gone(spread: Root) -> None:
     assert files(spread) == []
 
 
-def test_a_discarded_copy_that_a_record_names_again_is_restored(spread: Root) -> None:
-    file = files(spread)[0]
-    path = spread.storage_paths(spread.store.view())[PathId(file.copies[0])]
-    assert not discard(spread, FileId(file.file_id), path)
-    assert_whole(spread)
-
-
-def test_a_new_copy_deleted_before_its_commit_is_reported(spread: Root) -> None:
-    storage_paths.drain(spread, 0)
-    plan = next(plan for plan in plans(spread) if plan.targets)
-    paths = spread.storage_paths(spread.store.view())
-    staged = restore(plan, paths)
-    assert discard(spread, FileId(plan.file.file_id), paths[staged.targets[0]])
-    done = commit(spread, [staged])
-    assert "is gone again" in done.problems[0]
-    assert done.dropped == 0
-    assert repair(spread).is_whole
-    assert_whole(spread)
-
-
-def test_the_only_copy_stays_where_its_replacement_is_gone_again(tmp_path: Path) -> None:
-    """A slow worker's copy was taken for a leftover: with write quorum 1 nothing else has what is in the file."""
+def test_a_repair_that_was_taken_for_dead_names_nothing(tmp_path: Path) -> None:
+    """A collection deleted a slow worker's copy: with write quorum 1 nothing else has what is in the file."""
     root = Root.create(tmp_path / "root", [tmp_path / "disk0", tmp_path / "disk1"], Quorum(1, 1, 1))
     root.create_topic("t")
     messages.write(root, "t", [b"only"])
@@ -124,15 +105,54 @@ def test_the_only_copy_stays_where_its_replacement_is_gone_again(tmp_path: Path)
     (old,) = file.copies
     storage_paths.drain(root, old)
     (plan,) = plans(root)
-    paths = root.storage_paths(root.store.view())
-    staged = restore(plan, paths)
-    assert discard(root, FileId(file.file_id), paths[staged.targets[0]])
-    assert "is gone again" in commit(root, [staged]).problems[0]
+    staged = restore(plan, root.storage_paths(root.store.view()), new_write_id())
+    maintain(root, Ages(abort_after_s=-1))
+    assert [copy for path in root.current_journal_paths().values() for copy in path.segment_files(0)] != []
+    done = commit(root, [staged])
+    assert (done.moved, len(done.problems)) == (0, 1)
+    assert "took it for dead" in done.problems[0]
     assert messages.values(root, "t") == [b"only"]
     assert repair(root).is_whole
     assert old not in files(root)[0].copies
     assert_whole(root, copies=1)
     assert messages.values(root, "t") == [b"only"]
+
+
+def test_a_collection_beside_a_repair_leaves_its_copies(spread: Root) -> None:
+    storage_paths.drain(spread, 0)
+    paths, write_id = spread.storage_paths(spread.store.view()), new_write_id()
+    staged = [restore(plan, paths, write_id) for plan in plans(spread)]
+    collect(spread)
+    assert commit(spread, staged).moved == len(staged)
+    collect(spread, Ages(abort_after_s=-1, keep_verdicts_s=-1))
+    assert_whole(spread)
+
+
+def test_what_a_killed_worker_left_is_collected(spread: Root) -> None:
+    storage_paths.drain(spread, 0)
+    paths = spread.storage_paths(spread.store.view())
+    left = [restore(plan, paths, new_write_id()) for plan in plans(spread)]
+    assert repair(spread).is_whole
+    unnamed = [(paths[path], name) for each in left for path, name in each.copies.items()]
+    assert all(path.has_segment(name) for path, name in unnamed)
+    maintain(spread, Ages(abort_after_s=-1))
+    assert not any(path.has_segment(name) for path, name in unnamed)
+    assert_whole(spread)
+
+
+def test_a_replaced_copy_on_a_path_that_was_away_is_collected(spread: Root) -> None:
+    """Also after the verdict on its write was cleared: its file's record shows that the write is committed."""
+    file = files(spread)[0]
+    path = spread.current_journal_paths()[PathId(file.copies[0])]
+    storage_paths.give_up(spread, path.path_id)
+    path.directory.rename(path.directory.with_name("away"))
+    assert repair(spread).work.moved
+    maintain(spread, Ages(keep_verdicts_s=-1))
+    path.directory.with_name("away").rename(path.directory)
+    assert path.has_segment(file.names[path.path_id])
+    maintain(spread)
+    assert not path.has_segment(file.names[path.path_id])
+    assert_whole(spread)
 
 
 def test_unnamed_copies_are_deleted_after_the_commit(spread: Root) -> None:
@@ -142,19 +162,19 @@ def test_unnamed_copies_are_deleted_after_the_commit(spread: Root) -> None:
     paths = spread.storage_paths(spread.store.view())
     (target,) = plan.targets
     other = next(path for path in paths if path not in (*plan.file.copies, *plan.targets))
-    assert commit(spread, [restore(plan, paths)]).moved == 1
-    surplus = replace(plan, targets=(other,))
-    assert commit(spread, [restore(surplus, paths)]).moved == 0
+    assert commit(spread, [restore(plan, paths, new_write_id())]).moved == 1
+    surplus = restore(replace(plan, targets=(other,)), paths, new_write_id())
+    assert commit(spread, [surplus]).moved == 0
     (now,) = [file for file in files(spread) if file.file_id == plan.file.file_id]
     assert target in now.copies
-    assert not paths[other].segment_file(FileId(now.file_id)).exists()
+    assert not paths[other].has_segment(surplus.copies[other])
 
 
 def test_a_failing_target_is_marked_and_another_one_used(spread: Root) -> None:
     storage_paths.drain(spread, 0)
     todo = plans(spread)
     bad = todo[0].targets[0]
-    directory = spread.storage_paths(spread.store.view())[bad].directory
+    directory = spread.current_journal_paths()[bad].directory
     (directory / "pulsarpy-path.json").rename(directory / "away")
     done = carry_out_plans(spread, todo)
     assert any("pulsarpy-path.json" in problem for problem in done.problems)
@@ -170,8 +190,8 @@ def test_a_retired_target_is_not_named(spread: Root) -> None:
     staged: list[Restored] = []
     paths = spread.storage_paths(spread.store.view())
     plan = next(plan for plan in plans(spread) if plan.targets)
-    staged.append(restore(plan, paths))
-    (target,) = staged[0].targets
+    staged.append(restore(plan, paths, new_write_id()))
+    (target,) = staged[0].copies
     storage_paths.give_up(spread, target)
     assert commit(spread, staged).moved == 0
     assert target not in files(spread)[0].copies or plan.file.file_id != files(spread)[0].file_id
@@ -228,11 +248,12 @@ def test_killed_anywhere_the_root_is_consistent(
 
 def _harm(root: Root, file: FileRecord, rng: random.Random) -> None:
     """Delete or damage a copy, if another one is good."""
-    paths = root.storage_paths(root.store.view())
+    paths = root.current_journal_paths()
     good = [each for each in file.copies if scrub.defect(file, paths[PathId(each)]) is None]
     if len(good) < 2:
         return
-    copy = paths[PathId(rng.choice(good))].segment_file(FileId(file.file_id))
+    chosen = PathId(rng.choice(good))
+    copy = paths[chosen].segment_file(file.names[chosen])
     if rng.random() < 0.5:
         copy.unlink()
     else:

@@ -1,0 +1,78 @@
+"""The identity of a storage path or a root: a small file or object that shows that it is there, and which one it is.
+
+It corresponds to a bookie's cookie. An empty or foreign disk mounted in a path's place, or a bucket of another cluster,
+must not make files look deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
+from pulsar_on_spark.model.ids import PathId
+
+IDENTITY_NAME: Final = "pulsarpy-path.json"
+"""The name of the file in a path's directory, and the key of the object below a path's or a root's URL."""
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The content of an identity.
+
+    Attributes:
+        cluster_id: The identity of the root's cluster.
+        path_id: The storage path in the root; None for the root itself.
+    """
+
+    cluster_id: str
+    path_id: PathId | None
+
+    def encode(self) -> bytes:
+        """Return the identity as it is stored: JSON."""
+        return json.dumps({"format_version": _FORMAT, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, content: bytes, name: str) -> Identity:
+        """Read what is stored; `name` is the owner's name for errors.
+
+        Raises:
+            StoragePathError: it is damaged, or from a newer version.
+        """
+        try:
+            fields = json.loads(content)
+            path_id = None if fields["path_id"] is None else PathId(int(fields["path_id"]))
+            found, version = cls(fields["cluster_id"], path_id), int(fields["format_version"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise unreadable(name, error) from error
+        if version > _FORMAT:
+            raise StoragePathError(
+                f"{name} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
+            )
+        return found
+
+    def require(self, found: Identity, name: str, remedy: str) -> None:
+        """Compare the identity that is there with this one, the wanted one.
+
+        Args:
+            found: The identity that is there.
+            name: The owner's name for errors.
+            remedy: What to do if it is another one.
+
+        Raises:
+            WrongPathError: it differs.
+        """
+        if found != self:
+            raise WrongPathError(
+                f"{name} is path {found.path_id} of cluster {found.cluster_id}, not path {self.path_id} of cluster "
+                f"{self.cluster_id}: {remedy}."
+            )
+
+
+def unreadable(name: str, error: Exception) -> StoragePathError:
+    """Make the error for an identity that cannot be read."""
+    return StoragePathError(
+        f"{name}: {IDENTITY_NAME} cannot be read ({error}): repair its disk, or mark the path as lost."
+    )

@@ -1,0 +1,163 @@
+"""A storage path on an object store. A copy has its name when it is complete, and is never changed.
+
+A copy counts as absent only in a process that has read the path's identity object, and read it again after the store
+had said "not found": a proxy, a wrong endpoint or an emptied bucket must not make copies look deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from pulsar_on_spark.model.errors import WrongPathError
+from pulsar_on_spark.model.ids import PathId, SegmentName
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
+from pulsar_on_spark.storage.objects.contract import Exists, ObjectStore
+from pulsar_on_spark.storage.objects.probe import PROBE_PREFIX
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
+from pulsar_on_spark.storage.segment_names import SEGMENTS, parse_file_name, segment_key, sidecar_key
+from pulsar_on_spark.storage.segment_objects import ObjectSink, ObjectSource, translated
+from pulsar_on_spark.storage.storage_path import StoredFile
+
+_MAX_KNOWN: Final = 1_000
+_known: set[tuple[int, RootPlace, str, PathId]] = set()
+"""The paths whose identity this process has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """A storage path below a URL; `StoragePath` describes what is not said here.
+
+    Attributes:
+        path_id: The path's id in the root.
+        place: The path's URL and profile.
+        cluster_id: The root's identity.
+        label: The path's rack.
+        weight: The path's share of new files: the same for all, as an object store is never full.
+        is_given_up: True if an operator declared it lost.
+    """
+
+    path_id: PathId
+    place: RootPlace
+    cluster_id: str
+    label: str = ""
+    weight: int = field(default=1, compare=False)
+    is_given_up: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"storage path {self.path_id} ({self.place})"
+
+    def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
+        """Put the identity object; one that is there must be this path's."""
+        with translated():
+            written = self._objects.create(IDENTITY_NAME, self._identity.encode())
+        if isinstance(written, Exists):
+            self._require(written.content)
+
+    def check(self, files: FileOps = OS_FILES) -> None:
+        """Get the identity object."""
+        with translated():
+            fetched = self._objects.fetch(IDENTITY_NAME)
+        if fetched is None:
+            raise WrongPathError(
+                f"{self._name} has no object {IDENTITY_NAME}: check the endpoint and the bucket, or mark the path as "
+                "lost."
+            )
+        self._require(fetched.content)
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known.add(self._as_known)
+
+    def measured(self) -> ObjectPath:
+        """Return the path itself."""
+        return self
+
+    def space(self) -> None:
+        """Check that the path is there; it has no limit."""
+        self.check()
+
+    def try_write(self) -> None:
+        """Put an object and delete it."""
+        key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
+        with translated():
+            self._objects.create(key, key.encode())
+            self._objects.delete(key)
+
+    def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> ObjectSink:
+        """Begin an upload. The path is checked before and after it, so that none ends on a path that is retired."""
+        self.check()
+        return ObjectSink(self._objects, segment_key(name), sidecar_key(name), self.check)
+
+    def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> ObjectSource:
+        """Return the source without a request for the copy: the first range tells if it is there."""
+        self._check_once()
+        key = segment_key(name)
+        return ObjectSource(self._objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
+
+    def has_segment(self, name: SegmentName) -> bool:
+        """Look for the object, and after "not found" at the identity."""
+        with translated():
+            if self._objects.head(segment_key(name)) is not None:
+                return True
+            self.check()
+            return self._objects.head(segment_key(name)) is not None
+
+    def segment_files(self, now_s: float) -> Iterator[StoredFile]:
+        """List the objects."""
+        self.check()
+        return self.unchecked_segment_files(now_s)
+
+    def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
+        """List the objects without a look at the identity."""
+        with translated():
+            for listed in self._objects.list_after(SEGMENTS):
+                if (parsed := parse_file_name(listed.key.rpartition("/")[2])) is not None:
+                    name, is_sidecar = parsed
+                    age_s = now_s - listed.written_s
+                    yield StoredFile(name, listed.key, age_s, listed.size, is_sidecar, is_tmp=False)
+
+    def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
+        """Delete the segment, and then its sidecar."""
+        self.check()
+        count = 0
+        with translated():
+            for key in (segment_key(name), sidecar_key(name)):
+                count += self._objects.head(key) is not None
+                self._objects.delete(key)
+        return count
+
+    def delete_stored(self, stored: StoredFile) -> bool:
+        """Delete the object."""
+        self._check_once()
+        with translated():
+            self._objects.delete(stored.location)
+        return True
+
+    @property
+    def _objects(self) -> ObjectStore:
+        return objects_at(self.place)
+
+    @property
+    def _name(self) -> str:
+        return f"Storage path {self.path_id} ({self.place})"
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.cluster_id, self.path_id)
+
+    @property
+    def _as_known(self) -> tuple[int, RootPlace, str, PathId]:
+        return os.getpid(), self.place, self.cluster_id, self.path_id
+
+    def _require(self, content: bytes) -> None:
+        found = Identity.decode(content, self._name)
+        self._identity.require(found, self._name, "check the URL, the endpoint and the bucket")
+
+    def _check_once(self) -> None:
+        """Check the path if this process has not done so yet."""
+        if self._as_known not in _known:
+            self.check()

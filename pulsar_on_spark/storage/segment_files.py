@@ -1,0 +1,163 @@
+"""Copies of segment files in a directory: written under a temporary name, and renamed when they are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.model.errors import SegmentGoneError, StoragePathError
+from pulsar_on_spark.storage.files import FileOps, read_file, tmp_name, write_synced
+
+GROUP_BYTES: Final = 2 * 1024 * 1024
+"""Bytes to read at once: many enough to amortize a read's fixed cost, few enough to stay in the processor's cache."""
+SYNC_BYTES: Final = 8 * 1024 * 1024
+"""Bytes after which a copy is synced: the disk works while the next bytes are encoded, and a journal on the same disk
+never waits long for one sync."""
+
+Check = Callable[[], None]
+"""Raises StoragePathError if the directory is not the storage path."""
+
+
+class FileSink:
+    """A file that is being written; raises `OSError`.
+
+    Args:
+        final: The file's final name.
+        sidecar: The final name of its sidecar.
+        files: The operating system.
+        check: Checks the storage path.
+        stays_cached: True if the operating system may keep the copy in memory for readers, which use the first copy.
+            Pages of other copies are dropped after each sync and reused for the next bytes, because fresh pages would
+            cost more than the write (see `journal.page_cache`).
+    """
+
+    is_readable = True
+
+    def __init__(self, final: Path, sidecar: Path, files: FileOps, check: Check, *, stays_cached: bool) -> None:
+        if final.exists():
+            raise FileExistsError(f"{final} exists already, and a segment is written only once")
+        self._files = files
+        self._check = check
+        self._final = final
+        self._tmp = tmp_name(final)
+        self._sidecar = sidecar
+        self._stays_cached = stays_cached
+        self._made: set[Path] = set()
+        self._written_bytes = 0
+        self._unsynced_bytes = 0
+        self._is_sealed = False
+        self._fd = files.create(self._tmp)
+        self._made.add(self._tmp)
+
+    def write(self, content: bytes) -> None:
+        """Append the bytes, and sync from time to time."""
+        self._files.write(self._fd, content)
+        self._written_bytes += len(content)
+        self._unsynced_bytes += len(content)
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._sync()
+
+    def open_written(self) -> FileSource:
+        """Open the file under the name that it has now."""
+        return FileSource(self._final if self._is_sealed else self._tmp, self._sidecar, self._files, self._check)
+
+    def seal(self, sidecar: bytes | None) -> None:
+        """Sync, rename to the final names, and sync the directory."""
+        self._sync()
+        self._close()
+        if sidecar is not None:
+            sidecar_tmp = tmp_name(self._sidecar)
+            self._made.add(sidecar_tmp)
+            write_synced(self._files, sidecar_tmp, sidecar)
+            self._rename(sidecar_tmp, self._sidecar)
+        self._rename(self._tmp, self._final)
+        self._is_sealed = True
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            self._close()
+
+    def discard(self) -> None:
+        """Close and delete the files."""
+        self.close()
+        for made in sorted(self._made):
+            # If the file cannot be deleted, garbage collection finds it by the write id in its name.
+            with suppress(OSError):
+                self._files.unlink(made)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._files.close(fd)
+
+    def _sync(self) -> None:
+        self._files.fdatasync(self._fd)
+        self._unsynced_bytes = 0
+        if not self._stays_cached:
+            self._files.drop_cached_bytes(self._fd, self._written_bytes)
+
+    def _rename(self, tmp: Path, final: Path) -> None:
+        # Each rename is synced: after a crash, there must be no segment without its sidecar.
+        self._made.add(final)
+        self._files.rename(tmp, final)
+        self._made.discard(tmp)
+        self._files.fsync_directory(final.parent)
+
+
+class FileSource:
+    """An open file.
+
+    Args:
+        file: The file.
+        sidecar: Its sidecar, which need not exist.
+        files: The operating system.
+        check: Checks the storage path.
+    """
+
+    group_bytes = GROUP_BYTES
+
+    def __init__(self, file: Path, sidecar: Path, files: FileOps, check: Check) -> None:
+        self._sidecar = sidecar
+        self._files = files
+        self._check = check
+        self.location = str(file)
+        with self._examining(f"Segment file {file}"):
+            self._fd = files.open(file)
+
+    def size_bytes(self) -> int:
+        """Ask the operating system."""
+        with self._examining(f"Segment file {self.location}"):
+            return self._files.size(self._fd)
+
+    def sidecar(self) -> bytes:
+        """Read the sidecar file."""
+        with self._examining(f"Sidecar of segment file {self.location}"):
+            return read_file(self._files, self._sidecar)
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: the operating system reads ahead."""
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Read from the file."""
+        with self._examining(f"Segment file {self.location}"):
+            return self._files.read_into(self._fd, offset, target)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close(self._fd)
+
+    @contextmanager
+    def _examining(self, name: str) -> Iterator[None]:
+        """Translate the operating system's errors into those of a copy that is gone or unreachable."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._check()  # raises if the disk has just gone away: the file may still exist then
+            raise SegmentGoneError(f"{name} is missing.") from error
+        except OSError as error:
+            raise StoragePathError(
+                f"{name} cannot be read ({error}): check its disk, and the limits of this process."
+            ) from error

@@ -1,0 +1,173 @@
+"""Copies of segment files on an object store: uploaded as a stream, read in ranges that are fetched ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from pulsar_on_spark.model.errors import (
+    ObjectsRefusedError,
+    ObjectsUnreachableError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+    UnsyncedFolderError,
+)
+from pulsar_on_spark.storage.objects.contract import ObjectStore
+
+GROUP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes to fetch at once: a request costs as much as some megabytes."""
+IN_FLIGHT: Final = 8
+IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+"""Limits of the ranges that a source fetches ahead."""
+
+Check = Callable[[], None]
+"""Raises StoragePathError if the place is not the storage path."""
+
+
+class ObjectSink:
+    """A copy that is being uploaded: it exists once it is complete.
+
+    Args:
+        objects: The path's objects.
+        key: The copy's key.
+        sidecar_key: The key of its sidecar.
+        check: Checks the storage path once the copy is complete.
+    """
+
+    is_readable = False
+
+    def __init__(self, objects: ObjectStore, key: str, sidecar_key: str, check: Check) -> None:
+        self._objects = objects
+        self._check = check
+        self._key = key
+        self._sidecar_key = sidecar_key
+        with translated():
+            self._upload = objects.upload(key)
+        self._is_sealed = False
+
+    def write(self, content: bytes) -> None:
+        """Append to the upload."""
+        with translated():
+            self._upload.write(content)
+
+    def open_written(self) -> ObjectSource:
+        """Refuse: nothing can be read before it is complete."""
+        raise StoragePathError(f"Object {self._key} is being written, and can be read when it is complete.")
+
+    def seal(self, sidecar: bytes | None) -> None:
+        """Upload the sidecar, and then complete the upload."""
+        with translated():
+            if sidecar is not None:
+                upload = self._objects.upload(self._sidecar_key)
+                upload.write(sidecar)
+                upload.finish()
+            self._upload.finish()
+        self._is_sealed = True
+        self._check()
+
+    def close(self) -> None:
+        """Do nothing: a finished upload has nothing open."""
+
+    def discard(self) -> None:
+        """Abandon the upload, and delete what it made; a late request may still bring it, as garbage."""
+        if not self._is_sealed:
+            self._upload.abandon()
+        for key in (self._key, self._sidecar_key):
+            with suppress(StorageError):
+                self._objects.delete(key)
+
+
+class ObjectSource:
+    """A copy that is read in ranges.
+
+    Args:
+        objects: The path's objects.
+        key: The copy's key.
+        sidecar_key: The key of its sidecar.
+        location: The copy's URL, for messages.
+        check: Checks the storage path after an object was not found.
+    """
+
+    group_bytes = GROUP_BYTES
+
+    def __init__(self, objects: ObjectStore, key: str, sidecar_key: str, location: str, check: Check) -> None:
+        self._objects = objects
+        self._key = key
+        self._sidecar_key = sidecar_key
+        self._check = check
+        self._ahead: ThreadPoolExecutor | None = None
+        self._expected: deque[tuple[int, int]] = deque()
+        self._fetching: deque[tuple[tuple[int, int], Future[bytes | None]]] = deque()
+        self.location = location
+
+    def size_bytes(self) -> None:
+        """Return nothing: it would cost a request."""
+
+    def sidecar(self) -> bytes:
+        """Get the sidecar."""
+        with translated():
+            fetched = self._objects.fetch(self._sidecar_key)
+        return self._present(None if fetched is None else fetched.content, "Sidecar of segment file")
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch the ranges in threads, as far as the limits allow."""
+        self._forget()
+        self._expected.extend(ranges)
+        self._fetch_ahead()
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Take the range if it was expected, else get it."""
+        wanted = (offset, offset + len(target))
+        if self._fetching and self._fetching[0][0] == wanted:
+            _, fetching = self._fetching.popleft()
+            with translated():
+                content = fetching.result()
+            self._fetch_ahead()
+        else:
+            with translated():
+                content = self._objects.fetch_range(self._key, *wanted)
+        found = self._present(content, "Segment file")
+        target[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._forget()
+        if self._ahead is not None:
+            self._ahead.shutdown(wait=False, cancel_futures=True)
+
+    def _fetch_ahead(self) -> None:
+        while self._expected and len(self._fetching) < IN_FLIGHT:
+            start, end = self._expected[0]
+            held = sum(until - begin for (begin, until), _ in self._fetching)
+            if self._fetching and held + end - start > IN_FLIGHT_BYTES:
+                return
+            if self._ahead is None:
+                self._ahead = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="segment-ranges")
+            fetching = self._ahead.submit(self._objects.fetch_range, self._key, start, end)
+            self._fetching.append((self._expected.popleft(), fetching))
+
+    def _forget(self) -> None:
+        self._expected.clear()
+        for _, fetching in self._fetching:
+            fetching.cancel()
+        self._fetching.clear()
+
+    def _present(self, content: bytes | None, what: str) -> bytes:
+        if content is None:
+            self._check()  # raises if the store is another one: the object may still exist then
+            raise SegmentGoneError(f"{what} {self.location} is missing.")
+        return content
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Translate errors of an object store into those of a storage path that cannot be used now."""
+    try:
+        yield
+    except (ObjectsUnreachableError, ObjectsRefusedError, UnsyncedFolderError) as error:
+        raise StoragePathError(str(error)) from error
