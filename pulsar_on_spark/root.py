@@ -110,7 +110,7 @@ class Root(RootHandle):
         subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
 
     def __repr__(self) -> str:
-        return f"Root({str(self.path)!r}, quorum={self.quorum})"
+        return f"Root({str(self.place)!r}, quorum={self.quorum})"
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
         """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""

@@ -29,7 +29,7 @@ ALIASES = {
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "includeHeaders": "includeMetadata",
 }
-_BOTH = ("path", "topic", "valueFormat", "valueSchema")
+_BOTH = ("path", "storageProfile", "topic", "valueFormat", "valueSchema")
 READ_OPTIONS = (
     *_BOTH,
     *("topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime"),

@@ -23,7 +23,7 @@ class SegmentName:
     Attributes:
         file_id: The segment file.
         generation: `<write id>-<8 hex digits>` of the repair that made the copy; "" for a copy of the file's writer
-            (docs/adr/0020).
+            (docs/adr/0021).
     """
 
     file_id: FileId

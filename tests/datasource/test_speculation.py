@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from pulsar_on_spark import Root
-from tests.kit.free_ports import free_port
 from tests.kit.messages import values
+from tests.kit.spark_cluster import Worker, spark_cluster
 
 pytestmark = pytest.mark.soak
 
@@ -47,22 +43,8 @@ spark.stop()
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """A master and two workers, under two host names: Spark starts a speculative attempt on another host only."""
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    home = Path(pyspark.__file__).parent
-    environment = os.environ | {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
-    deploy = "org.apache.spark.deploy"
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
-    for number in (1, 2):
-        host = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "700m"]
-        commands.append([f"{deploy}.worker.Worker", *host, "--work-dir", str(tmp_path / f"worker-{number}"), url])
-    with ExitStack() as stack:
-        for command in commands:
-            log = stack.enter_context((tmp_path / f"{command[0]}-{len(command)}.log").open("ab"))
-            arguments = [str(home / "bin" / "spark-class"), *command]
-            process = stack.enter_context(subprocess.Popen(arguments, env=environment, stdout=log, stderr=log))
-            stack.callback(process.terminate)
-            time.sleep(5)
+    workers = [Worker(f"127.0.0.{number}", tmp_path / f"worker-{number}") for number in (1, 2)]
+    with spark_cluster(tmp_path, workers) as url:
         yield url
 
 

@@ -104,7 +104,7 @@ def write(
 def read(root: Root, topic: str, *, fail_on_data_loss: bool = True, view: View | None = None) -> list[Message]:
     """Every message of a topic, partition by partition, in order."""
     seen = view or root.store.view(durable=True)
-    reader = SliceReader(root.path, root.storage_paths(seen), tuple(SEGMENT_SCHEMA.names), fail_on_data_loss)
+    reader = SliceReader(root.place, root.storage_paths(seen), tuple(SEGMENT_SCHEMA.names), fail_on_data_loss)
     found: list[Message] = []
     for part in catalog.parts(seen, catalog.require_topic(seen, TopicName.parse(topic))):
         end = chain.read_limit(seen, part.topic_id)

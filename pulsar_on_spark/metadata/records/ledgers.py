@@ -44,7 +44,7 @@ class FileRecord(Record):
     of up to 16 batches are in this record; those of more are in a sidecar file beside each copy, whose length and
     CRC32C are in this record. `write_quorum` is the wanted number of copies; 0 for the root's. Only repair changes
     `copies` and `generations`, under the key of files. `generations` has, for each copy, the generation in its name, or
-    "" for a copy of the file's writer; it is empty if all are (docs/adr/0020).
+    "" for a copy of the file's writer; it is empty if all are (docs/adr/0021).
     """
 
     kind: ClassVar[str] = "file"

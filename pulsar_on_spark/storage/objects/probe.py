@@ -51,7 +51,7 @@ def _probe(store: ObjectStore, name: str, key: str) -> None:
     again = store.create(key, b"2")
     require(isinstance(again, Exists) and again.content == b"1", "If-None-Match is ignored, so two writers overwrite")
     require(
-        [each.key for each in store.list_after(PROBE_PREFIX, key[:-1])] == [key],
+        any(each.key == key for each in store.list_after(PROBE_PREFIX, key[:-1])),  # others may be probing, too
         "a listing misses an object that was just written",
     )
     replaced = store.replace(key, b"3", created.version)

@@ -1,0 +1,144 @@
+"""A root on an S3 server: creation, messages, status, repair, housekeeping and what ends them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import NotARootError, RootExistsError, StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.root_place import objects_at, parse_place
+from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from pulsar_on_spark.topic.maintenance.usage import usage
+from tests.kit import messages
+
+pytestmark = pytest.mark.long
+
+AT_ONCE = RepairLimits(replace_after=timedelta())
+
+
+@pytest.fixture
+def root(bucket: str) -> Root:
+    return Root.create(f"{bucket}/a/root")
+
+
+def files(root: Root) -> list[FileRecord]:
+    return root.store.view().all(FileRecord)
+
+
+def test_a_root_keeps_what_was_written(root: Root) -> None:
+    root.create_topic("t", 2)
+    values = [b"%d" % number for number in range(100)]
+    messages.write(root, "t", values, [b"k%d" % (number % 7) for number in range(100)])
+    again = Root.open(str(root.place))
+    assert (again.cluster_id, str(again.quorum)) == (root.cluster_id, "1/1/1")
+    assert sorted(messages.values(again, "t")) == sorted(values)
+    (path,) = again.status().paths
+    assert (str(path.directory), path.is_well, path.total_bytes) == (f"{root.place}/storage/0", True, None)
+    assert path.copies == len(files(root)) == 1
+    used = usage(again)
+    assert used.metadata_bytes > 0
+    assert used.paths[0].bytes >= files(root)[0].length
+
+
+def test_a_place_that_holds_something_is_no_root(bucket: str) -> None:
+    objects_at(parse_place(f"{bucket}/used")).create("thesis.tex", b"chapter 1")
+    with pytest.raises(NotARootError, match="is not empty"):
+        Root.create(f"{bucket}/used")
+    with pytest.raises(NotARootError, match="is not a pulsar_on_spark root"):
+        Root.open(f"{bucket}/absent")
+    root = Root.create(f"{bucket}/root")
+    with pytest.raises(RootExistsError):
+        Root.create(f"{bucket}/root")
+    assert Root.open_or_create(root.place).cluster_id == root.cluster_id
+
+
+def test_many_processes_that_create_a_root_get_the_same(bucket: str) -> None:
+    def create(number: int) -> str:
+        try:
+            return Root.create(f"{bucket}/root").cluster_id
+        except RootExistsError:
+            return Root.open(f"{bucket}/root").cluster_id
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(create, range(4)))) == 1
+    root = Root.open(f"{bucket}/root")
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    assert messages.values(root, "t") == [b"v"]
+
+
+def test_copies_are_restored_under_new_names(bucket: str) -> None:
+    root = Root.create(f"{bucket}/root", quorum=Quorum(3, 3, 2))
+    root.create_topic("t")
+    for number in range(3):
+        messages.write(root, "t", [b"%d" % number * 5_000])
+    before = messages.values(root, "t")
+    paths = root.current_storage_paths()
+    one, two, _ = files(root)
+    paths[PathId(0)].delete_segment(one.names[0])
+    damaged = objects_at(paths[PathId(1)].place)
+    (key,) = (each.location for each in paths[PathId(1)].segment_files(0) if each.name == two.names[1])
+    content = damaged.fetch(key)
+    assert content is not None
+    damaged.delete(key)
+    damaged.create(key, content.content[:-9] + bytes(9))
+
+    done = repair(root, AT_ONCE)
+    assert (done.missing, done.work.restored) == (1, 1)
+    root.status(verify=True)
+    done = repair(root, AT_ONCE)
+    assert (done.bad, done.work.restored, done.is_whole) == (1, 1, True)
+    assert messages.values(root, "t") == before
+    assert [len(set(file.generations)) for file in files(root)] == [2, 2, 0]
+    root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
+    stored = {stored.name for path in paths.values() for stored in path.segment_files(0)}
+    assert stored == {name for file in files(root) for name in file.names.values()}
+    assert messages.values(root, "t") == before
+
+
+def test_a_store_that_lost_its_bucket_says_nothing_about_copies(root: Root) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    (path,) = root.current_storage_paths().values()
+    objects_at(path.place).delete(IDENTITY_NAME)
+    with pytest.raises(StoragePathError, match=f"has no object {IDENTITY_NAME}"):
+        path.check()
+    (found,) = root.status().paths
+    assert not found.is_there
+    done = repair(root, AT_ONCE)
+    assert (done.missing, done.work.restored, done.work.lost) == (0, 0, ())
+    path.create()
+    assert messages.values(root, "t") == [b"v"]
+
+
+def test_a_path_is_added_drained_and_retired(root: Root, bucket: str) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    added = storage_paths.add(root, f"{bucket}/elsewhere")
+    assert (added.uri, added.role, added.path_id) == (f"{bucket}/elsewhere", "segments", 1)
+    storage_paths.drain(root, 0)
+    assert repair(root).is_whole
+    assert [file.copies for file in files(root)] == [(1,)]
+    root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
+    assert storage_paths.retire(root, 0).state == "retired"
+    assert messages.values(Root.open(root.place), "t") == [b"v"]
+
+
+def test_deleted_topics_leave_no_objects(root: Root) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"] * 1_000)
+    root.delete_topic("t")
+    for _ in range(2):
+        root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
+    (path,) = root.current_storage_paths().values()
+    assert list(path.segment_files(0)) == []
