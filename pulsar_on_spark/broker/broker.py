@@ -39,6 +39,7 @@ from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.root_lock import RootLock
+from pulsar_on_spark.broker.runtime.serving_alone import lock_root, sealing_policy
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.throttle import Throttle
@@ -63,16 +64,16 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.security.audit_log import SUMMARY_EVERY_S, Audit
 from pulsar_on_spark.security.listeners import Listeners
 from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
-from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 
 log = logging.getLogger(__name__)
 
@@ -120,11 +121,11 @@ class Broker:
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def start(cls, path: Path, settings: BrokerSettings, quorum: Quorum | None = None) -> Broker:
+    async def start(cls, place: RootPlace, settings: BrokerSettings, quorum: Quorum | None = None) -> Broker:
         """Open or create the root, recover the journal of a dead broker, and serve clients.
 
         Args:
-            path: The root.
+            place: The root.
             settings: The broker's settings.
             quorum: The journal's quorum; None for the root's default. A new root gets it as its default.
 
@@ -141,8 +142,9 @@ class Broker:
         audit = audit_of(settings)
         with bound_ports(settings) as ports:
             listeners = listeners_of(settings, ports)
-            root = await asyncio.to_thread(_open, path, quorum, settings)
-            broker = cls(root, RootLock(root.path), settings, listeners, tls, access, meter, audit)
+            root = await asyncio.to_thread(_open, place, quorum, settings)
+            lock = await asyncio.to_thread(lock_root, root)
+            broker = cls(root, lock, settings, listeners, tls, access, meter, audit)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
                 broker._settings_in_force = await asyncio.to_thread(renew, root.store, settings)
@@ -171,7 +173,7 @@ class Broker:
             self.root,
             self._path,
             self._on_incarnation_ended,
-            SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB),
+            sealing_policy(self.root, self._settings),
             roll_over(self._settings),
             lambda incarnations: self._lock.note(incarnations, self.service_url),
         )
@@ -217,7 +219,7 @@ class Broker:
             publish_rate=Throttle(*broker_publish_rate(self._settings_in_force)),
         )
         self._housekeeping = Housekeeping(
-            self.root.path,
+            self.root.place,
             self._settings.maintain_interval_s,
             self._settings.lost_path_recovery_delay_s,
             default_policies(self._settings),
@@ -373,25 +375,27 @@ class Broker:
         await self._dedups.save_due((topic.part, topic.dedup) for topic in self._topics if topic.dedup is not None)
 
 
-def _open(path: Path, quorum: Quorum | None, settings: BrokerSettings) -> Root:
+def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> Root:
     """Open the root, or create it.
 
     Raises:
         InvalidArgumentError: the root has other permissions than the settings require.
     """
     file_mode = int(settings.root_file_mode, 8)
-    if not Root.is_occupied(path):
-        return Root.create(path, quorum=quorum or DEFAULT_QUORUM, file_mode=file_mode)
-    root = Root.shared(path)
-    mode = permissions.mode_of(root.path)
+    if not Root.is_occupied(place):
+        return Root.create(place, quorum=quorum, file_mode=file_mode)
+    root = Root.shared(place)
+    if not isinstance(place, Path):
+        return root
+    mode = permissions.mode_of(place)
     if "root_file_mode" in settings.model_fields_set and mode != permissions.folder_mode(file_mode):
         raise InvalidArgumentError(
-            f"The root {path} has the permissions {mode:04o}, and root_file_mode is {settings.root_file_mode}: change "
+            f"The root {place} has the permissions {mode:04o}, and root_file_mode is {settings.root_file_mode}: change "
             "the permissions of the root and its contents as docs/operations.md says, or leave the setting out."
         )
     if mode & 0o007:
         log.warning(
-            "Every user of this host can access the root %s (permissions %04o): chmod -R o= %s", path, mode, path
+            "Every user of this host can access the root %s (permissions %04o): chmod -R o= %s", place, mode, place
         )
     return root
 

@@ -6,13 +6,12 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from pulsar_on_spark.cli import looks, operate, output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_place
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
@@ -101,25 +100,32 @@ def init(
     root: RootArgument = None,
     root_option: RootOption = None,
     storage_path: Annotated[
-        list[Path] | None,
-        typer.Option("--storage-path", help="A directory for copies of the data; repeat it for each disk."),
+        list[str] | None,
+        typer.Option("--storage-path", help="A directory or URL for copies of the data; repeat it for each disk."),
     ] = None,
-    quorum: Annotated[str, typer.Option(metavar="E/W/A", help="Ensemble, write quorum and ack quorum.")] = "3/3/2",
+    quorum: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E/W/A",
+            help="Ensemble, write quorum and ack quorum [3/3/2 in a folder, 1/1/1 on an object store].",
+        ),
+    ] = None,
     file_mode: Annotated[
         Literal["0600", "0660"],
         typer.Option("--root-file-mode", help="Permissions of the files; 0660 shares them with the folder's group."),
     ] = "0600",
     as_json: AsJson = False,
 ) -> None:
-    """Create a root in a folder that is absent or empty."""
+    """Create a root in a folder that is absent or empty, or at a URL with nothing below it."""
     from pulsar_on_spark.root import Root
 
-    made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
+    wanted = None if quorum is None else Quorum.parse(quorum)
+    made = Root.create(root_place(root, root_option), storage_path or (), wanted, int(file_mode, 8))
     paths = made.storage_paths(made.store.view()).values()
     if as_json:
-        output.print_json({"root": made.path, "cluster_id": made.cluster_id, "quorum": str(made.quorum)})
+        output.print_json({"root": str(made.place), "cluster_id": made.cluster_id, "quorum": str(made.quorum)})
         return
-    output.say(f"Created the root {made.path} with quorum {made.quorum} on {len(paths)} storage paths:")
+    output.say(f"Created the root {made.place} with quorum {made.quorum} on {len(paths)} storage paths:")
     for path in paths:
         output.say(f"  {path.path_id}  {path.place}")
 

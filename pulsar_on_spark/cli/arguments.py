@@ -6,20 +6,23 @@ Like all modules of commands, it imports slow modules only where they are used, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
+from pulsar_on_spark.model.root_path import ROOT_VARIABLE
+from pulsar_on_spark.storage.root_place import RootPlace, parse_place
 
 if TYPE_CHECKING:
     from pulsar_on_spark.root import Root
 
-RootArgument = Annotated[str | None, typer.Argument(metavar="[ROOT]", help="The root's folder.", show_default=False)]
+RootArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[ROOT]", help="The root's folder, or its URL on an object store.", show_default=False),
+]
 RootOption = Annotated[
-    str | None, typer.Option("--root", help="The root's folder.", envvar=ROOT_VARIABLE, show_default=False)
+    str | None, typer.Option("--root", help="The root's folder or URL.", envvar=ROOT_VARIABLE, show_default=False)
 ]
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Subscription = Annotated[str, typer.Argument(help="The subscription.")]
@@ -31,7 +34,7 @@ def listed(given: Iterable[str]) -> list[str]:
     return [value for text in given for value in map(str.strip, text.split(",")) if value]
 
 
-def root_path(argument: str | None, option: str | None) -> Path:
+def root_place(argument: str | None, option: str | None) -> RootPlace:
     """Return the root of a command: its last argument, else option `--root`, else `PULSARPY_ROOT`.
 
     Raises:
@@ -42,14 +45,14 @@ def root_path(argument: str | None, option: str | None) -> Path:
         raise InvalidArgumentError(
             f"No root is given: add its folder as the last argument or as --root, or set {ROOT_VARIABLE}."
         )
-    return local_path(given)
+    return parse_place(given)
 
 
 def open_root(argument: str | None, option: str | None) -> Root:
-    """Open the root of a command (errors as `root_path` and `Root`)."""
+    """Open the root of a command (errors as `root_place` and `Root`)."""
     from pulsar_on_spark.root import Root
 
-    return Root.open(root_path(argument, option))
+    return Root.open(root_place(argument, option))
 
 
 def is_namespace(of: str) -> bool:

@@ -28,7 +28,7 @@ def backup(
         output.print_json(done)
     else:
         output.say(
-            f"Backed up {opened.path} to {done.target}: {done.files:,} files, {done.check.good:,} copies verified as "
+            f"Backed up {opened.place} to {done.target}: {done.files:,} files, {done.check.good:,} copies verified as "
             f"good, {done.sealed_entries:,} entries sealed from journals."
         )
     for reason in done.check.reasons:

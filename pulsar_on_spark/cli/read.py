@@ -77,7 +77,7 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
         durable = root.store.view(durable=True)
         parts = catalog.parts(durable, catalog.require_topic(durable, TopicName.parse(topic)))
         view = tail.read_view(parts, durable)
-        reader = SliceReader(root.path, root.storage_paths(view), _COLUMNS)
+        reader = SliceReader(root.place, root.storage_paths(view), _COLUMNS)
         for part in parts:
             end = chain.read_limit(view, part.topic_id)
             slices = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end).slices

@@ -10,7 +10,6 @@ import gc
 import logging
 import signal
 import sys
-from pathlib import Path
 
 import uvloop
 
@@ -19,6 +18,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.root_place import RootPlace
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ defaults (700, 10, 10) took 13 % of a loop that mostly makes and keeps 400,000 o
 take 4 %."""
 
 
-def serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
+def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     """Serve a root until SIGTERM or SIGINT.
 
     Raises:
@@ -38,12 +38,12 @@ def serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
         PulsarpyError, OSError: the broker cannot be started.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    uvloop.run(_serve(path, settings, quorum))
+    uvloop.run(_serve(place, settings, quorum))
 
 
-async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
+async def _serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     """Serve the root; raises `JournalFencedError` if another broker took over."""
-    running = await Broker.start(path, settings, quorum)
+    running = await Broker.start(place, settings, quorum)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,15 +58,15 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
     await asyncio.wait((waiting, asking), return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
         await running.abandon()
-        raise JournalFencedError(f"The broker of {path} has ended ({waiting.result()}): start it again.")
+        raise JournalFencedError(f"The broker of {place} has ended ({waiting.result()}): start it again.")
     waiting.cancel()
     log.info("Draining: disconnecting clients after their published messages are acknowledged.")
     await running.stop()
-    log.info("The broker of %s has ended.", path)
+    log.info("The broker of %s has ended.", place)
 
 
 def _greet(running: Broker) -> None:
-    root = running.root.path
+    root = running.root.place
     urls = running.listeners.default
     both = ((urls.service_url, urls.service_url_tls), (urls.web_url, urls.web_url_tls))
     tls = " and ".join(with_tls for plain, with_tls in both if plain and with_tls)

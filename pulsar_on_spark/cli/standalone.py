@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_path
+from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_place
 from pulsar_on_spark.cli.extras import missing
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.root_place import RootPlace
 
 if TYPE_CHECKING:
     from pulsar_on_spark.broker.runtime.settings import BrokerSettings
@@ -42,14 +43,14 @@ def standalone(
     log_format: Format = None,
 ) -> None:
     """Serve a root to Pulsar clients until SIGTERM or SIGINT; create the root if it is missing."""
-    path = root_path(root, root_option)
+    place = root_place(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
     from pulsar_on_spark.root import Root
 
-    if not Root.is_occupied(path):
-        output.say(f"Creating the root {path}")
-    _run(path, settings, copies)
+    if not Root.is_occupied(place):
+        output.say(f"Creating the root {place}")
+    _run(place, settings, copies)
 
 
 def broker(
@@ -65,7 +66,7 @@ def broker(
     """Serve an existing root; only one broker can serve a root at a time."""
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
-    _run(open_root(root, root_option).path, settings, copies)
+    _run(open_root(root, root_option).place, settings, copies)
 
 
 def _settings(
@@ -84,7 +85,7 @@ def _settings(
     return loaded
 
 
-def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
+def _run(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     logs.configure(settings.log_level, settings.log_format)
     try:
         from pulsar_on_spark.cli.serving import serve
@@ -93,7 +94,7 @@ def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
             raise
         raise InvalidArgumentError(missing(error.name, "A broker", "broker")) from error
     try:
-        serve(path, settings, quorum)
+        serve(place, settings, quorum)
     except (PulsarpyError, OSError) as error:
         if settings.log_format == "text":
             raise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,17 +37,23 @@ def list_(root: RootArgument = None, root_option: RootOption = None, as_json: As
 
 @storage_app.command()
 def add(
-    directory: Annotated[Path, typer.Argument(help="An empty directory, or that of a lost path whose disk is back.")],
+    place: Annotated[
+        str, typer.Argument(help="An empty directory or URL, or that of a lost path that is back.", metavar="PLACE")
+    ],
     root: RootArgument = None,
     root_option: RootOption = None,
     label: Label = "",
+    role: Annotated[
+        Literal["both", "journal", "segments"], typer.Option(help="The files that it is for; a URL is for segments.")
+    ] = "both",
+    profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Add a storage path, or bring a lost one back; a running broker uses it within seconds."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
-    added = storage_paths.add(open_root(root, root_option), directory, label)
-    what = f"Added {directory} as storage path {added.path_id}."
+    added = storage_paths.add(open_root(root, root_option), place, label, role=role, profile=profile)
+    what = f"Added {place} as storage path {added.path_id}."
     if added.check_since is not None:
         what = f"Storage path {added.path_id} is back: run `pulsarpy storage repair`, which verifies its copies."
     _say(added, what, as_json)

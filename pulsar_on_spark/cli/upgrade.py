@@ -20,7 +20,7 @@ def upgrade(
     from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root
 
     path = local_path(root)
-    lock = RootLock(path)
+    lock = RootLock(path, path)
     try:
         is_done = upgrade_root(path)
     finally:

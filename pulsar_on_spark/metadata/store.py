@@ -236,6 +236,10 @@ class MetadataStore:
     def _retried(self, table: str, read: Callable[[], _T]) -> _T:
         return retried(self._lock, self._table(table), read)
 
+    def require_writable(self) -> None:
+        """Check that commits can be written (raises `MetadataError` or `OSError`)."""
+        log_store(self._root, "main").require_writable()
+
     def key_version(self, key: str) -> int | None:
         """The version of a key as of the last view; None before its first commit."""
         with self._lock:

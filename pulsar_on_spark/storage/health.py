@@ -7,6 +7,7 @@
     failing       it is there; its last write failed                     are there
     wiped         a directory is there that is not this path             may be good: on another disk
     unreachable   its disk is away, or does not answer                   may be good
+    elsewhere     it is on a disk of another host                        may be good
 
 A copy counts as lost only if it is damaged, or if it is missing from a path that can be reached: see `loss`.
 """
@@ -33,6 +34,7 @@ class Condition(StrEnum):
     FAILING = "failing"
     WIPED = "wiped"
     UNREACHABLE = "unreachable"
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class PathHealth:
     @property
     def is_there(self) -> bool:
         """True if the path can be reached and has the identity that the metadata name."""
-        return self.condition not in (Condition.WIPED, Condition.UNREACHABLE)
+        return self.condition not in (Condition.WIPED, Condition.UNREACHABLE, Condition.ELSEWHERE)
 
     @property
     def is_writable(self) -> bool:

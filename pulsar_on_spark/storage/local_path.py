@@ -67,6 +67,11 @@ class LocalPath:
         """The path's directory."""
         return self.directory
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the directory is on the disk of another host, and can't be read from this one."""
+        return self.host not in ("", socket.gethostname())
+
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Make the directory and its identity file."""
         identity = self.directory / IDENTITY_NAME
@@ -87,7 +92,7 @@ class LocalPath:
 
     def check(self, files: FileOps = OS_FILES) -> None:
         """Read the identity file."""
-        if self.host not in ("", socket.gethostname()):
+        if self.is_elsewhere:
             # Of the same name here may be anything: it says nothing about what is there.
             raise StoragePathError(f"{self._name} is on the host {self.host}, and cannot be reached from this one.")
         try:

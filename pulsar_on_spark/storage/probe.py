@@ -18,6 +18,7 @@ from typing import Final
 from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import Condition, PathHealth
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 ROOM_BYTES: Final = 512 * 1024 * 1024
@@ -37,11 +38,15 @@ def examine(path: StoragePath, mark: str = "") -> PathHealth:
         path: The path.
         mark: The reason for which a write or an audit marked the path as failed; empty if none did.
     """
+    if isinstance(path, LocalPath) and path.is_elsewhere:
+        return _away(path, f"it is on the host {path.host}", Condition.ELSEWHERE)
     try:
         path.check()
         space = path.space()
+    except WrongPathError as error:
+        return _away(path, str(error), Condition.WIPED)
     except StoragePathError as error:
-        return _away(path, str(error), is_wiped=isinstance(error, WrongPathError))
+        return _away(path, str(error))
     condition = Condition.FULL if _is_full(mark) else Condition.FAILING if mark else Condition.WELL
     return PathHealth(
         path_id=path.path_id,
@@ -80,8 +85,7 @@ def try_out(path: StoragePath, mark: str) -> PathHealth:
     return health
 
 
-def _away(path: StoragePath, reason: str, *, is_wiped: bool = False) -> PathHealth:
-    condition = Condition.WIPED if is_wiped else Condition.UNREACHABLE
+def _away(path: StoragePath, reason: str, condition: Condition = Condition.UNREACHABLE) -> PathHealth:
     return PathHealth(path_id=path.path_id, label=path.label, condition=condition, reason=reason)
 
 

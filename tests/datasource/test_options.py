@@ -20,6 +20,7 @@ from pulsar_on_spark.datasource.option_names import (
 )
 from pulsar_on_spark.datasource.options import ReadOptions, TopicSelection, WriteOptions, read_options, write_options
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.storage.root_place import ObjectPlace
 
 
 def read(**given: str) -> ReadOptions:
@@ -204,9 +205,12 @@ def test_a_broker_as_root_is_refused() -> None:
         read_options({"topic": "a", "service.url": "pulsar://host:6650"})
 
 
-def test_a_root_on_an_object_store_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="'s3'"):
-        read_options({"topic": "a", "path": "s3://bucket/root"})
+def test_a_root_may_be_on_an_object_store() -> None:
+    assert read_options({"topic": "a", "path": "s3://bucket/root"}).root == ObjectPlace("s3://bucket/root")
+    given = {"topic": "a", "path": "s3a://bucket/root", "storageProfile": "lake"}
+    assert write_options(given).root == ObjectPlace("s3://bucket/root", "lake")
+    with pytest.raises(InvalidArgumentError, match="'hdfs://host/root' is no place for a root"):
+        read_options({"topic": "a", "path": "hdfs://host/root"})
 
 
 def test_a_root_that_would_go_with_the_session_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class RunningBroker:
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         settings: Mapping[str, object] | None = None,
         *,
         command: str = "standalone",

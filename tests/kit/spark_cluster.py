@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,14 +51,18 @@ def spark_cluster(logs: Path, workers: Sequence[Worker]) -> Iterator[str]:
         said = logs / "master.log"
         options = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
         _start(stack, said, [f"{_DEPLOY}.master.Master", *options])
-        wait_until(lambda: "elected leader" in said.read_text(), said.read_text)
+        wait_until(partial(_says, said, "elected leader"), said.read_text)
         for worker in workers:
             options = ["--host", worker.host, "--webui-port", "0", "--cores", "1", "--memory", "700m"]
             options += ["--work-dir", str(worker.folder), url]
             log = logs / f"worker-{worker.host}.log"
             _start(stack, log, [f"{_DEPLOY}.worker.Worker", *options], worker.prefix, worker.environment)
-            wait_until(lambda log=log: "Successfully registered" in log.read_text(), log.read_text)
+            wait_until(partial(_says, log, "Successfully registered"), log.read_text)
         yield url
+
+
+def _says(log: Path, words: str) -> bool:
+    return words in log.read_text()
 
 
 def _start(

@@ -12,12 +12,12 @@ import os
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
 from pulsar_on_spark.broker.runtime.repeating import attempt
 from pulsar_on_spark.model import logs
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import maintain
@@ -44,7 +44,7 @@ class Housekeeping:
         failed: Number of completed passes in which a step failed.
     """
 
-    def __init__(self, root: Path, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
+    def __init__(self, root: RootPlace, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
         self._interval_s = interval_s
         policies = defaults.model_dump_json(by_alias=True)
         self._command = [sys.executable, "-m", __name__, str(root), str(replace_after_s), policies]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.broker.observe.backlogs import backlog_of
@@ -52,8 +53,8 @@ class StorageState:
         files: Number of segment files.
         open_incarnations: Incarnations whose journals are open or not yet recovered.
         storage: The storage paths and copies, as in `pulsarpy status`.
-        root_total_bytes: Size of the file system that holds the metadata.
-        root_free_bytes: Free bytes of that file system.
+        root_total_bytes: Size of the file system that holds the metadata; None on an object store.
+        root_free_bytes: Free bytes of that file system; None on an object store.
     """
 
     at_s: float = 0.0
@@ -65,8 +66,8 @@ class StorageState:
     files: int = 0
     open_incarnations: int = 0
     storage: CopyNumbers = field(default_factory=CopyNumbers)
-    root_total_bytes: int = 0
-    root_free_bytes: int = 0
+    root_total_bytes: int | None = None
+    root_free_bytes: int | None = None
 
     @property
     def paths_to_write(self) -> int:
@@ -133,14 +134,14 @@ class Stored:
         if view.version != self._seen:
             self._files, self._counted = catalog.live_files(view), counted(view)
             self._seen = view.version
-        disk = shutil.disk_usage(root.path / "metadata")
+        disk = shutil.disk_usage(root.place) if isinstance(root.place, Path) else None
         return replace(
             self._counted,
             at_s=at_s,
             backlogs=_backlogs(view, root.store.cursors()),
             storage=copy_numbers(root, view, self._files),
-            root_total_bytes=disk.total,
-            root_free_bytes=disk.free,
+            root_total_bytes=None if disk is None else disk.total,
+            root_free_bytes=None if disk is None else disk.free,
         )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from pulsar_on_spark.model.errors import BrokerRunningError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.permissions import opener
+from pulsar_on_spark.storage.root_place import RootPlace
 
 _FILE: Final = "broker.lock"
 _MAX_BYTES: Final = 1024
@@ -28,14 +29,18 @@ class RootLock:
         former: The incarnations that the previous holder noted.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: RootPlace, folder: Path) -> None:
         """Acquire the lock.
+
+        Args:
+            root: The root, for the error.
+            folder: The folder of the lock file.
 
         Raises:
             BrokerRunningError: another broker holds it.
             OSError: the file cannot be created or locked.
         """
-        self._descriptor = opener(root / _FILE, os.O_RDWR | os.O_CREAT)
+        self._descriptor = opener(folder / _FILE, os.O_RDWR | os.O_CREAT)
         incarnations, _, holder = os.read(self._descriptor, _MAX_BYTES).decode("utf-8", "replace").partition("\n")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

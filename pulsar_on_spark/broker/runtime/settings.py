@@ -322,6 +322,9 @@ class BrokerSettings(BaseModel):
 
     sealing_lag_limit_mb: Some = 4096
     """Size of the unsealed journal above which producers are held back."""
+    seal_within_s: Annotated[float, Field(gt=0)] | None = None
+    """Time after which acknowledged entries are in segments; by default 60 s, and 10 s for a root on an object store,
+    where Spark on other hosts reads segments only."""
     broker_service_compaction_threshold_in_bytes: Bytes = 0
     """Uncompacted key and value bytes above which a topic is compacted; 0 for never."""
     broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60

@@ -19,7 +19,6 @@ from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
-from pulsar_on_spark.metadata.log.local_log import require_writable
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import LedgerId
@@ -89,7 +88,7 @@ async def _store_and_read(services: Services) -> None:
     if services.path.is_lagging:
         raise _ill("Producers are held back because sealing lags too far behind: see the sealing process's log.")
     try:
-        await asyncio.to_thread(require_writable, services.root.path / "metadata")
+        await asyncio.to_thread(services.root.store.require_writable)
     except (MetadataError, OSError) as error:
         raise _ill(f"The metadata cannot be committed: {error}") from error
     stage = "The metadata was not read"

@@ -54,7 +54,7 @@ def store_families(services: Services, broker_health: BrokerHealth) -> Iterator[
 
 def _broker_gauges(
     services: Services, broker_health: BrokerHealth, state: StorageState
-) -> Iterable[tuple[str, str, float]]:
+) -> Iterable[tuple[str, str, float | None]]:
     path, cache = services.path, services.reader.cache
     storage, now_s = state.storage, time.monotonic()
     return (
@@ -87,8 +87,10 @@ def _broker_gauges(
     )
 
 
-def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator[Metric]:
+def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float | None]]) -> Iterator[Metric]:
     for name, text, value in numbers:
+        if value is None:
+            continue
         gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
         gauge.add_metric((cluster,), value)
         yield gauge

@@ -218,8 +218,9 @@ class RootHandle:
         return [path.measured() for path in self._to_write(view, "segments")]
 
     def writable_journal_paths(self, view: View) -> list[LocalPath]:
-        """Return the storage paths to write journals to (see `writable_paths`)."""
-        return [path.measured() for path in self._to_write(view, "journal") if isinstance(path, LocalPath)]
+        """Return the storage paths of this host to write journals to (see `writable_paths`)."""
+        paths = self._to_write(view, "journal")
+        return [path.measured() for path in paths if isinstance(path, LocalPath) and not path.is_elsewhere]
 
     def _to_write(self, view: View, role: PathRole) -> list[LocalPath | ObjectPath]:
         records = [record for record in view.all(PathRecord) if record.role in ("both", role)]

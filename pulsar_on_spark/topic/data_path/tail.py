@@ -7,11 +7,14 @@ Files are opened before the metadata are read, so the metadata show all entries 
 Entry ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting gap is an error, never
 skipped. Only entries that a header or record proves to be acknowledged are readable, and they stay readable for a
 `Tail`.
+
+A journal on the disks of another host cannot be read here by design: its topics end at what is sealed.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_index import GapError
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import is_unfinished
-from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SealRecord
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, PathRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import IncarnationId, Position
@@ -79,6 +82,7 @@ class Tail:
         self._records: dict[IncarnationId, tuple[IncarnationRecord, LogRecord]] = {}
         self._brokers = DeadBrokers(root, clock)
         self._unfinished = _Unfinished()
+        self._elsewhere: set[IncarnationId] = set()
 
     def read_view(
         self,
@@ -232,7 +236,14 @@ class Tail:
         """Find the ledgers that are open or not fully sealed, by the incarnation whose journal has their entries."""
         of = (view.version, tuple(part.topic_id for part in parts))
         if self._unfinished.ledgers is None or self._unfinished.of != of:
-            self._unfinished = _Unfinished(of, _unfinished(view.base if isinstance(view, TailView) else view, parts))
+            base = view.base if isinstance(view, TailView) else view
+            unfinished = _unfinished(base, parts)
+            elsewhere = {each for each in unfinished if is_elsewhere(base, each)}
+            if new := elsewhere - self._elsewhere:
+                self._elsewhere |= new
+                log.info("Journals of other hosts are read once they are sealed: %s.", ", ".join(sorted(new)))
+            here = {each: ledgers for each, ledgers in unfinished.items() if each not in elsewhere}
+            self._unfinished = _Unfinished(of, here)
         return self._unfinished.ledgers or {}
 
     def _record(self, view: View, incarnation: IncarnationId) -> LogRecord:
@@ -247,6 +258,14 @@ class Tail:
         for incarnation in [each for each in self._scans if each not in needed]:
             self._scans.pop(incarnation).close()
             self._records.pop(incarnation, None)
+
+
+def is_elsewhere(view: View, incarnation: IncarnationId) -> bool:
+    """True if all files of a journal are on the disks of other hosts."""
+    row = view.get(IncarnationRecord, incarnation)
+    used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
+    hosts = {path.host for path in view.all(PathRecord) if path.path_id in used}
+    return bool(hosts) and not hosts & {"", socket.gethostname()}
 
 
 def _readable(

@@ -77,7 +77,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
         MetadataError, JournalUndecidedError: as `recover_if_dead`.
     """
     view = root.store.view()
-    writable = [path.path_id for path in preferred(root.writable_paths(view), incarnation)]
+    writable = [path.path_id for path in preferred(root.writable_journal_paths(view), incarnation)]
     return recover(LogRegister(root.store, incarnation), root.current_journal_paths, writable, give_up=give_up)
 
 

@@ -77,7 +77,7 @@ def recover_dead(
             "Paths are given up for one incarnation: name it (`pulsarpy status` lists them), or give up none."
         )
     chosen = _unclosed(view) if incarnation is None else [_known(view, incarnation, give_up)]
-    watcher = _settled(root, [record.incarnation for record in chosen if record.state != "CLOSED"])
+    watcher = settled_leases(root, [record.incarnation for record in chosen if record.state != "CLOSED"])
     return tuple(_recover(root, view, record, watcher, give_up) for record in chosen)
 
 
@@ -98,7 +98,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
     return record
 
 
-def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
+def settled_leases(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
     """Return a watcher that knows of each lease if it is renewed; this takes at most a lease's duration."""
     watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()

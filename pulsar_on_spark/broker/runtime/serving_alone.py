@@ -1,0 +1,79 @@
+"""The rule that one broker serves a root, and what a root on an object store needs for that.
+
+The lock of a local root is in its folder. A root on an object store is locked in the first of its journal's directories
+on this host; leases tell of brokers on other hosts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.broker.runtime.root_lock import RootLock
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import BrokerRunningError, InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.lease_state import LeaseState
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import settled_leases
+from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
+
+SEAL_WITHIN_S: Final = 60.0
+SEAL_FOR_OTHER_HOSTS_WITHIN_S: Final = 10.0
+_MIB: Final = 1 << 20
+
+
+def lock_root(root: Root) -> RootLock:
+    """Acquire the lock of a root; on an object store this takes a lease's duration, if a broker has not ended cleanly.
+
+    Raises:
+        BrokerRunningError: another broker serves the root.
+        InvalidArgumentError: the root is on an object store and has no path for journals on this host.
+        StorageError, MetadataError: the root cannot be read now.
+    """
+    if isinstance(root.place, Path):
+        return RootLock(root.place, root.place)
+    lock = RootLock(root.place, _journal_path(root).directory)
+    try:
+        _require_no_other_broker(root, lock)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
+    """Return when entries are sealed."""
+    default_s = SEAL_WITHIN_S if isinstance(root.place, Path) else SEAL_FOR_OTHER_HOSTS_WITHIN_S
+    return SealingPolicy(
+        lag_limit_bytes=settings.sealing_lag_limit_mb * _MIB, max_age_s=settings.seal_within_s or default_s
+    )
+
+
+def _journal_path(root: Root) -> LocalPath:
+    problem = ""
+    for path in root.writable_journal_paths(root.store.view()):
+        try:
+            path.check()
+        except StoragePathError as error:
+            problem = f" ({error})"
+        else:
+            return path
+    raise InvalidArgumentError(
+        f"The root {root.place} has no storage path for journals that this host can use{problem}: add a directory with "
+        "`pulsarpy storage add DIRECTORY --role journal`."
+    )
+
+
+def _require_no_other_broker(root: Root, lock: RootLock) -> None:
+    """Refuse to serve beside a broker on another host, which shows by its lease that it is alive."""
+    records = root.store.view().all(IncarnationRecord)
+    others = [each.incarnation for each in records if each.state != "CLOSED" and each.incarnation not in lock.former]
+    watcher = settled_leases(root, others)
+    alive = [each for each in others if watcher.lease_state(each) is LeaseState.ALIVE]
+    if alive:
+        raise BrokerRunningError(
+            f"The root {root.place} is served by another broker already (incarnation {alive[0]}): stop that one, or "
+            "give another root."
+        )
