@@ -142,7 +142,7 @@ _OF_CLUSTER: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/openapi.json"): anyone,
     ("GET", "/admin/v2/brokers/version"): anyone,
     ("GET", "/admin/v2/brokers/health"): super_user,
-    ("GET", "/admin/v2/clusters"): super_user,
+    ("GET", "/admin/v2/clusters"): anyone,
     ("GET", _CLUSTER): super_user,
     ("PUT", _CLUSTER): super_user,
     ("POST", _CLUSTER): super_user,

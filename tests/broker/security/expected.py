@@ -66,9 +66,9 @@ ROUTES: Final[dict[str, str]] = {
     "known": """
         GET /openapi.json
         GET /admin/v2/brokers/version
+        GET /admin/v2/clusters
     """,
     "super user": f"""
-        GET /admin/v2/clusters
         {_ALL} /admin/v2/clusters/c
         GET /admin/v2/brokers
         GET /admin/v2/brokers/leaderBroker
