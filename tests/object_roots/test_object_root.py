@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.errors import NotARootError, RootExistsError, StoragePathError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
+from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -132,6 +134,15 @@ def test_a_path_is_added_drained_and_retired(root: Root, bucket: str) -> None:
     root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
     assert storage_paths.retire(root, 0).state == "retired"
     assert messages.values(Root.open(root.place), "t") == [b"v"]
+
+
+def test_a_backup_is_refused(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be backed up"):
+        back_up(root, tmp_path / "backup")
+    local = Root.create(tmp_path / "local")
+    storage_paths.add(local, f"{root.place}-more")
+    with pytest.raises(InvalidArgumentError, match="cannot be backed up"):
+        back_up(local, tmp_path / "backup")
 
 
 def test_deleted_topics_leave_no_objects(root: Root) -> None:

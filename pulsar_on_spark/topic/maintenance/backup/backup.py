@@ -31,6 +31,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup import snapshot
@@ -77,11 +78,12 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
         progress: Called as the backup proceeds.
 
     Raises:
-        InvalidArgumentError: the target exists, or is inside the root.
+        InvalidArgumentError: the target exists, or is inside the root, or a part of the root is on an object store.
         StorageError: the metadata changed too fast, or the copy cannot be written.
         JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
         MetadataError: the metadata cannot be read.
     """
+    _require_local(root)
     _require_free(root.path, target)
     unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     make_directory(OS_FILES, unfinished)
@@ -109,6 +111,15 @@ def _require_free(root: Path, target: Path) -> None:
         raise InvalidArgumentError(f"{target} exists: give a path at which there is nothing yet.")
     if target.is_relative_to(root):
         raise InvalidArgumentError(f"{target} lies in the root {root}: give a path outside of it.")
+
+
+def _require_local(root: RootHandle) -> None:
+    remote = [path.place for path in root.current_storage_paths().values() if not isinstance(path, LocalPath)]
+    if remote or not isinstance(root.place, Path):
+        raise InvalidArgumentError(
+            f"The root {root.place} cannot be backed up: a part of it is on an object store, whose versions of objects "
+            "keep what is deleted."
+        )
 
 
 def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
