@@ -311,6 +311,18 @@ class Topics:
                     f"Topic {name} has the subscription {which!r}: delete its subscriptions, or force the deletion."
                 )
 
+    async def unload_deleted(self) -> None:
+        """Unload the topics that were deleted with their namespace, so that new ones of their names can be used.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        view = await self._views.view()
+        for topic in list(self._loaded.values()):
+            record = view.get(TopicRecord, topic.name.full)
+            if record is None or record.topic_id != topic.topic_id:
+                await self.unload_if_loaded(topic)
+
     async def unload_if_loaded(self, topic: BrokerTopic) -> None:
         """Unload a topic, if it is still loaded."""
         async with self._lock(topic.name):

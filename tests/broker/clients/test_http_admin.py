@@ -176,6 +176,18 @@ def test_tenants(admin: httpx.Client, topic: str) -> None:
     refused(admin.post(tenant, json={"allowedClusters": ["standalone", "east"]}), 412, "Cluster east does not exist")
 
 
+def test_a_topic_of_a_deleted_tenant_can_be_made_again_at_once(admin: httpx.Client, topic: str) -> None:
+    """The deleted one was loaded: it must not answer for the new one."""
+    place = f"/persistent/{topic}/n/t"
+    for _ in range(3):
+        done(admin.put(f"/tenants/{topic}"))
+        done(admin.put(f"/namespaces/{topic}/n"))
+        done(admin.put(place))
+        done(admin.put(f"{place}/subscription/s", json={"ledgerId": -1, "entryId": -1}))
+        done(admin.post(f"{place}/subscription/s/skip_all"))
+        done(admin.delete(f"/tenants/{topic}", params={"force": True}))
+
+
 def test_a_namespace_with_topics_is_deleted_by_force_only(
     admin: httpx.Client, client: pulsar.Client, namespace: str
 ) -> None:

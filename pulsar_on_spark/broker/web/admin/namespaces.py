@@ -100,6 +100,7 @@ async def delete(services: BrokerServices, namespace: NamedNamespace, force: For
     if force:
         await _unload(services, namespace)
     await asyncio.to_thread(registry.delete_namespace, services.root.store, namespace, force=force)
+    await services.topics.unload_deleted()
 
 
 @router.get(f"{NAMESPACE}/bundles", responses=MISSING)

@@ -68,6 +68,7 @@ async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> No
 async def delete(services: BrokerServices, tenant: Text, force: Force = False) -> None:
     """Delete a tenant; with `force`, its namespaces and everything in them too."""
     await asyncio.to_thread(registry.delete_tenant, services.root.store, tenant, force=force)
+    await services.topics.unload_deleted()
 
 
 def _check_clusters(services: Services, info: TenantInfo) -> None:
