@@ -42,10 +42,11 @@ def topic() -> str:
     return f"topic-{next(_numbers)}"
 
 
-def new_client(url: str, trust: str | None = None) -> pulsar.Client:
+def new_client(url: str, trust: str | None = None, timeout_s: int = 30) -> pulsar.Client:
+    """A client whose operations are tried again for `timeout_s`, also those that are refused."""
     return pulsar.Client(
         url,
-        operation_timeout_seconds=30,
+        operation_timeout_seconds=timeout_s,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         tls_trust_certs_file_path=trust,
         tls_validate_hostname=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -35,12 +36,18 @@ from .raw import answer, command
 
 LIMIT_S = 60
 SECRET = os.urandom(32)
+_hosts = itertools.cycle(range(2, 255))
 SILENT = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 def token(role: str, lives_s: float | None = None, secret: bytes = SECRET) -> str:
     end = {} if lives_s is None else {"exp": time.time() + lives_s}
     return jwt.encode({"sub": role, **end}, secret, "HS256")
+
+
+def another_host() -> str:
+    """A loopback address that has failed at nothing: the broker delays answers to an address that failed 20 times."""
+    return f"127.0.0.{next(_hosts)}"
 
 
 @dataclass
@@ -137,7 +144,7 @@ def test_without_a_client_certificate_tls_proves_nothing(secured: Secured) -> No
 def require_refusal(secured: Secured, authentication: pulsar.Authentication | None, *, tls: bool) -> None:
     """The C++ client takes any answer but CONNECTED for a lost connection, and tries again until its time is over."""
     before = secured.broker.said.count("is not authenticated")
-    client = secured.client(authentication, tls=tls, operation_timeout_seconds=2)
+    client = secured.client(authentication, tls=tls, operation_timeout_seconds=1)
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("refused")
     client.close()
@@ -216,12 +223,16 @@ def responding(data: str) -> bytes:
 LOOKING_UP = command("LOOKUP", lookupTopic=CommandLookupTopic(topic="t", request_id=1))
 
 
+async def connect(secured: Secured) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = secured.broker.url.removeprefix("pulsar://").partition(":")
+    return await asyncio.open_connection(host, int(port), local_addr=(another_host(), 0))
+
+
 def conversation(secured: Secured, *said: bytes) -> list[BaseCommand]:
     """The broker's answers to each, up to the end of the connection; b"" only listens."""
 
     async def scene() -> list[BaseCommand]:
-        host, _, port = secured.broker.url.removeprefix("pulsar://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(secured)
         heard = []
         try:
             for each in said:
@@ -250,8 +261,7 @@ def test_commands_behind_a_connect_wait_for_it(secured: Secured) -> None:
     """A password is hashed in 50 ms, in which its client's connection is not read."""
 
     async def scene(password: str) -> list[BaseCommand]:
-        host, _, port = secured.broker.url.removeprefix("pulsar://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(secured)
         writer.write(connecting(f"alice:{password}", "basic"))
         await asyncio.sleep(0.01)
         writer.write(LOOKING_UP)
@@ -311,7 +321,8 @@ def test_only_a_proxy_speaks_for_another_client(secured: Secured) -> None:
 
 
 def get(secured: Secured, path: str = "/admin/v2/tenants", **options: Any) -> httpx.Response:
-    return httpx.get(f"{secured.broker.web_url}{path}", timeout=LIMIT_S, **options)
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=another_host()), timeout=LIMIT_S) as client:
+        return client.get(f"{secured.broker.web_url}{path}", **options)
 
 
 def bearer(content: str) -> dict[str, str]:

@@ -142,7 +142,7 @@ def test_the_setting_holds_for_all_namespaces(tmp_path: Path, keys: pulsar.Crypt
     with RunningBroker(tmp_path / "root", {"encryption_require_on_producer": "true"}) as running:
         with httpx.Client(base_url=f"{running.web_url}/admin/v2", timeout=WAIT_MS / 1000) as admin:
             admin.post("/namespaces/public/default/encryptionRequired", json=False).raise_for_status()
-        client = new_client(running.url)
+        client = new_client(running.url, timeout_s=3)
         client.create_producer("t", encryption_key=KEY, crypto_key_reader=keys).send(b"secret")
         with pytest.raises(pulsar.PulsarException):
             client.create_producer("t").send(b"plain")

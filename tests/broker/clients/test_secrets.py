@@ -144,10 +144,13 @@ def use(made: Used) -> None:
             finally:
                 client.close()
         renew_a_token(made.broker)
-        refused = {"Authorization": "Basic " + base64.b64encode(f"alice:{WRONG}".encode()).decode()}
-        for path in PATHS:
-            for name, headers in (("admin", admin), ("wrong password", refused), ("no credentials", {})):
-                answer = web.get(path, headers=headers)
+    refused = {"Authorization": "Basic " + base64.b64encode(f"alice:{WRONG}".encode()).decode()}
+    # From an address each: the broker delays answers to an address that failed 20 times.
+    for host, name, headers in ((2, "admin", admin), (3, "wrong password", refused), (4, "no credentials", {})):
+        transport = httpx.HTTPTransport(local_address=f"127.0.0.{host}")
+        with httpx.Client(base_url=made.broker.web_url, transport=transport, headers=headers, timeout=60) as web:
+            for path in PATHS:
+                answer = web.get(path)
                 made.answers[f"{name} {path}"] = f"{answer.headers!r} {answer.text}"
 
 
