@@ -61,7 +61,7 @@ from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.web.server import WebServer
 from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
-from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
@@ -383,6 +383,11 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
     """
     file_mode = int(settings.root_file_mode, 8)
     if not Root.is_occupied(place):
+        if not isinstance(place, Path):
+            raise NotARootError(
+                f"There is no root at {place}: make it with `pulsarpy init {place}`, and add a directory of this host "
+                "with `pulsarpy storage add DIRECTORY --role journal`."
+            )
         return Root.create(place, quorum=quorum, file_mode=file_mode)
     root = Root.shared(place)
     if not isinstance(place, Path):

@@ -8,18 +8,21 @@ from typing import Annotated
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.storage.root_place import parse_place
 
 
 def upgrade(
-    root: Annotated[Path, typer.Argument(help="The root. Nothing may use it; back it up before.")],
+    root: Annotated[str, typer.Argument(help="The root. Nothing may use it; back it up before.")],
 ) -> None:
     """Upgrade a root to the format of this version. Older versions can then no longer open it."""
     from pulsar_on_spark.broker.runtime.root_lock import RootLock
     from pulsar_on_spark.metadata.store import FORMAT_VERSION
     from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root
 
-    path = local_path(root)
+    path = parse_place(root)
+    if not isinstance(path, Path):
+        raise InvalidArgumentError(f"{path} is on an object store, where every root has the present format.")
     lock = RootLock(path, path)
     try:
         is_done = upgrade_root(path)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pulsar_on_spark.datasource.options import ReadOptions
-from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
+from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, spark_tail, split
 from pulsar_on_spark.datasource.topics import Bounds, UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
@@ -17,7 +17,6 @@ from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
@@ -36,7 +35,7 @@ class PulsarBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the read: take positions from the options, slices from the metadata, and cut tasks by size."""
         root = RootHandle.shared(self._options.root)
-        with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
+        with closing(spark_tail(root, self._options.fail_on_data_loss)) as tail:
             durable = root.store.view(durable=True)
             view = tail.read_view(selected_parts(durable, self._options.topics), durable, settle=True)
         bounds = batch_bounds(root, view, self._options)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
+from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.messages import CompactedReader
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
@@ -234,3 +237,8 @@ def _unacked(batch: pa.RecordBatch, slice_: SegmentSlice, left_out: AckHoles) ->
     indexes = batch.column("batch_index").fill_null(-1).to_numpy()
     keep = unacked_rows(left_out, LedgerId(slice_.segment.ledger_id), entries, indexes)
     return batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def spark_tail(root: RootHandle, fail_on_data_loss: bool) -> Tail:
+    """Open the tail for Spark: tasks run on any host, so on an object store only what is sealed can be planned."""
+    return Tail(root, fail_on_data_loss=fail_on_data_loss, sealed_only=not isinstance(root.place, Path))

@@ -17,6 +17,7 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_rows
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
@@ -140,10 +141,14 @@ def backlogs(
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
     """Describe the topics that end before the position read so far, in words: their messages are gone.
 
-    A position at the beginning of a ledger means that all messages before it were read; the topic may end there.
+    A position at the beginning of a ledger means that all messages before it were read; the topic may end there. The
+    end of a topic with a journal that cannot be read here says nothing.
     """
+    hidden = view.hidden if isinstance(view, TailView) else frozenset()
     reasons = []
     for part in parts:
+        if part.topic_id in hidden:
+            continue
         end = chain.read_limit(view, part.topic_id)
         furthest = max((range_.start for range_ in reading[part.name].ranges), default=EARLIEST)
         if furthest.entry > 0 and EARLIEST < end < furthest:

@@ -29,7 +29,7 @@ from pulsar_on_spark.datasource import stream_plan
 from pulsar_on_spark.datasource.admission import admit, count_passed_over
 from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.datasource.report_log import ReportLog
-from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
+from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, spark_tail, split
 from pulsar_on_spark.datasource.stream_identity import StreamIdentity
 from pulsar_on_spark.datasource.stream_subscription import StreamSubscription, first_topics
 from pulsar_on_spark.datasource.topics import UserPositions, selected_parts
@@ -248,7 +248,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _looking(self, root: RootHandle) -> Tail:
         """Return this query's view of the journals, which never goes back."""
         if self._tail is None:
-            self._tail = Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)
+            self._tail = spark_tail(root, self._options.fail_on_data_loss)
         return self._tail
 
     def _pace(self, committed: StreamOffset) -> None:

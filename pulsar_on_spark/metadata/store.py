@@ -20,6 +20,7 @@ import pyarrow as pa
 from pulsar_on_spark.metadata import state
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
+from pulsar_on_spark.metadata.features import FEATURES
 from pulsar_on_spark.metadata.log import folding
 from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, UnknownOutcomeError
 from pulsar_on_spark.metadata.log.creation import check_location, create_table
@@ -41,8 +42,6 @@ from pulsar_on_spark.storage.permissions import make_folders
 from pulsar_on_spark.storage.root_place import RootPlace
 
 FORMAT_VERSION = 2
-FEATURES: frozenset[str] = frozenset()
-"""The features of roots that this version knows; none yet."""
 _TABLES = (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA))
 _ATTEMPTS = 60
 _BACKOFF_MAX_S = 0.5

@@ -18,6 +18,10 @@ IDENTITY_NAME: Final = "pulsarpy-path.json"
 _FORMAT: Final = 1
 
 
+class HiddenPathError(WrongPathError):
+    """The path's identity is hidden, because it is being retired."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The content of an identity.
@@ -30,27 +34,36 @@ class Identity:
     cluster_id: str
     path_id: PathId | None
 
-    def encode(self) -> bytes:
-        """Return the identity as it is stored: JSON."""
-        return json.dumps({"format_version": _FORMAT, **asdict(self)}).encode()
+    def encode(self, hidden: str = "") -> bytes:
+        """Return the identity as it is stored: JSON.
+
+        Args:
+            hidden: A token, different each time, for a path that is being retired: no process then uses it.
+        """
+        mark = {"hidden": hidden} if hidden else {}
+        return json.dumps({"format_version": _FORMAT, **asdict(self), **mark}).encode()
 
     @classmethod
     def decode(cls, content: bytes, name: str) -> Identity:
         """Read what is stored; `name` is the owner's name for errors.
 
         Raises:
+            HiddenPathError: the path is being retired.
             StoragePathError: it is damaged, or from a newer version.
         """
         try:
             fields = json.loads(content)
             path_id = None if fields["path_id"] is None else PathId(int(fields["path_id"]))
             found, version = cls(fields["cluster_id"], path_id), int(fields["format_version"])
+            is_hidden = bool(fields.get("hidden"))
         except (ValueError, KeyError, TypeError) as error:
             raise unreadable(name, error) from error
         if version > _FORMAT:
             raise StoragePathError(
                 f"{name} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
             )
+        if is_hidden:
+            raise HiddenPathError(f"{name} is being retired: use another storage path.")
         return found
 
     def require(self, found: Identity, name: str, remedy: str) -> None:

@@ -35,6 +35,7 @@ from pulsar_on_spark.storage.segment_names import SEGMENTS, folder_of, parse_fil
 from pulsar_on_spark.storage.storage_path import DiskSpace, StoragePath, StoredFile
 
 _PROBE_BYTES = 65_536
+_HIDDEN_IDENTITY = f"{IDENTITY_NAME}.retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,26 @@ class LocalPath:
         except OSError as error:
             raise unreadable(self._name, error) from error
         self._identity.require(Identity.decode(content, self._name), self._name, "mount the right disk there")
+
+    def hide_identity(self) -> bool:
+        """Rename the identity file."""
+        try:
+            self.check()
+        except WrongPathError:
+            return (self.directory / _HIDDEN_IDENTITY).exists()
+        self._rename_identity(IDENTITY_NAME, _HIDDEN_IDENTITY)
+        return True
+
+    def show_identity(self) -> None:
+        """Rename the identity file back."""
+        self._rename_identity(_HIDDEN_IDENTITY, IDENTITY_NAME)
+
+    def _rename_identity(self, source: str, target: str) -> None:
+        try:
+            (self.directory / source).rename(self.directory / target)
+            OS_FILES.fsync_directory(self.directory)
+        except OSError as error:
+            raise StoragePathError(f"{self._name} cannot be retired ({error}): make it writable.") from error
 
     def measured(self) -> LocalPath:
         """Ask the operating system for the free bytes."""

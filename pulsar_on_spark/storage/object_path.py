@@ -15,7 +15,7 @@ from typing import Final
 from pulsar_on_spark.model.errors import WrongPathError
 from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, HiddenPathError, Identity
 from pulsar_on_spark.storage.objects.contract import Exists, ObjectStore
 from pulsar_on_spark.storage.objects.probe import PROBE_PREFIX
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
@@ -71,6 +71,31 @@ class ObjectPath:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known.add(self._as_known)
+
+    def hide_identity(self) -> bool:
+        """Overwrite the identity object with one that is hidden: a deletion could arrive late."""
+        return self._write_identity(self._identity.encode(hidden=secrets.token_hex(8)), is_hidden=True)
+
+    def show_identity(self) -> None:
+        """Overwrite the identity object with a visible one."""
+        self._write_identity(self._identity.encode(), is_hidden=False)
+
+    def _write_identity(self, content: bytes, *, is_hidden: bool) -> bool:
+        with translated():
+            while True:
+                fetched = self._objects.fetch(IDENTITY_NAME)
+                if fetched is None:
+                    return False
+                try:
+                    self._require(fetched.content)
+                except HiddenPathError:
+                    if is_hidden:
+                        return True
+                except WrongPathError:
+                    return False
+                _known.discard(self._as_known)
+                if self._objects.replace(IDENTITY_NAME, content, fetched.version) is not None:
+                    return True
 
     def measured(self) -> ObjectPath:
         """Return the path itself."""

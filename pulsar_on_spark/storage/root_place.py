@@ -120,7 +120,7 @@ def sweep_leases(place: RootPlace, before_s: float) -> int:
 
 @lru_cache(maxsize=_MAX_STORES)
 def _remote_objects(place: ObjectPlace, process: int) -> ObjectStore:
-    """Open an object store once in each process: a forked process cannot use the connections of its parent."""
+    """Open an object store once in each process."""
     # Imported here: its library takes a moment to load, and local roots do not need it.
     from pulsar_on_spark.storage.objects.remote import RemoteObjects
 

@@ -147,6 +147,19 @@ class StoragePath(Protocol):
             StoragePathError: it cannot be reached, or the identity is damaged or from a newer version.
         """
 
+    def hide_identity(self) -> bool:
+        """Let no process begin or finish a file on the path, before it is retired; harmless if it is hidden already.
+
+        Returns:
+            False if the place is there and not this path.
+
+        Raises:
+            StoragePathError: the path cannot be reached or changed.
+        """
+
+    def show_identity(self) -> None:
+        """Undo `hide_identity` (raises `StoragePathError`)."""
+
     def measured(self) -> StoragePath:
         """Return the path with its free bytes as weight; with the lowest weight if they cannot be measured."""
 

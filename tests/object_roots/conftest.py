@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,14 @@ def bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return url
 
 
-def write_profile(file: Path, url: str, options: object) -> None:
-    """Write a file of profiles with one, for a URL and what is below it."""
-    lines = [f'{option} = "{value}"' for option, value in dict(options).items()]  # type: ignore[call-overload]
-    file.write_text("\n".join(["[profiles.test]", f'match = "{url}"', *lines]))
+def write_profile(file: Path, url: str, options: Mapping[str, str], more: Mapping[str, Mapping[str, str]] = {}) -> None:
+    """Write a file of profiles: one for a URL and what is below it, and others by name."""
+    lines = [f'[profiles.test]\nmatch = "{url}"', *_lines(options)]
+    for name, given in more.items():
+        lines += [f"[profiles.{name}]", *_lines(given)]
+    file.write_text("\n".join(lines))
     os.chmod(file, 0o600)
+
+
+def _lines(options: Mapping[str, str]) -> list[str]:
+    return [f'{option} = "{value}"' for option, value in options.items()]

@@ -11,12 +11,21 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from pulsar_on_spark.datasource.stream_plan import cut_off
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import CopiesUnreachableError
+from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.data_path import tail as tail_module
+from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange, TopicOffset
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
@@ -76,6 +85,33 @@ def test_clients_are_served_and_other_hosts_read_what_is_sealed(root: Root, monk
     with monkeypatch.context() as other_host:
         other_host.setattr(socket, "gethostname", lambda: "elsewhere")
         assert readable(Root.open(root.place)) == values
+
+
+def test_what_another_host_cannot_read_is_never_lost(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was planned on the broker's host, and a position that was read there."""
+    values = [b"%d" % number for number in range(20)]
+    with RunningBroker(str(root.place), {"seal_within_s": 3600}) as broker, closing(Tail(root)) as tail:
+        send(broker.url, "t", values)
+        parts = catalog.parts(root.store.view(), catalog.require_topic(root.store.view(), TopicName.parse("t")))
+        view = tail.read_view(parts)
+        end = chain.read_limit(view, parts[0].topic_id)
+        plan = chain.plan_range(view, parts[0].name, parts[0].topic_id, parts[0].partition, EARLIEST, end)
+        assert plan.rows == 20
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+        monkeypatch.setattr(tail_module, "REACH_S", 0.5)
+        for is_strict in (True, False):
+            reader = SliceReader(root.place, root.storage_paths(view), ("value",), is_strict)
+            with pytest.raises(CopiesUnreachableError, match="is read once it is sealed"):
+                list(reader.read(plan.slices[0]))
+        with closing(Tail(root)) as elsewhere:
+            with pytest.raises(CopiesUnreachableError, match="is read once it is sealed"):
+                elsewhere.read_view(parts, reach={parts[0].topic_id: end})
+            hidden = elsewhere.read_view(parts)
+        read = {parts[0].name: TopicOffset(parts[0].topic_id, (SlotRange((0,), 0, end, end),))}
+        assert cut_off(hidden, parts, read) == []
+        assert cut_off(root.store.view(), parts, read) != []
+        assert recover_dead(root)[0].outcome != "recovered"
+        assert root.store.view().all(IncarnationRecord)[0].state == "OPEN"
 
 
 def test_what_was_acknowledged_is_sealed_soon(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError, StoragePathError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.ledger.segments.segment_reader import verify_file
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.model.errors import (
+    CorruptSegmentError,
+    InvalidArgumentError,
+    NotARootError,
+    RootExistsError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
@@ -43,6 +53,7 @@ def test_a_root_keeps_what_was_written(root: Root) -> None:
     messages.write(root, "t", values, [b"k%d" % (number % 7) for number in range(100)])
     again = Root.open(str(root.place))
     assert (again.cluster_id, str(again.quorum)) == (root.cluster_id, "1/1/1")
+    assert again.store.root_record.features == {"object-paths": "read"}
     assert sorted(messages.values(again, "t")) == sorted(values)
     (path,) = again.status().paths
     assert (str(path.directory), path.is_well, path.total_bytes) == (f"{root.place}/storage/0", True, None)
@@ -134,6 +145,110 @@ def test_a_path_is_added_drained_and_retired(root: Root, bucket: str) -> None:
     root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
     assert storage_paths.retire(root, 0).state == "retired"
     assert messages.values(Root.open(root.place), "t") == [b"v"]
+
+
+def test_a_storage_path_of_another_root_is_no_place_for_a_root(root: Root) -> None:
+    with pytest.raises(NotARootError, match="is storage path 0 of another root"):
+        Root.create(f"{root.place}/storage/0", [f"{root.place}/storage/0"])
+
+
+def test_a_directory_can_hold_journals_only(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="can hold journals only"):
+        storage_paths.add(root, tmp_path / "disk", role="segments")
+    with pytest.raises(InvalidArgumentError, match="needs storage paths on object stores"):
+        Root.create(f"{root.place}-other", [tmp_path / "other"])
+    added = storage_paths.add(root, tmp_path / "disk")
+    assert (added.role, bool(added.host)) == ("journal", True)
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    assert [file.copies for file in files(root)] == [(0,)]
+
+
+def test_a_directory_moves_to_a_host_of_another_name(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = storage_paths.add(root, tmp_path / "disk")
+    with pytest.raises(InvalidArgumentError, match="already"):
+        storage_paths.add(root, tmp_path / "disk")
+    monkeypatch.setattr(socket, "gethostname", lambda: "pod-2")
+    assert root.writable_journal_paths(root.store.view()) == []
+    moved = storage_paths.add(root, tmp_path / "disk")
+    assert (moved.path_id, moved.host) == (added.path_id, "pod-2")
+    assert len(root.writable_journal_paths(root.store.view())) == 1
+
+
+def test_one_url_becomes_one_path(root: Root, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second command adds it while the first one is between the identity and its commit."""
+    commit = storage_paths._is_committed
+    others: list[object] = []
+
+    def add_before(opened: Root, record: PathRecord) -> bool:
+        if not others:
+            others.append(record)
+            storage_paths.add(Root.open(root.place), f"{bucket}/more", "zone-a")
+        return commit(opened, record)
+
+    monkeypatch.setattr(storage_paths, "_is_committed", add_before)
+    with pytest.raises(InvalidArgumentError, match="is storage path 1"):
+        storage_paths.add(root, f"{bucket}/more", "zone-b")
+    assert [path.label for path in root.current_storage_paths().values()] == ["", "zone-a"]
+    root.current_storage_paths()[PathId(1)].check()
+
+
+def test_a_path_that_is_being_retired_takes_no_copy(root: Root, bucket: str) -> None:
+    root.create_topic("t")
+    storage_paths.add(root, f"{bucket}/elsewhere")
+    write_id = messages.new_write_id()
+    staged = messages.stage(root, {"t": messages.make_rows([b"v"])}, write_id)
+    (used,) = staged.files[0].written.copies
+    path = root.current_storage_paths()[PathId(used)]
+    storage_paths.drain(root, used)
+    with pytest.raises(InvalidArgumentError, match="not committed yet"):
+        storage_paths.retire(root, used)
+    path.check()
+    late = path.write_segment(SegmentName(FileId("ab-0")))
+    assert path.hide_identity()
+    with pytest.raises(StoragePathError, match="is being retired"):
+        late.seal(None)
+    late.discard()
+    with pytest.raises(InvalidArgumentError, match="not committed yet"):
+        storage_paths.retire(root, used)  # again, after a command that was killed
+    messages.attach(root.store, write_id, [staged], None)
+    assert messages.values(Root.open(root.place), "t") == [b"v"]
+
+
+def test_a_truncated_copy_is_damaged(root: Root) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"v" * 1_000])
+    (path,) = root.current_storage_paths().values()
+    (file,) = files(root)
+    (stored,) = path.segment_files(0)
+    objects = objects_at(path.place)
+    content = objects.fetch(stored.location)
+    assert content is not None
+    objects.delete(stored.location)
+    objects.create(stored.location, content.content[: file.tile_lengths[0]])
+    with pytest.raises(CorruptSegmentError, match="ends at byte"):
+        verify_file(file, path)
+
+
+def test_a_forked_process_is_told(root: Root) -> None:
+    script = """
+import os, sys
+from pulsar_on_spark.root import Root
+root = Root.open(sys.argv[1])
+if os.fork() == 0:
+    for use in (root.store.view, lambda: Root.open(sys.argv[1])):
+        try:
+            use()
+        except Exception as error:
+            print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    command = [sys.executable, "-c", script, str(root.place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count("start processes with the method spawn or forkserver") == 2, done.stdout + done.stderr
 
 
 def test_a_backup_is_refused(root: Root, tmp_path: Path) -> None:

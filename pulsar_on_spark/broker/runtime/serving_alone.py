@@ -62,7 +62,7 @@ def _journal_path(root: Root) -> LocalPath:
             return path
     raise InvalidArgumentError(
         f"The root {root.place} has no storage path for journals that this host can use{problem}: add a directory with "
-        "`pulsarpy storage add DIRECTORY --role journal`."
+        "`pulsarpy storage add DIRECTORY --role journal`, or again the one that it had under this host's former name."
     )
 
 

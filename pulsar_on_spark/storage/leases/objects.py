@@ -87,7 +87,10 @@ def sweep_lease_objects(objects: ObjectStore, prefix: str, before_s: float) -> i
     Returns:
         The number of deleted objects.
     """
-    old = [listed.key for listed in objects.list_after(prefix) if listed.written_s < before_s]
-    for key in old:
-        objects.delete(key)
-    return len(old)
+    swept = 0
+    for key in [listed.key for listed in objects.list_after(prefix) if listed.written_s < before_s]:
+        looked = objects.head(key)  # it may have been acquired since
+        if looked is not None and looked.written_s < before_s:
+            objects.delete(key)
+            swept += 1
+    return swept

@@ -8,6 +8,7 @@ success, another's means that it came first, and none means that the write is tr
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -38,6 +39,9 @@ PART_BYTES: Final = 16 << 20
 """Size of a part of a large object; smaller objects are put at once."""
 PARTS_IN_FLIGHT: Final = 4
 _PAGE: Final = 1_000
+_BEYOND_THE_END: Final = "416"
+_first_process: list[int] = []
+"""The process that opened an object store first, and all that did so after it or were forked from it."""
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 
 _ERRORS: Final = (BaseError, OSError)
@@ -57,17 +61,19 @@ class RemoteObjects:
         url: `s3://bucket/prefix`, `gs://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`.
         options: Options by obstore's names, such as `aws_endpoint`; others come from the environment, as for the
             store's own tools.
-        patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`.
+        patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`; None for
+            `PATIENCE_S`.
 
     Raises:
         InvalidArgumentError: the URL or an option is not one of obstore's.
     """
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float | None = None) -> None:
         self.url = url.rstrip("/")
-        self._patience_s = patience_s
+        self._patience_s = PATIENCE_S if patience_s is None else patience_s
+        _first_process.append(os.getpid())
         self._store = _open(self.url, options or {}, {"max_retries": 0})
-        self._uploads = _open(self.url, options or {}, {"retry_timeout": timedelta(seconds=patience_s)})
+        self._uploads = _open(self.url, options or {}, {"retry_timeout": timedelta(seconds=self._patience_s)})
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self.url!r})"
@@ -109,6 +115,11 @@ class RemoteObjects:
                 return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
             except FileNotFoundError:
                 return (None,)
+            except _ERRORS as error:
+                status = _STATUS.search(str(error))
+                if status is None or status[1] != _BEYOND_THE_END:
+                    raise
+                return (b"",)
 
         (content,) = self._until_certain(f"read {key}", attempt)
         return content
@@ -146,6 +157,7 @@ class RemoteObjects:
 
     def upload(self, key: str) -> Upload:
         """Put the object at once if it is small, else in parts."""
+        _require_first_process(self.url)
         return _RemoteUpload(self, self._uploads, key)
 
     def delete(self, key: str) -> None:
@@ -202,6 +214,7 @@ class RemoteObjects:
         Raises:
             ObjectsUnreachableError: it had none within the patience.
         """
+        _require_first_process(self.url)
         deadline_s = time.monotonic() + self._patience_s
         reason = "the write was refused, and the object is not there"
         for pause_s in _pauses():
@@ -251,6 +264,19 @@ class _RemoteUpload:
             yield
         except _ERRORS as error:
             raise unreachable(self._objects.url, f"write {self._key}", _reason(error)) from error
+
+
+def _require_first_process(url: str) -> None:
+    """Refuse to go on in a forked process, in which obstore would wait for ever for the threads of its parent.
+
+    Raises:
+        ObjectsUnreachableError: the process was forked from one that had opened an object store.
+    """
+    if _first_process[0] != os.getpid():
+        raise ObjectsUnreachableError(
+            f"{url} cannot be used: this process was forked from process {_first_process[0]}, which had opened an "
+            "object store; start processes with the method spawn or forkserver."
+        )
 
 
 def unreachable(url: str, what: str, reason: str) -> ObjectsUnreachableError:

@@ -258,9 +258,19 @@ class _Observed:
     def __post_init__(self) -> None:
         self.changed_s = self.first_s
 
+    @property
+    def duration_s(self) -> float:
+        """The lease's duration."""
+        return self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
+
+    def forgive(self, out_of_reach_s: float, now_s: float) -> None:
+        """Begin to watch anew, if the observer could not read leases for half of the duration: nor could the holder."""
+        if out_of_reach_s >= self.duration_s / 2:
+            self.first_s = self.changed_s = now_s
+
     def lease_state(self, now_s: float) -> LeaseState:
         """Return the state of the consumer's lease at `now_s`."""
-        duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
+        duration_s = self.duration_s
         if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
             return LeaseState.EXPIRED
         return LeaseState.ALIVE if now_s - self.first_s >= duration_s else LeaseState.UNKNOWN
@@ -278,6 +288,8 @@ class LeaseWatcher:
         self._store = store
         self._clock = clock
         self._seen: dict[str, _Observed] = {}
+        self._failed_s: float | None = None
+        """The time at which the leases could not be read since the last good look began."""
 
     def observe_leases(self) -> None:
         """Read the leases once: call it often, and before each `lease_states`.
@@ -286,9 +298,14 @@ class LeaseWatcher:
             FormatVersionError: a newer version of this project wrote a lease.
             StorageError: the leases cannot be read.
         """
+        began_s = self._clock()
+        self._failed_s = self._failed_s or began_s  # until this look succeeds
         stored = {lease.name: lease for lease in self._store.read_all()}
         now_s = self._clock()
+        out_of_reach_s, self._failed_s = now_s - self._failed_s, None
         self._seen = {name: observed for name, observed in self._seen.items() if name in stored}
+        for known in self._seen.values():
+            known.forgive(out_of_reach_s, now_s)
         for name, (_, content, written_s) in stored.items():
             observed = self._seen.get(name)
             if observed is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from pulsar_on_spark.metadata.features import OBJECT_PATHS
 from pulsar_on_spark.metadata.log.tables import LOCK, METADATA
 from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord, Record, RootRecord, TenantRecord
 from pulsar_on_spark.metadata.store import FORMAT_VERSION, MetadataStore
@@ -75,7 +76,7 @@ def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode
         records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
         for record in records:
             storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
-        MetadataStore.create(root, _first_records(cluster_id, quorum, records))
+        MetadataStore.create(root, _first_records(cluster_id, quorum, records, {}))
 
 
 def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum) -> None:
@@ -88,7 +89,7 @@ def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum) -
     records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
     for record in records:
         storage_path(root, cluster_id, record).create()
-    MetadataStore.create(root, _first_records(cluster_id, quorum, records))
+    MetadataStore.create(root, _first_records(cluster_id, quorum, records, {OBJECT_PATHS: "read"}))
 
 
 def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
@@ -105,8 +106,18 @@ def _identity(root: ObjectPlace, objects: ObjectStore) -> str:
     new = Identity(uuid.uuid4().hex, None)
     written = objects.create(IDENTITY_NAME, new.encode())
     if isinstance(written, Exists):
-        return Identity.decode(written.content, f"Root {root}").cluster_id
+        return _identity_of_root(root, written.content).cluster_id
     return new.cluster_id
+
+
+def _identity_of_root(root: ObjectPlace, content: bytes) -> Identity:
+    found = Identity.decode(content, f"Root {root}")
+    if found.path_id is not None:
+        raise NotARootError(
+            f"{root} is storage path {found.path_id} of another root (cluster {found.cluster_id}): choose another "
+            "prefix."
+        )
+    return found
 
 
 def _require_no_root(place: RootPlace) -> None:
@@ -128,10 +139,12 @@ def _may_become_root(folder: Path) -> bool:
     return names <= {_LOST_AND_FOUND} or (LOCK in names and names <= _OWN_NAMES)
 
 
-def _first_records(cluster_id: str, quorum: Quorum, paths: Sequence[PathRecord]) -> list[Record]:
+def _first_records(
+    cluster_id: str, quorum: Quorum, paths: Sequence[PathRecord], features: Mapping[str, Literal["read", "write"]]
+) -> list[Record]:
     """Return the content of a new root, the root record first."""
     return [
-        RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum)),
+        RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum), features=dict(features)),
         *paths,
         TenantRecord(tenant=DEFAULT_TENANT),
         NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"),

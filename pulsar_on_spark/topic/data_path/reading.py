@@ -96,6 +96,8 @@ class SliceReader:
             except LOOK_AGAIN as error:
                 rest = slice_.part(position, slice_.end)
                 reader, plan = self._resolved(rest, error)
+                if not plan.slices and isinstance(error, CopiesUnreachableError):
+                    raise  # nothing else has them, and they may be there
                 if not plan.slices:
                     findings.lose(rest, rest.batches(), str(error))
                     return

@@ -14,16 +14,15 @@ A journal on the disks of another host cannot be read here by design: its topics
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_index import GapError
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import is_unfinished
-from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, PathRecord, SealRecord
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import IncarnationId, Position
@@ -34,6 +33,7 @@ from pulsar_on_spark.topic.data_path.journal_scan import JournalScan
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, TopicTail, UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
+from pulsar_on_spark.topic.managed_ledger.incarnation.hosts import other_host
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class _Unfinished:
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """The hosts, by topic id, of journals that cannot be read here."""
 
 
 class Tail:
@@ -69,12 +71,19 @@ class Tail:
         root: The root.
         fail_on_data_loss: True if a lasting gap is an error; else all other entries are readable, and the plan of a
             read lists the missing entries.
+        sealed_only: True to read no journal, for readers whose tasks may run on any host.
         clock: Returns monotonic seconds.
     """
 
     def __init__(
-        self, root: RootHandle, *, fail_on_data_loss: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        root: RootHandle,
+        *,
+        fail_on_data_loss: bool = True,
+        sealed_only: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._sealed_only = sealed_only
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
@@ -122,7 +131,10 @@ class Tail:
             scanned = self._look(parts, view, every_copy=every_copy)
             short = [topic for topic, position in (reach or {}).items() if chain.read_limit(scanned, topic) < position]
             needed = self._needed(scanned, parts)
-            if not (short and needed) or self._clock() > end_s:
+            hidden = [topic for topic in short if topic in self._unfinished.hidden]
+            if not short or not (needed or hidden) or self._clock() > end_s:
+                if hidden:
+                    raise unreachable("A message that was readable before", self._where(hidden))
                 if short:
                     self._require_reachable("Entries that were readable before", needed)
                 return scanned  # entries that no journal has are lost, and the plan reports them
@@ -144,7 +156,7 @@ class Tail:
         for number in range(MAX_PASSES):
             view = self._opened(parts, view)
             needed = self._needed(view, parts)
-            if not needed:
+            if not needed and not self._unfinished.hidden:
                 return view
             is_last = number == MAX_PASSES - 1
             strict = not is_last or self._fail_on_data_loss
@@ -157,7 +169,8 @@ class Tail:
                     needed = self._needed(view, parts)
                     for incarnation in needed:
                         self._scans[incarnation].scan(every_copy=True, skip=True)
-                return TailView.over(view, self._tails(view, needed, strict=strict))
+                hidden = frozenset(self._unfinished.hidden)
+                return TailView.over(view, self._tails(view, needed, strict=strict), hidden)
             except GapError as gap:
                 if is_last:
                     stuck = [incarnation_ for incarnation_ in needed if self._scans[incarnation_].reader.walk.is_stuck]
@@ -229,6 +242,16 @@ class Tail:
 
     # -- ledgers to scan -----------------------------------------------------------------------------------------------
 
+    def _hidden_by(self, view: View, incarnation: IncarnationId) -> str | None:
+        """Return the host of a journal that is not read here; None for one that is."""
+        if not self._sealed_only:
+            return other_host(view, incarnation)
+        return "its broker's host"
+
+    def _where(self, topics: Iterable[str]) -> str:
+        hosts = sorted({self._unfinished.hidden[topic] for topic in topics})
+        return f"It is in a journal on {', '.join(hosts)}, and is read once it is sealed: try again."
+
     def _fresh(self) -> View:
         return self._root.store.view(durable=True)
 
@@ -238,12 +261,13 @@ class Tail:
         if self._unfinished.ledgers is None or self._unfinished.of != of:
             base = view.base if isinstance(view, TailView) else view
             unfinished = _unfinished(base, parts)
-            elsewhere = {each for each in unfinished if is_elsewhere(base, each)}
-            if new := elsewhere - self._elsewhere:
-                self._elsewhere |= new
-                log.info("Journals of other hosts are read once they are sealed: %s.", ", ".join(sorted(new)))
-            here = {each: ledgers for each, ledgers in unfinished.items() if each not in elsewhere}
-            self._unfinished = _Unfinished(of, here)
+            hosts = {each: host for each in unfinished if (host := self._hidden_by(base, each)) is not None}
+            for each in hosts.keys() - self._elsewhere:
+                log.info("The journal %s on %s is read once it is sealed.", each, hosts[each])
+                self._elsewhere.add(each)
+            hidden = {ledger.part.topic_id: host for each, host in hosts.items() for ledger in unfinished[each]}
+            here = {each: ledgers for each, ledgers in unfinished.items() if each not in hosts}
+            self._unfinished = _Unfinished(of, here, hidden)
         return self._unfinished.ledgers or {}
 
     def _record(self, view: View, incarnation: IncarnationId) -> LogRecord:
@@ -258,14 +282,6 @@ class Tail:
         for incarnation in [each for each in self._scans if each not in needed]:
             self._scans.pop(incarnation).close()
             self._records.pop(incarnation, None)
-
-
-def is_elsewhere(view: View, incarnation: IncarnationId) -> bool:
-    """True if all files of a journal are on the disks of other hosts."""
-    row = view.get(IncarnationRecord, incarnation)
-    used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
-    hosts = {path.host for path in view.all(PathRecord) if path.path_id in used}
-    return bool(hosts) and not hosts & {"", socket.gethostname()}
 
 
 def _readable(

@@ -317,6 +317,26 @@ def test_a_duration_that_never_ends_is_no_lease(duration_s: object) -> None:
     assert Lease.parse(content, "there") is None
 
 
+def test_an_observer_that_could_not_read_begins_to_watch_anew(
+    keeper: LeaseKeeper, watch: Watch, directory: Path
+) -> None:
+    """Where it could not reach the store, the holder could not either."""
+    watch.after()
+    assert watch.after(3_000) == {"a": LeaseState.EXPIRED}
+    keeper.renew()
+    assert watch.after() == {"a": LeaseState.ALIVE}
+    aside = directory.rename(directory.with_suffix(".aside"))
+    directory.write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be read"):
+            watch.after(1_000)
+    directory.unlink()
+    aside.rename(directory)
+    assert watch.after(1_500) == {"a": LeaseState.UNKNOWN}
+    assert watch.after(2_999) == {"a": LeaseState.UNKNOWN}
+    assert watch.after(1) == {"a": LeaseState.EXPIRED}
+
+
 def test_a_newer_version_is_refused(directory: Path, watch: Watch) -> None:
     directory.mkdir(parents=True)
     (directory / "x.json").write_text('{"v": 2}')

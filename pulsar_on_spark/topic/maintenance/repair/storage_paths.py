@@ -23,20 +23,18 @@ from pathlib import Path
 
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError
 from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.storage import permissions
-from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.storage.health import PathRole
 from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.open_files import processes_with_open_files
-from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
@@ -46,7 +44,6 @@ from pulsar_on_spark.topic.maintenance.files.collect import write_ids
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
-_RETIRED_IDENTITY = f"{IDENTITY_NAME}.retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,8 @@ def add(
         directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
             path.
         label: The path's rack; copies of a file are put under different labels.
-        role: The files that it is for. A URL is for segments only.
+        role: The files that it is for. A URL is for segments only, a directory of a root on an object store for
+            journals only.
         profile: The name of the profile with a URL's options; "" for the one that matches it, or none.
 
     Raises:
@@ -100,13 +98,19 @@ def add(
             raise InvalidArgumentError(f"{place} cannot hold journals: give a directory for role journal.")
         role = "segments"
         probe(objects_at(place), str(place))
+    elif not isinstance(root.place, Path):
+        if role == "segments":
+            raise InvalidArgumentError(f"{place} can hold journals only: other hosts cannot read its segments.")
+        role = "journal"
     host = "" if isinstance(root.place, Path) or not isinstance(place, Path) else socket.gethostname()
     new = _NewPath(place, label, role, host)
     view = root.store.view()
     known = next((each for each in view.all(PathRecord) if _is_at(root, each, place)), None)
-    if known is not None and known.state not in ("lost", "retired"):
-        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.place} already.")
     found = _identity(root, place)
+    if known is not None and known.state not in ("lost", "retired"):
+        if found == known.path_id and host and known.host != host:
+            return _changed(root, known.path_id, lambda _, now: now.model_copy(update={"host": host}))
+        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.place} already.")
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
         return _added(root, new, found)
@@ -221,7 +225,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     if record.state == "draining":
         _require_closed(path)
     # Without its identity, no process begins a new file on the path; files begun before are in the listing below.
-    is_hidden = _hide_identity(path)
+    is_hidden = _hide_identity(path, record)
     try:
         if is_hidden:
             _require_no_writes(root, path)
@@ -230,7 +234,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
         return _changed(root, path_id, lambda view, now: _retired(view, now), keys.FILES)
     except BaseException:
         if is_hidden:
-            _show_identity(path)
+            path.show_identity()
         raise
 
 
@@ -279,27 +283,21 @@ def _require_closed(path: StoragePath) -> None:
         )
 
 
-def _hide_identity(path: StoragePath) -> bool:
-    """Take the path's identity away; False if it does not exist, or belongs to another path."""
-    if not examine(path).is_there:
-        return False
+def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
+    """Hide the identity of a path; False for a lost path that is not there.
+
+    Raises:
+        StoragePathError: a draining path is not there: writes under way may have files on it.
+    """
     try:
-        if isinstance(path, LocalPath):
-            (path.directory / IDENTITY_NAME).rename(path.directory / _RETIRED_IDENTITY)
-            OS_FILES.fsync_directory(path.directory)
-        else:
-            objects_at(path.place).delete(IDENTITY_NAME)
-    except (OSError, StorageError) as error:
-        raise StoragePathError(f"{path} cannot be retired ({error}): make it writable, or say it is lost.") from error
-    return True
-
-
-def _show_identity(path: StoragePath) -> None:
-    """Undo `_hide_identity`."""
-    if isinstance(path, LocalPath):
-        (path.directory / _RETIRED_IDENTITY).rename(path.directory / IDENTITY_NAME)
-    else:
-        path.create()
+        is_hidden = path.hide_identity()
+    except StoragePathError:
+        if record.state == "draining":
+            raise
+        return False
+    if not is_hidden and record.state == "draining":
+        raise StoragePathError(f"{path} is another path now: bring it back, or say it is lost.")
+    return is_hidden
 
 
 # --- adding ---
@@ -309,11 +307,11 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
     """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one."""
     mode = permissions.mode_of(root.place) if isinstance(root.place, Path) else None
     for _ in range(_ATTEMPTS):
-        path_id = _next_id(root.store.view())
-        if found is not None and found != path_id:
-            # An attempt that was interrupted, or lost its id to another process, has left the identity.
-            objects_at(new.place).delete(IDENTITY_NAME)
+        view = root.store.view()
+        path_id = _next_id(view)
         record = new.record(root, path_id)
+        if found is not None and found != path_id:
+            _take_identity(root, view, new.place, found, path_id)
         storage_path(root.place, root.cluster_id, record).create(mode=mode)
         if _is_committed(root, record):
             return record
@@ -323,6 +321,16 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
     )
 
 
+def _take_identity(root: RootHandle, view: View, place: RootPlace, found: int, path_id: int) -> None:
+    """Overwrite the identity that an attempt has left which was interrupted, or lost its id to another process."""
+    if view.get(PathRecord, str(found)) is not None and _identity(root, place) == found:
+        raise InvalidArgumentError(f"{place} is storage path {found} of {root.place} already.")
+    objects = objects_at(place)
+    fetched = objects.fetch(IDENTITY_NAME)
+    if fetched is not None:
+        objects.replace(IDENTITY_NAME, Identity(root.cluster_id, PathId(path_id)).encode(), fetched.version)
+
+
 def _is_committed(root: RootHandle, record: PathRecord) -> bool:
     done = False
 
@@ -330,7 +338,12 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
         nonlocal done
         now = view.get(PathRecord, record.record_id)
         done = now is None or now == record
-        return Change(puts=[record], keys={keys.path(record.path_id): None}) if now is None else None
+        if now is not None:
+            return None
+        is_plain = not record.host and record.role == "both"
+        feature = () if is_plain else features.using(view, features.OBJECT_PATHS)
+        moves = [keys.path(record.path_id), *(features.ROOT_KEY for _ in feature)]
+        return Change(puts=[record, *feature], keys=dict.fromkeys(moves))
 
     root.store.commit(decide)
     return done

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pulsar_on_spark.ledger.segments.restoring import restore_copy
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
@@ -232,8 +232,9 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tup
             return None
         moved = {now.file_id for now, after in changed if set(now.copies) != set(after.copies)}
         verdict = WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))
-        puts = [*(after for _, after in changed), verdict]
-        return Change(puts=puts, keys={keys.FILES: None, keys.write_bucket(write_id): None})
+        feature = features.using(view, features.COPY_GENERATIONS)
+        moves = [keys.FILES, keys.write_bucket(write_id), *(features.ROOT_KEY for _ in feature)]
+        return Change(puts=[*(after for _, after in changed), verdict, *feature], keys=dict.fromkeys(moves))
 
     root.store.commit(decide)
     return moved, is_aborted
@@ -245,7 +246,8 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
     if now is None or now.replaced_at is not None:
         return None
     usable = {path_id: name for path_id, name in done.copies.items() if _may_hold(view, path_id)}
-    names = names_after(now, done.plan, usable)
+    plan = replace(done.plan, counted=tuple(path_id for path_id in done.plan.counted if _may_hold(view, path_id)))
+    names = names_after(now, plan, usable)
     return None if names == now.names else (now, now.with_names(names))
 
 

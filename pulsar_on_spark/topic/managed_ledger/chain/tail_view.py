@@ -56,11 +56,13 @@ class TailView(View):
 
     base: View
     tails: Mapping[str, TopicTail]
+    hidden: frozenset[str] = frozenset()
+    """The ids of topics with acknowledged entries in journals that cannot be read here before they are sealed."""
 
     @classmethod
-    def over(cls, base: View, tails: Mapping[str, TopicTail]) -> TailView:
+    def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:
         """Make a view of `base` with these tails, by topic id."""
-        return cls(base.state, base.version, base, tails)
+        return cls(base.state, base.version, base, tails, hidden)
 
     def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
         """Return the number of entries of a ledger whose log was closed by force; None if it is unknown."""

@@ -15,13 +15,14 @@ from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.errors import JournalUndecidedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
+from pulsar_on_spark.topic.managed_ledger.incarnation.hosts import other_host
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,11 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
         MetadataError, JournalUndecidedError: as `recover_if_dead`.
     """
     view = root.store.view()
+    if (host := other_host(view, incarnation)) is not None:
+        raise JournalUndecidedError(
+            f"The journal of {incarnation} is on the host {host}: start a broker or `pulsarpy recover` there; what was "
+            "acknowledged is not touched."
+        )
     writable = [path.path_id for path in preferred(root.writable_journal_paths(view), incarnation)]
     return recover(LogRegister(root.store, incarnation), root.current_journal_paths, writable, give_up=give_up)
 
@@ -122,7 +128,11 @@ class DeadBrokers:
         Returns:
             True if an incarnation was closed.
         """
-        living = [incarnation for incarnation in incarnations if _state(view, incarnation) not in (None, "CLOSED")]
+        living = [
+            incarnation
+            for incarnation in incarnations
+            if _state(view, incarnation) not in (None, "CLOSED") and other_host(view, incarnation) is None
+        ]
         now_s = self._clock()
         if not living or now_s < self._look_at_s:
             return False
@@ -149,7 +159,7 @@ class DeadBrokers:
 
     def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
         """Return True if the incarnation may be dead; its lease is watched for at most its duration."""
-        if _state(view, incarnation) in (None, "CLOSED"):
+        if _state(view, incarnation) in (None, "CLOSED") or other_host(view, incarnation) is not None:
             return False
         self._watcher.observe_leases()
         is_unknown = self._watcher.lease_state(incarnation) is LeaseState.UNKNOWN

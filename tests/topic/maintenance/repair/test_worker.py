@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
@@ -126,6 +127,47 @@ def test_a_collection_beside_a_repair_leaves_its_copies(spread: Root) -> None:
     assert commit(spread, staged).moved == len(staged)
     collect(spread, Ages(abort_after_s=-1, keep_verdicts_s=-1))
     assert_whole(spread)
+
+
+def test_the_first_new_name_sets_a_feature_of_the_root(spread: Root) -> None:
+    """An older program would look for the former names, and report a loss."""
+    assert Root.open(spread.place).store.root_record.features == {}
+    storage_paths.drain(spread, 0)
+    assert repair(spread).work.moved
+    assert Root.open(spread.place).store.root_record.features == {"copy-generations": "read"}
+
+
+def test_a_draining_path_that_is_away_is_not_retired(tmp_path: Path) -> None:
+    """A write under way may have the only copy there, and be committed later."""
+    root = Root.create(tmp_path / "root", [tmp_path / "disk0", tmp_path / "disk1"], Quorum(1, 1, 1))
+    root.create_topic("t")
+    write_id = messages.new_write_id()
+    staged = messages.stage(root, {"t": messages.make_rows([b"v"])}, write_id)
+    (used,) = staged.files[0].written.copies
+    storage_paths.drain(root, used)
+    disk = tmp_path / f"disk{used}"
+    disk.rename(tmp_path / "unplugged")
+    with pytest.raises(StoragePathError, match="mount its disk there"):
+        storage_paths.retire(root, used)
+    (tmp_path / "unplugged").rename(disk)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="not committed yet"):
+            storage_paths.retire(root, used)
+    messages.attach(root.store, write_id, [staged], None)
+    assert messages.values(Root.open(root.place), "t") == [b"v"]
+
+
+def test_a_good_copy_stays_beside_a_path_that_was_given_up_meanwhile(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root", [tmp_path / f"disk{number}" for number in range(3)], Quorum(2, 2, 1))
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    first, second = files(root)[0].copies
+    storage_paths.drain(root, first)
+    (plan,) = plans(root)
+    staged = restore(plan, root.storage_paths(root.store.view()), new_write_id())
+    storage_paths.give_up(root, second)
+    commit(root, [staged])
+    assert first in files(root)[0].copies
 
 
 def test_what_a_killed_worker_left_is_collected(spread: Root) -> None:

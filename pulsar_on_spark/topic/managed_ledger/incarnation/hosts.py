@@ -1,0 +1,16 @@
+"""The hosts of journals: a journal on the disks of another host cannot be read or recovered here, by design."""
+
+from __future__ import annotations
+
+import socket
+
+from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+
+
+def other_host(view: View, incarnation: str) -> str | None:
+    """Return the host of a journal whose files are all on other hosts; None if some may be reached here."""
+    row = view.get(IncarnationRecord, incarnation)
+    used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
+    hosts = {path.host for path in view.all(PathRecord) if path.path_id in used}
+    return None if not hosts or hosts & {"", socket.gethostname()} else min(hosts)
