@@ -87,16 +87,18 @@ def others_do_not_notice(broker: RunningBroker, url: str, how: str, rounds: int 
     client = new_client(broker.url)
     consumer = client.subscribe("polite", f"{how} {url}", pulsar.ConsumerType.Exclusive)
     producer = client.create_producer("polite")
-    without_ms = [there_and_back(producer, consumer) for _ in range(rounds)]
+    without_ms = [there_and_back(producer, consumer) for _ in range(rounds // 2)]
     before, peak, taken_ms = process.memory_info().rss, 0, []
     with rude_client(how, url, f"rude-{how}") as rude:
         for _ in range(rounds):
             taken_ms.append(there_and_back(producer, consumer))
             peak = max(peak, process.memory_info().rss)
         assert not rude.has_ended(), "it ended before anybody could notice it"
+    # Before and after it, as other tests may have begun meanwhile.
+    quiet_halves_ms = without_ms, [there_and_back(producer, consumer) for _ in range(rounds - rounds // 2)]
     client.close()
     for name, of in (("median", statistics.median), ("longest", max)):
-        quiet_ms, rude_ms = of(without_ms), of(taken_ms)
+        quiet_ms, rude_ms = max(map(of, quiet_halves_ms)), of(taken_ms)
         print(f"{how}: {name} {quiet_ms:.1f} ms without, {rude_ms:.1f} ms with")
         assert rude_ms < NOTICED * max(quiet_ms, FLOOR_MS), f"the {name} was {quiet_ms:.0f} ms without {how}"
     assert peak - before < GROWTH_BYTES, f"memory grew by {(peak - before) / MIB:.0f} MiB"
