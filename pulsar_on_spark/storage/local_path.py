@@ -70,7 +70,7 @@ class LocalPath:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the directory is on the disk of another host, and can't be read from this one."""
+        """True if the path's host is another one than this."""
         return self.host not in ("", socket.gethostname())
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:

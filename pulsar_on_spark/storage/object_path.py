@@ -51,6 +51,11 @@ class ObjectPath:
     def __str__(self) -> str:
         return f"storage path {self.path_id} ({self.place})"
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """False: every host reaches an object store, or finds out by asking it."""
+        return False
+
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Put the identity object; one that is there must be this path's."""
         with translated():

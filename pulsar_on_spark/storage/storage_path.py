@@ -113,6 +113,10 @@ class StoragePath(Protocol):
         """The path's directory or URL."""
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if the path is on the disk of another host, and can't be read from this one."""
+
+    @property
     def cluster_id(self) -> str:
         """The root's identity."""
 

@@ -21,7 +21,7 @@ class LeaseStoreContract:
     """Contract tests."""
 
     def test_a_group_without_holders_is_empty(self, open_store: OpenStore) -> None:
-        store = open_store("nobody")
+        store = open_store("empty")
         assert store.read("a") is None
         assert store.read_all() == []
 

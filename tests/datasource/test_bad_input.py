@@ -81,7 +81,7 @@ def raise_format_version(root: Path) -> None:
     """Commit a root record as a newer version would write it."""
     store = MetadataStore(root)
     later = store.root_record.model_copy(update={"format_version": 99})
-    with suppress(FormatVersionError):  # the commit is done, and this version does not know its own format any more
+    with suppress(FormatVersionError):  # raised after the commit, by reading it back
         store.commit(lambda _: Change(puts=[later], keys={"root": None}))
 
 

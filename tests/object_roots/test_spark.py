@@ -23,7 +23,7 @@ from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 LIMIT_S = 300
-NOBODY = 65_534
+UNPRIVILEGED = 65_534
 NAMESPACE = """
 set -e
 mkdir -p "$1/python"
@@ -36,7 +36,7 @@ folder=$1
 shift 4
 HOME=$folder exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"
 """
-"""Hides the home of the tests' user, except the interpreter in it, and the tests' folder; runs as nobody."""
+"""A script that hides the user's home (but not its Python) and the tests' folder, and drops all privileges."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def strangers(bucket: str, tmp_path: Path, s3_server: S3Server) -> Iterator[list
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="stranger-", dir="/tmp")))
             write_profile(folder / "storage.toml", bucket, s3_server.options())
             for path in (folder, folder / "storage.toml"):
-                os.chown(path, NOBODY, NOBODY)
+                os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
             hidden = [str(folder), sys.base_prefix, str(Path.home()), str(tmp_path)]
             prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NAMESPACE, "sh", *hidden]
             environment = {FILE_VARIABLE: str(folder / "storage.toml")}

@@ -103,18 +103,16 @@ class LocalObjects:
         """List the names at once, and look at each file when it is asked for."""
         for key in sorted(self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix, after))):
             with suppress(FileNotFoundError):  # deleted since
-                status = os.stat(self.folder / key)
-                yield Listed(key, status.st_size, _version(status), status.st_mtime)
+                yield self._listed(key)
 
     def head(self, key: str) -> Listed | None:
         """Look at the file's status."""
 
         def attempt() -> Listed | None:
             try:
-                status = os.stat(self.folder / key)
+                return self._listed(key)
             except FileNotFoundError:
                 return None
-            return Listed(key, status.st_size, _version(status), status.st_mtime)
 
         return self._until_certain(f"look at {key}", attempt)
 
@@ -141,6 +139,10 @@ class LocalObjects:
             for file in files:
                 if file.name.startswith(_TMP_PREFIX) and file.is_file() and file.stat().st_mtime < latest_s:
                     Path(file.path).unlink(missing_ok=True)
+
+    def _listed(self, key: str) -> Listed:
+        status = os.stat(self.folder / key)
+        return Listed(key, status.st_size, _version(status), status.st_mtime)
 
     def _create(self, path: Path, content: bytes) -> Created | Exists:
         present = _read(path)

@@ -41,7 +41,7 @@ PARTS_IN_FLIGHT: Final = 4
 _PAGE: Final = 1_000
 _BEYOND_THE_END: Final = "416"
 _first_process: list[int] = []
-"""The process that opened an object store first, and all that did so after it or were forked from it."""
+"""The id of the process that opened an object store first; empty before. A forked process inherits it."""
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 
 _ERRORS: Final = (BaseError, OSError)
@@ -71,7 +71,8 @@ class RemoteObjects:
     def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float | None = None) -> None:
         self.url = url.rstrip("/")
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
-        _first_process.append(os.getpid())
+        if not _first_process:
+            _first_process.append(os.getpid())
         self._store = _open(self.url, options or {}, {"max_retries": 0})
         self._uploads = _open(self.url, options or {}, {"retry_timeout": timedelta(seconds=self._patience_s)})
 
@@ -230,7 +231,7 @@ class RemoteObjects:
 
 
 class _RemoteUpload:
-    """An upload by obstore, which may repeat its requests: nobody else writes this object."""
+    """An upload by obstore, which may repeat its requests, as the object has one writer."""
 
     def __init__(self, objects: RemoteObjects, store: Obstore, key: str) -> None:
         self._objects = objects

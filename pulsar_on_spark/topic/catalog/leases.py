@@ -264,7 +264,10 @@ class _Observed:
         return self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
 
     def forgive(self, out_of_reach_s: float, now_s: float) -> None:
-        """Begin to watch anew, if the observer could not read leases for half of the duration: nor could the holder."""
+        """Begin to watch anew if the observer could not read leases for half of the duration.
+
+        While the store is out of reach, the holder cannot renew its lease either.
+        """
         if out_of_reach_s >= self.duration_s / 2:
             self.first_s = self.changed_s = now_s
 
@@ -288,8 +291,8 @@ class LeaseWatcher:
         self._store = store
         self._clock = clock
         self._seen: dict[str, _Observed] = {}
-        self._failed_s: float | None = None
-        """The time at which the leases could not be read since the last good look began."""
+        self._unread_since_s: float | None = None
+        """Time of the first look after the last that succeeded; None if that was the latest."""
 
     def observe_leases(self) -> None:
         """Read the leases once: call it often, and before each `lease_states`.
@@ -299,10 +302,10 @@ class LeaseWatcher:
             StorageError: the leases cannot be read.
         """
         began_s = self._clock()
-        self._failed_s = self._failed_s or began_s  # until this look succeeds
+        self._unread_since_s = self._unread_since_s or began_s
         stored = {lease.name: lease for lease in self._store.read_all()}
         now_s = self._clock()
-        out_of_reach_s, self._failed_s = now_s - self._failed_s, None
+        out_of_reach_s, self._unread_since_s = now_s - self._unread_since_s, None
         self._seen = {name: observed for name, observed in self._seen.items() if name in stored}
         for known in self._seen.values():
             known.forgive(out_of_reach_s, now_s)

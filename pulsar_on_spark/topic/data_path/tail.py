@@ -244,9 +244,7 @@ class Tail:
 
     def _hidden_by(self, view: View, incarnation: IncarnationId) -> str | None:
         """Return the host of a journal that is not read here; None for one that is."""
-        if not self._sealed_only:
-            return other_host(view, incarnation)
-        return "its broker's host"
+        return "its broker's host" if self._sealed_only else other_host(view, incarnation)
 
     def _where(self, topics: Iterable[str]) -> str:
         hosts = sorted({self._unfinished.hidden[topic] for topic in topics})

@@ -320,7 +320,7 @@ def test_a_duration_that_never_ends_is_no_lease(duration_s: object) -> None:
 def test_an_observer_that_could_not_read_begins_to_watch_anew(
     keeper: LeaseKeeper, watch: Watch, directory: Path
 ) -> None:
-    """Where it could not reach the store, the holder could not either."""
+    """While the store is out of reach, the holder cannot renew its lease either."""
     watch.after()
     assert watch.after(3_000) == {"a": LeaseState.EXPIRED}
     keeper.renew()

@@ -18,7 +18,6 @@ from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, PathHealth
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -107,7 +106,7 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     listable = {
         path_id: path
         for path_id, path in root.storage_paths(view).items()
-        if path_id not in lost and not (isinstance(path, LocalPath) and path.is_elsewhere)
+        if path_id not in lost and not path.is_elsewhere
     }
     stored: dict[PathId, dict[SegmentName, StoredCopy]] = {}
     problems: dict[PathId, str] = {}
