@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pulsar_on_spark.testing.s3_faults import S3Faults
+from tests.kit.forked_workers import forked_workers
 from tests.kit.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -113,24 +115,38 @@ def memory_path(memory_folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The Python of the session's workers, planners and streams."""
+    with forked_workers(tmp_path_factory.mktemp("python")) as python:
+        yield python
+
+
+@pytest.fixture(scope="session")
+def spark(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark_python: Path
+) -> Iterator[SparkSession]:
     """The session: local[2], Unix-domain sockets, no UI; Delta's SQL only where a selected test uses `delta_spark`."""
     from pulsar_on_spark.datasource.session import spark_session
 
-    session = spark_session(
-        "tests",
-        delta=request.config.stash[WITH_DELTA],
-        **{
-            "spark.master": "local[2]",
-            "spark.driver.memory": "2g",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "1",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(spark_python))
+        # Programs that tests start with a Spark of their own have fresh Pythons.
+        patch.setenv("PYSPARK_PYTHON", "")
+        patch.delenv("PYSPARK_PYTHON")
+        session = spark_session(
+            "tests",
+            delta=request.config.stash[WITH_DELTA],
+            **{
+                "spark.master": "local[2]",
+                "spark.driver.memory": "2g",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.databricks.delta.snapshotPartitions": "1",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            },
+        )
     # Stopping a query prints pages of killed tasks.
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -37,9 +37,10 @@ def test_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         require_java()
 
 
-def test_the_jvm_gets_the_python_and_socket_settings(spark: SparkSession):
+def test_the_jvm_gets_the_python_and_socket_settings(spark: SparkSession, spark_python: Path):
+    """The session was started where `sys.executable` was this Python."""
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
-    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.sparkContext.pythonExec == str(spark_python)
 
 
 def test_delta_sql_works(delta_spark: SparkSession, tmp_path: Path):

@@ -181,29 +181,43 @@ def _serve(client: socket.socket) -> str:
 
 
 def _become(request: dict[str, object], output: int, errors: int) -> None:
-    os.dup2(output, 1)
-    os.dup2(errors, 2)
-    os.close(output)
-    os.close(errors)
+    assert isinstance(request["umask"], int)
+    os.umask(request["umask"])
+    assert isinstance(request["arguments"], list)
+    take_over(request, {1: output, 2: errors})
+    fork_spare_children(_CHILDREN.get(request["arguments"][0], 0))
+
+
+def take_over(request: Mapping[str, object], descriptors: Mapping[int, int]) -> None:
+    """Give this process the arguments, environment, folder and descriptors of the one to be started."""
+    for number, descriptor in descriptors.items():
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     assert isinstance(request["environment"], dict)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(str(request["cwd"]))
-    assert isinstance(request["umask"], int)
-    os.umask(request["umask"])
     assert isinstance(request["arguments"], list)
     sys.argv[1:] = request["arguments"]
-    fork_spare_children(_CHILDREN.get(request["arguments"][0], 0))
+
+
+def import_before_forks(names: Sequence[str]) -> None:
+    """Import modules that all forks share.
+
+    Raises:
+        AssertionError: they have started threads, which a fork would not have.
+    """
+    for name in names:
+        import_module(name)
+    threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, f"a fork takes one thread of {threads}"
+    gc.freeze()  # a collection would copy memory that processes share
 
 
 def _main() -> None:
     client = socket.socket(fileno=int(sys.argv[1]))
     client.set_inheritable(False)
-    for name in _IMPORTED_BEFORE:
-        import_module(name)
-    threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-    assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, f"a fork takes one thread of {threads}"
-    gc.freeze()  # a collection would copy memory that processes share
+    import_before_forks(_IMPORTED_BEFORE)
     runpy.run_module(_serve(client), run_name="__main__", alter_sys=True)
 
 
