@@ -35,7 +35,7 @@ from pulsar_on_spark.datasource.stream_subscription import StreamSubscription, f
 from pulsar_on_spark.datasource.topics import UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
-from pulsar_on_spark.datasource.worker_process import end_by_exception
+from pulsar_on_spark.datasource.worker_process import end_by_exception, finish_undisturbed
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.model.ids import Position
@@ -225,6 +225,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Release the subscription. Spark does not always call this: a lease that is not released expires."""
+        finish_undisturbed()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.stop(self._committed)

@@ -35,9 +35,18 @@ def end_by_exception() -> None:
         signal.signal(signal.SIGTERM, _end_once)
 
 
+def finish_undisturbed() -> None:
+    """Ignore SIGTERM from now on in a worker of Spark: it must not interrupt a `stop` that another event has begun.
+
+    Spark closes the worker's socket, too, and the worker may see that before the signal.
+    """
+    if is_spark_worker():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _end_once(*_: object) -> None:
     """Exit by an exception; a second signal must not interrupt `stop`."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    finish_undisturbed()
     sys.exit(0)
 
 

@@ -40,6 +40,16 @@ finally:
 """
 
 
+STOPPED_FIRST = """
+import os, signal
+from pulsar_on_spark.datasource.worker_process import end_by_exception, finish_undisturbed
+end_by_exception()
+finish_undisturbed()
+os.kill(os.getpid(), signal.SIGTERM)
+print("stopped")
+"""
+
+
 def run(code: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -58,7 +68,8 @@ def test_a_worker_that_is_ended_stops_its_stream_whatever_the_process_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
-    assert run(ENDED) == "stopped"
+    assert run(ENDED) == run(STOPPED_FIRST) == "stopped"
     monkeypatch.delenv("SPARK_PYTHON_RUNTIME")
-    with pytest.raises(subprocess.CalledProcessError):
-        run(ENDED)
+    for code in (ENDED, STOPPED_FIRST):
+        with pytest.raises(subprocess.CalledProcessError):
+            run(code)
