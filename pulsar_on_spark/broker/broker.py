@@ -17,6 +17,10 @@ from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
 from pulsar_on_spark.broker.background.recheck import Recheck
 from pulsar_on_spark.broker.background.surroundings import Surroundings
+from pulsar_on_spark.broker.cluster.handover import Handover
+from pulsar_on_spark.broker.cluster.ownership import Ownership
+from pulsar_on_spark.broker.cluster.registry import Registry, broker_id
+from pulsar_on_spark.broker.cluster.takeover import Takeover
 from pulsar_on_spark.broker.connection.broker_state import BrokerState
 from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
@@ -34,12 +38,12 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Access, access_of
 from pulsar_on_spark.broker.runtime.audit import audit_of
 from pulsar_on_spark.broker.runtime.authentication import authentication_of
+from pulsar_on_spark.broker.runtime.broker_lock import BrokerLock
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
 from pulsar_on_spark.broker.runtime.repeating import every
-from pulsar_on_spark.broker.runtime.root_lock import RootLock
-from pulsar_on_spark.broker.runtime.serving_alone import lock_root, sealing_policy
+from pulsar_on_spark.broker.runtime.serving_alone import lock_broker, sealing_policy
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.throttle import Throttle
@@ -93,7 +97,7 @@ class Broker:
     def __init__(
         self,
         root: Root,
-        lock: RootLock,
+        lock: BrokerLock,
         settings: BrokerSettings,
         listeners: Listeners,
         tls: BrokerTls | None,
@@ -143,7 +147,7 @@ class Broker:
         with bound_ports(settings) as ports:
             listeners = listeners_of(settings, ports)
             root = await asyncio.to_thread(_open, place, quorum, settings)
-            lock = await asyncio.to_thread(lock_root, root)
+            lock = await asyncio.to_thread(lock_broker, root, broker_id(listeners))
             broker = cls(root, lock, settings, listeners, tls, access, meter, audit)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
@@ -167,7 +171,8 @@ class Broker:
         return self.listeners.default.any_web_url
 
     async def _open_journal(self, quorum: Quorum | None) -> None:
-        for former in self._lock.former:
+        dead = [*self._lock.former, *(each for lock in self._lock.others() for each in lock.dead() or ())]
+        for former in dead:
             await asyncio.to_thread(_recover, self.root, former)
         self._journals = Journals(
             self.root,
@@ -226,9 +231,20 @@ class Broker:
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
+        self._registry = Registry(self.root.store, self._incarnation.id, self.listeners)
+        self._takeover = Takeover(self.root, self._views, self._journals, self._lock, self._registry)
+        bundles = self._settings.default_number_of_namespace_bundles
+        self._ownership = Ownership(self.root.store, self._views, self._registry, bundles, self._takeover.is_dead)
         self._topics = Topics(
-            self.root, self._views, commits, self._settings, self._load, self._topic_parts.publish_rate
+            self.root,
+            self._views,
+            commits,
+            self._settings,
+            self._load,
+            self._topic_parts.publish_rate,
+            self._ownership.require_served,
         )
+        self._handover = Handover(self.root.store, self._views, self._topics, self._ownership, self._registry, bundles)
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)
         self._surroundings = Surroundings(self.root, self._views, self._journals, self._path)
@@ -276,6 +292,11 @@ class Broker:
             use_tls_port=ports.numbers.use_binary_tls,
         )
         await self._connections.serve(ports, self._tls, state, make_handlers(services))
+        await self._registry.register()
+        self._takeover.start()
+        self._running.push_async_callback(self._takeover.stop)
+        self._handover.start()
+        self._running.push_async_callback(self._handover.stop)
 
     def _services(self, ports: PortNumbers) -> Services:
         return Services(
@@ -290,6 +311,8 @@ class Broker:
             audit=self._audit,
             slow_refusals=SlowRefusals(self._audit),
             views=self._views,
+            ownership=self._ownership,
+            handover=self._handover,
             topics=self._topics,
             topic_parts=self._topic_parts,
             schemas=ClientSchemas(self.root.store, self._views, self._settings),
@@ -342,6 +365,7 @@ class Broker:
         """Drain: acknowledge published entries, disconnect clients, save cursors, close ledgers and the journal."""
         try:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
+                await self._handover.drain()
                 await self._web.stop()
                 await self._connections.stop_listening()
                 await self._path.drain_entries()
@@ -349,6 +373,7 @@ class Broker:
                 self._connections.close()
                 assert self._keeper is not None, "the broker has started"
                 await self._keeper.stop()
+                await self._registry.deregister()
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
             # Everything acknowledged is durable; the next owner recovers the journal.

@@ -16,14 +16,14 @@ def upgrade(
     root: Annotated[str, typer.Argument(help="The root. Nothing may use it; back it up before.")],
 ) -> None:
     """Upgrade a root to the format of this version. Older versions can then no longer open it."""
-    from pulsar_on_spark.broker.runtime.root_lock import RootLock
+    from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock
     from pulsar_on_spark.metadata.store import FORMAT_VERSION
     from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root
 
     path = parse_place(root)
     if not isinstance(path, Path):
         raise InvalidArgumentError(f"{path} is on an object store, where every root has the present format.")
-    lock = RootLock(path, path)
+    lock = BrokerLock(path, path / ONLY)
     try:
         is_done = upgrade_root(path)
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.state import View
@@ -11,17 +11,24 @@ OBJECT_PATHS: Final = "object-paths"
 """Storage paths on object stores, of one host, or of one role."""
 COPY_GENERATIONS: Final = "copy-generations"
 """Copies that repair made under names of their own."""
-FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS})
+BUNDLES: Final = "bundles"
+"""Several brokers, each of which serves the topics of its bundles: a program that does not know it must not serve."""
+FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, BUNDLES})
 """The features that this version knows."""
 ROOT_KEY: Final = "root"
 
 
-def using(view: View, feature: str) -> tuple[RootRecord, ...]:
-    """Return the root's record with a feature that readers must know; nothing if it has it already.
+def using(view: View, feature: str, known_to: Literal["read", "write"] = "read") -> tuple[RootRecord, ...]:
+    """Return the root's record with a feature; nothing if it has it already.
 
     The commit that uses the feature puts it, under `ROOT_KEY`.
+
+    Args:
+        view: The metadata.
+        feature: The feature.
+        known_to: `read` if a program must know it to read the root, `write` if only to change it.
     """
     record = view.get(RootRecord, "root")
     if record is None or feature in record.features:
         return ()
-    return (record.model_copy(update={"features": {**record.features, feature: "read"}}),)
+    return (record.model_copy(update={"features": {**record.features, feature: known_to}}),)

@@ -33,6 +33,16 @@ def namespace(name: str) -> str:
     return f"namespace/{name}"
 
 
+def broker(name: str) -> str:
+    """Key of a broker's registration."""
+    return f"broker/{name}"
+
+
+def bundles(namespace: str) -> str:
+    """Key of a namespace's bundles: their ranges and their owners."""
+    return f"bundles/{namespace}"
+
+
 def permissions(namespace: str) -> str:
     """Key of a namespace's permissions."""
     return f"permissions/{namespace}"

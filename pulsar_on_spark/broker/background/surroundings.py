@@ -1,4 +1,4 @@
-"""Periodic checks of a broker's environment: sealing, unused journals, failed storage paths, dead brokers."""
+"""Periodic checks of a broker's environment: sealing, unused journals, failed storage paths."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
-from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
-from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +23,6 @@ RESTART_SEALING_EVERY_S: Final = 5.0
 """Interval at which sealing processes that have ended are restarted, in seconds."""
 CLOSE_UNUSED_EVERY_S: Final = 30.0
 """Interval at which unused journals are closed, in seconds."""
-RECOVER_EVERY_S: Final = 0.5
-"""Interval of the check for dead brokers, in seconds."""
 HEAL_EVERY_S: Final = 5.0
 """Interval at which failed storage paths are probed, in seconds; the journal uses a path again once it is healthy."""
 
@@ -46,7 +42,6 @@ class Surroundings:
         self._views = views
         self._journals = journals
         self._path = path
-        self._dead = DeadBrokers(root)
         self._ills: dict[int, str] = {}
         self._trials = Trials()
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,7 +54,6 @@ class Surroundings:
                 (WATCH_SEALING_EVERY_S, self._watch_sealing),
                 (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
                 (CLOSE_UNUSED_EVERY_S, self._close_unused),
-                (RECOVER_EVERY_S, self._recover),
                 (HEAL_EVERY_S, self._heal),
             )
         ]
@@ -75,12 +69,6 @@ class Surroundings:
 
     async def _close_unused(self) -> None:
         await self._journals.close_unused(time.monotonic())
-
-    async def _recover(self) -> None:
-        view = await self._views.view()
-        others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)}
-        others -= {journal.id for journal in self._journals}
-        await asyncio.to_thread(self._dead.recover_dead_logs, view, others)
 
     async def _heal(self) -> None:
         view = await self._views.view()

@@ -26,6 +26,8 @@ from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, 
 
 log = logging.getLogger(__name__)
 
+LEASE_S: Final = 6.0
+"""Time after which other brokers take over from one that does not renew its lease, in seconds."""
 MAX_JOURNALS: Final = 1 + MAX_QUORUMS
 CLOSE_UNUSED_S: Final = 600.0
 """Time without use after which a journal is closed, in seconds."""
@@ -150,7 +152,12 @@ class Journals:
 
     async def _open(self, quorum: Quorum) -> Journal:
         incarnation = await Incarnation.start(
-            self._root, self._entry_sink, on_ended=self._on_ended, quorum=quorum, roll_over=self._roll_over
+            self._root,
+            self._entry_sink,
+            on_ended=self._on_ended,
+            quorum=quorum,
+            lease_duration_s=LEASE_S,
+            roll_over=self._roll_over,
         )
         sealing = SealingProcess(self._root.place, incarnation.id, self._sealing)
         opened = Journal(incarnation, sealing)

@@ -1,7 +1,7 @@
-"""The rule that one broker serves a root, and what a root on an object store needs for that.
+"""The lock of a broker, and the rule that one broker serves a root on an object store.
 
-The lock of a local root is in its folder. A root on an object store is locked in the first of its journal's directories
-on this host; leases tell of brokers on other hosts.
+The locks of a local root's brokers are in its folder. A root on an object store is locked in the first of its journal's
+directories on this host; leases tell of brokers on other hosts, whose journals this host could not recover.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.broker.runtime.root_lock import RootLock
+from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock, lock_file
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import BrokerRunningError, InvalidArgumentError, StoragePathError
@@ -24,17 +24,21 @@ SEAL_FOR_OTHER_HOSTS_WITHIN_S: Final = 10.0
 _MIB: Final = 1 << 20
 
 
-def lock_root(root: Root) -> RootLock:
-    """Acquire the lock of a root; on an object store this takes a lease's duration, if a broker has not ended cleanly.
+def lock_broker(root: Root, broker: str) -> BrokerLock:
+    """Acquire the lock of a broker; on an object store this takes a lease's duration, if one has not ended cleanly.
+
+    Args:
+        root: The root.
+        broker: The broker's id.
 
     Raises:
-        BrokerRunningError: another broker serves the root.
+        BrokerRunningError: a broker with this id runs, or another one serves the root on an object store.
         InvalidArgumentError: the root is on an object store and has no path for journals on this host.
         StorageError, MetadataError: the root cannot be read now.
     """
     if isinstance(root.place, Path):
-        return RootLock(root.place, root.place)
-    lock = RootLock(root.place, _journal_path(root).directory)
+        return BrokerLock(root.place, root.place / lock_file(broker))
+    lock = BrokerLock(root.place, _journal_path(root).directory / ONLY)
     try:
         _require_no_other_broker(root, lock)
     except BaseException:
@@ -66,7 +70,7 @@ def _journal_path(root: Root) -> LocalPath:
     )
 
 
-def _require_no_other_broker(root: Root, lock: RootLock) -> None:
+def _require_no_other_broker(root: Root, lock: BrokerLock) -> None:
     """Refuse to serve beside a broker on another host, which shows by its lease that it is alive."""
     records = root.store.view().all(IncarnationRecord)
     others = [each.incarnation for each in records if each.state != "CLOSED" and each.incarnation not in lock.former]

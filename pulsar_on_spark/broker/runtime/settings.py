@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.logs import LogFormat, LogLevel
 from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES
+from pulsar_on_spark.topic.catalog.bundles import MAX_BUNDLES
 
 ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
@@ -193,6 +194,8 @@ class BrokerSettings(BaseModel):
     max_topics_per_namespace: Count = 0
     """Topics that clients and the admin API create in one namespace; each partition counts. Spark's writes use the
     namespace's policy, and this setting if it was changed while the broker ran."""
+    default_number_of_namespace_bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] = 4
+    """Bundles of a namespace that is created without a number of its own: as many brokers can serve its topics."""
     max_namespaces_per_tenant: Count = 0
     """Namespaces that the admin API creates in one tenant."""
     max_tenants: Count = 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
+from pulsar_on_spark.broker.cluster.handover import Handover
+from pulsar_on_spark.broker.cluster.ownership import Ownership
+from pulsar_on_spark.broker.cluster.registry import listener_of
 from pulsar_on_spark.broker.observe.overview import Overview
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.producers import ProducerNames
@@ -22,6 +25,7 @@ from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.security.audit_log import Audit
@@ -38,13 +42,15 @@ class Services:
         given: The settings that the broker was started with.
         settings: The settings in force, with changes at run time (see `settings_changes`).
         ports: The broker's ports.
-        listeners: The broker's URLs. Lookups of all topics return them, because a root has one broker.
+        listeners: The broker's URLs.
         tls: The broker's TLS; None if no port has it.
         access: Decides which role may do which operation.
         authentications: Counts the authentications of clients.
         audit: Notes logins, refusals and changes.
         slow_refusals: Delays the answers to clients that fail to authenticate too often.
         views: The root's metadata.
+        ownership: The brokers that serve topics.
+        handover: Gives up bundles of this broker.
         topics: All topics.
         topic_parts: The parts that topics share.
         schemas: The schemas of topics.
@@ -69,6 +75,8 @@ class Services:
     audit: Audit
     slow_refusals: SlowRefusals
     views: Views
+    ownership: Ownership
+    handover: Handover
     topics: Topics
     topic_parts: TopicParts
     schemas: ClientSchemas
@@ -86,16 +94,20 @@ class Services:
         """The broker's URL for Pulsar's clients, in stats and lists."""
         return self.listeners.default.any_service_url
 
-    def listener(self, name: str) -> Listener:
-        """Return the URLs for a client.
+    async def listener_of_topic(self, topic: TopicName, name: str) -> Listener:
+        """Return the URLs of the broker that serves a topic, for a client.
 
         Args:
+            topic: The topic, which need not exist.
             name: The advertised listener that the client names; "" for none.
 
         Raises:
-            ServerRefusalError: there is no such listener; the code is ServiceNotReady, as in Pulsar.
+            ServerRefusalError: there is no such listener, or the topic has no broker for now; the code is
+                ServiceNotReady, as in Pulsar.
+            MetadataError: the metadata cannot be read or written.
         """
-        urls = self.listeners.get(name)
+        owner = await self.ownership.find_owner(topic)
+        urls = listener_of(owner, name)
         if urls is None:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,

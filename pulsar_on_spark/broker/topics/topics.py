@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 from weakref import WeakValueDictionary
@@ -47,6 +47,7 @@ class Topics:
         settings: The rules of automatic creation, and other defaults.
         load: Creates the object of a topic.
         publish_rate: The publish rate of all topics together.
+        require_served: Called before a topic is loaded; raises `ServerRefusalError` if another broker serves it.
 
     Attributes:
         compactions: The compactions of this broker; the owner of this object starts and stops them.
@@ -61,11 +62,13 @@ class Topics:
         settings: BrokerSettings,
         load: Load,
         publish_rate: Throttle,
+        require_served: Callable[[TopicName], Awaitable[None]],
     ) -> None:
         self.compactions = Compactions(root, settings)
         self._root = root
         self._views = views
         self._load = load
+        self._require_served = require_served
         self._publish_rate = publish_rate
         self._defaults = default_policies(settings)
         self._creation = TopicCreation(commits, self._defaults, topic_limits(settings))
@@ -134,6 +137,8 @@ class Topics:
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
             self._require_running()
+            if name.is_persistent or name not in self._non_persistent:
+                await self._require_served(name)  # no wait from here to the load's start: `unload_some` relies on it
             if not name.is_persistent:
                 return self._get_non_persistent(name, await self._views.view() if create is not None else None)
             if (loading := self._loading.get(key)) is None:
@@ -322,6 +327,15 @@ class Topics:
             record = view.get(TopicRecord, topic.name.full)
             if record is None or record.topic_id != topic.topic_id:
                 await self.unload_if_loaded(topic)
+
+    async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> None:
+        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile."""
+        loading = [task for (name, _), task in self._loading.items() if is_wanted(name)]
+        await asyncio.gather(*loading, return_exceptions=True)
+        await asyncio.gather(*(self.unload_if_loaded(topic) for topic in self if is_wanted(topic.name)))
+        for topic in self.non_persistent:
+            if is_wanted(topic.name):
+                await topic.close()
 
     async def unload_if_loaded(self, topic: BrokerTopic) -> None:
         """Unload a topic, if it is still loaded."""

@@ -32,8 +32,8 @@ async def lookup(
     listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName")] = "",
 ) -> dict[str, str]:
     """Return the URLs of the topic's broker, without creating the topic; C++ clients need all keys, even empty ones."""
-    TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}")
-    urls = services.listener(listener or listener_header)
+    name = TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}")
+    urls = await services.listener_of_topic(name, listener or listener_header)
     return {
         "brokerUrl": urls.service_url,
         "brokerUrlTls": urls.service_url_tls,

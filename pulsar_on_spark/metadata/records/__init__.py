@@ -7,6 +7,7 @@ and folding copies rows unchanged.
 
 from __future__ import annotations
 
+from pulsar_on_spark.metadata.records.brokers import BrokerRecord, BundleOwner, BundlesRecord, ListenerUrls
 from pulsar_on_spark.metadata.records.journals import (
     GivenUpFrames,
     IncarnationRecord,
@@ -39,6 +40,9 @@ from pulsar_on_spark.metadata.records.topics import (
 
 __all__ = [
     "COLUMN_FIELDS",
+    "BrokerRecord",
+    "BundleOwner",
+    "BundlesRecord",
     "CompactedFile",
     "CompactionRecord",
     "CursorMark",
@@ -50,6 +54,7 @@ __all__ = [
     "IsolationRecord",
     "JournalFragment",
     "LedgerRecord",
+    "ListenerUrls",
     "LostEntries",
     "NamespaceRecord",
     "PathRecord",

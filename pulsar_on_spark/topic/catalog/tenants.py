@@ -7,7 +7,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import NamespaceRecord, PermissionsRecord, TenantRecord, TopicRecord
+from pulsar_on_spark.metadata.records import (
+    BundlesRecord,
+    NamespaceRecord,
+    PermissionsRecord,
+    TenantRecord,
+    TopicRecord,
+)
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
@@ -253,10 +259,11 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
         moved = {**change.keys, keys.namespace(namespace): None}
         if is_more:
             return Change(puts=change.puts, deletes=change.deletes, keys=moved)
-        permissions = view.get(PermissionsRecord, namespace)
-        last = [record, *of_unstored_topics(view, namespace), *([] if permissions is None else [permissions])]
-        # A concurrent grant conflicts with this key: permissions must not outlive their namespace.
-        moved |= {keys.tenant(_tenant_of(namespace)): None, keys.permissions(namespace): None}
+        beside = (view.get(PermissionsRecord, namespace), view.get(BundlesRecord, namespace))
+        last = [record, *of_unstored_topics(view, namespace), *(each for each in beside if each is not None)]
+        # Concurrent commits of these keys conflict: neither permissions nor bundles must outlive their namespace.
+        moved |= dict.fromkeys((keys.permissions(namespace), keys.bundles(namespace)))
+        moved[keys.tenant(_tenant_of(namespace))] = None
         return Change(deletes=[*change.deletes, *last], keys=moved)
 
     store.commit(decide)

@@ -122,8 +122,15 @@ class DeadBrokers:
         self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
 
-    def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
+    def recover_dead_logs(
+        self, view: View, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
+    ) -> bool:
         """Recover the dead ones among these incarnations, checking leases at intervals. Never raises.
+
+        Args:
+            view: The metadata.
+            incarnations: The incarnations; CLOSED ones are left out.
+            known_dead: Those whose leases do not matter, because it is certain that they are dead.
 
         Returns:
             True if an incarnation was closed.
@@ -134,11 +141,16 @@ class DeadBrokers:
             if _state(view, incarnation) not in (None, "CLOSED") and other_host(view, incarnation) is None
         ]
         now_s = self._clock()
-        if not living or now_s < self._look_at_s:
-            return False
-        self._look_at_s = now_s + OBSERVE_EVERY_S
-        recovered = [self._recover_one(view, incarnation) for incarnation in living]
+        if now_s < self._look_at_s:
+            living = [incarnation for incarnation in living if incarnation in known_dead]
+        elif living:
+            self._look_at_s = now_s + OBSERVE_EVERY_S
+        recovered = [self._recover_one(view, incarnation, incarnation in known_dead) for incarnation in living]
         return any(recovered)
+
+    def looks_dead(self, incarnation: IncarnationId) -> bool:
+        """Return True if the incarnation's lease had run out at the last look."""
+        return self._watcher.has_lease(incarnation) and self._watcher.lease_state(incarnation) is LeaseState.EXPIRED
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Recover like `recover_dead_logs`, but first wait until a lease that looks stale has run out or is renewed."""
@@ -165,13 +177,21 @@ class DeadBrokers:
         is_unknown = self._watcher.lease_state(incarnation) is LeaseState.UNKNOWN
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 
-    def _recover_one(self, view: View, incarnation: IncarnationId) -> bool:
+    def _recover_one(self, view: View, incarnation: IncarnationId, is_known_dead: bool) -> bool:
         now_s = self._clock()
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
             self._retry_later(incarnation)  # another process has begun the recovery, and gets time to finish
         if now_s < self._retry_at_s.get(incarnation, now_s):
             return False
         try:
+            if is_known_dead:
+                log.warning(
+                    "The broker of incarnation %s has ended without closing its journal, which is recovered.",
+                    incarnation,
+                    extra={"incarnation": incarnation},
+                )
+                recover_incarnation(self._root, incarnation)
+                return True
             return recover_if_dead(self._root, incarnation, self._watcher)
         except (PulsarpyError, OSError) as error:
             self._retry_later(incarnation)

@@ -1,0 +1,117 @@
+"""Giving bundles up: their topics are closed here, then the bundles lose their owner or get the next one.
+
+    leave    lookups, and clients that want to join a topic of the bundles, wait
+    close    published entries are acknowledged, ledgers closed, cursors saved, clients disconnected
+    give     one commit; waiting clients are sent to the next owner
+
+A broker that dies in between is recovered, which frees all of its bundles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Final
+
+from pulsar_on_spark.broker.cluster.ownership import Ownership
+from pulsar_on_spark.broker.cluster.registry import Registry
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.brokers import serving_brokers
+from pulsar_on_spark.topic.catalog.bundles import Bundle, decide_give
+
+log = logging.getLogger(__name__)
+
+GIVEN_AT_ONCE: Final = 4
+"""Bundles that a broker gives up at the same time when it drains."""
+CHECK_EVERY_S: Final = 1.0
+"""Interval of the check that this broker owns the bundles of its loaded topics, in seconds."""
+
+
+class Handover:
+    """Gives up bundles of this broker.
+
+    Args:
+        store: The root's metadata.
+        views: The same, read by the broker's event loop.
+        topics: The broker's topics.
+        ownership: The owners of bundles.
+        registry: This broker's registration.
+        default_count: The number of bundles of a namespace that was created without one.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        views: Views,
+        topics: Topics,
+        ownership: Ownership,
+        registry: Registry,
+        default_count: int,
+    ) -> None:
+        self._store = store
+        self._views = views
+        self._topics = topics
+        self._ownership = ownership
+        self._registry = registry
+        self._default_count = default_count
+        self._checking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start to check the loaded topics."""
+        complaint = "It cannot be checked now whether this broker still owns its topics"
+        self._checking = asyncio.create_task(every(CHECK_EVERY_S, self._unload_lost, complaint), name="ownership")
+
+    async def stop(self) -> None:
+        """Stop checking."""
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
+
+    async def unload(self, bundles: Collection[Bundle], to: str | None = None) -> None:
+        """Close the topics of bundles that this broker owns, and give the bundles up if another broker can take them.
+
+        Args:
+            bundles: The bundles.
+            to: The incarnation that owns them next; None to leave the choice to the next lookups.
+
+        Raises:
+            MetadataError: the metadata cannot be read or written; the bundles may have been given.
+        """
+        with self._ownership.leave(bundles):
+            await self._topics.unload_some(lambda name: _is_in(name, bundles))
+            if to is not None or len(serving_brokers(await self._views.view())) > 1:
+                own, now = self._ownership.incarnation, datetime.now(UTC)
+                await asyncio.to_thread(
+                    self._store.commit, lambda view: decide_give(view, bundles, own, to, self._default_count, now)
+                )
+                await self._views.view()
+
+    async def drain(self) -> None:
+        """Take no more bundles, and give up all if there is another broker (errors as `unload`)."""
+        await self._registry.drain()
+        view = await self._views.view()
+        if not serving_brokers(view):
+            return
+        owned = self._ownership.owned(view)
+        for begin in range(0, len(owned), GIVEN_AT_ONCE):
+            await self.unload(owned[begin : begin + GIVEN_AT_ONCE])
+
+    async def _unload_lost(self) -> None:
+        """Unload topics that this broker does not own any more."""
+        view = self._views.recent
+        for topic in self._topics:
+            if not self._ownership.owns(view, topic.name):
+                log.warning(
+                    "Topic %s belongs to another broker now, and is unloaded.", topic.name, extra={"topic": topic.name}
+                )
+                await self._topics.unload_if_loaded(topic)
+
+
+def _is_in(name: TopicName, bundles: Collection[Bundle]) -> bool:
+    return any(bundle.namespace == name.namespace and name in bundle for bundle in bundles)

@@ -1,0 +1,192 @@
+"""Ownership of bundles: which broker serves a topic.
+
+A lookup of a topic whose bundle has no owner assigns all free bundles of the namespace, in one commit. A lookup waits
+while the owner is dead and not recovered yet, and while a bundle is given from one broker to another: clients that are
+told to try again wait longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from random import Random
+from typing import Final
+
+from pulsar_on_spark.broker.cluster.placement import bundle_counts, place_bundles
+from pulsar_on_spark.broker.cluster.registry import Registry
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.metadata.records import BrokerRecord, NamespaceRecord
+from pulsar_on_spark.metadata.state import RecentView
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.topic.catalog.brokers import broker_of, serving_brokers
+from pulsar_on_spark.topic.catalog.bundles import (
+    Bundle,
+    NamespaceBundles,
+    bundles_of,
+    decide_assign,
+    effective_owner,
+)
+
+log = logging.getLogger(__name__)
+
+LOOKUP_WAIT_S: Final = 15.0
+"""Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less."""
+_LOOK_EVERY_S: Final = 0.2
+"""Interval at which a waiting lookup reads the metadata, in seconds."""
+
+
+class Ownership:
+    """The owners of bundles, as this broker sees them. Call all methods in the broker's event loop.
+
+    Args:
+        store: The root's metadata.
+        views: The same, read by the broker's event loop.
+        registry: This broker's registration.
+        default_count: The number of bundles of a namespace that was created without one.
+        is_dead: Returns True for an incarnation that this broker believes to be dead.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        views: Views,
+        registry: Registry,
+        default_count: int,
+        is_dead: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._views = views
+        self._registry = registry
+        self._default_count = default_count
+        self._is_dead = is_dead
+        self._random = Random()
+        self._leaving: dict[Bundle, asyncio.Event] = {}
+        self._assigning: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation by which this broker owns bundles."""
+        return self._registry.record.incarnation
+
+    def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
+        """Return the bundles of a namespace."""
+        return bundles_of(view, namespace, self._default_count)
+
+    def owned(self, view: RecentView) -> list[Bundle]:
+        """Return all bundles that this broker owns."""
+        found = []
+        for record in view.all(NamespaceRecord):
+            bundles = self.bundles(view, record.namespace)
+            found += [bundle for bundle in bundles if bundles.owner_of(bundle).incarnation == self.incarnation]
+        return found
+
+    def owns(self, view: RecentView, name: TopicName) -> bool:
+        """Return True if this broker owns the topic's bundle; also if it is about to give it up."""
+        return self._owner(view, name) == self.incarnation
+
+    async def find_owner(self, name: TopicName) -> BrokerRecord:
+        """Return the broker that serves a topic, which need not exist; a bundle without an owner gets one.
+
+        Raises:
+            ServerRefusalError: there is none for now, ServiceNotReady.
+            MetadataError: the metadata cannot be read or written.
+        """
+        view: RecentView = self._views.recent
+        try:
+            async with asyncio.timeout(LOOKUP_WAIT_S):
+                while True:
+                    owner = await self._settled_owner(view, name)
+                    if owner is not None:
+                        return owner
+                    view = await self._views.view()
+                    owner = await self._settled_owner(view, name)
+                    if owner is not None:
+                        return owner
+                    if not await self._assign_free(view, name.namespace):
+                        await asyncio.sleep(_LOOK_EVERY_S)
+                    view = self._views.recent
+        except TimeoutError as error:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady,
+                f"Topic {name} has no broker for now, because its last one has ended and its journal is not recovered "
+                "yet: try again.",
+            ) from error
+
+    async def require_served(self, name: TopicName) -> None:
+        """Return if this broker serves the topic; its bundle is assigned if it has no owner.
+
+        Raises:
+            ServerRefusalError: another broker serves it, ServiceNotReady: the client looks it up again.
+            MetadataError: the metadata cannot be read or written.
+        """
+        owner = await self.find_owner(name)
+        if owner.incarnation != self.incarnation:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady,
+                f"Topic {name} is served by the broker {owner.broker} and not by this one: look it up again.",
+            )
+
+    async def _settled_owner(self, view: RecentView, name: TopicName) -> BrokerRecord | None:
+        """Return the topic's broker unless that is dead; waits while this broker gives the bundle up."""
+        if view.get(NamespaceRecord, name.namespace) is None:
+            return self._registry.record  # this broker reports that the namespace is missing
+        if (leaving := self._leaving.get(self.bundles(view, name.namespace).bundle_of(name))) is not None:
+            await leaving.wait()
+            return None
+        owner = self._owner(view, name)
+        if owner is None or self._is_dead(owner):
+            return None
+        return self._registry.record if owner == self.incarnation else broker_of(view, owner)
+
+    def _owner(self, view: RecentView, name: TopicName) -> str | None:
+        bundles = self.bundles(view, name.namespace)
+        return effective_owner(view, bundles.owner_of(bundles.bundle_of(name)))
+
+    async def _assign_free(self, view: RecentView, namespace: str) -> bool:
+        """Assign the namespace's bundles that have no owner; returns False if there is nothing to assign.
+
+        Concurrent calls for one namespace share one commit.
+        """
+        bundles = self.bundles(view, namespace)
+        free = [bundle for bundle in bundles if effective_owner(view, bundles.owner_of(bundle)) is None]
+        if not free:
+            return False
+        running = self._assigning.get(namespace)
+        if running is None:
+            running = self._assigning[namespace] = asyncio.create_task(self._assign(view, free))
+            running.add_done_callback(lambda _: self._assigning.pop(namespace))
+        await asyncio.shield(running)
+        return True
+
+    async def _assign(self, view: RecentView, free: Collection[Bundle]) -> None:
+        alive = [record for record in serving_brokers(view) if not self._is_dead(record.incarnation)]
+        if not alive:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady, "All brokers are about to end, and none takes new topics: try again."
+            )
+        owners = place_bundles(list(free), alive, bundle_counts(view), self._random)
+        now = datetime.now(UTC)
+        await asyncio.to_thread(
+            self._store.commit, lambda current: decide_assign(current, owners, self._default_count, now)
+        )
+        await self._views.view()
+
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def leave(self, bundles: Collection[Bundle]) -> Iterator[None]:
+        """Let lookups of these bundles wait until the context ends; they then find the next owner."""
+        gone = {bundle: asyncio.Event() for bundle in bundles if bundle not in self._leaving}
+        self._leaving |= gone
+        try:
+            yield
+        finally:
+            for bundle, event in gone.items():
+                del self._leaving[bundle]
+                event.set()

@@ -1,0 +1,164 @@
+"""The locks of a root's brokers on this host; the kernel releases a lock when its holder dies for any reason.
+
+Each broker locks a file of its own, whose first line lists its incarnations, and the second its process. Whoever can
+lock the file knows that these incarnations are dead, and recovers their journals without waiting for their leases.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.model.errors import BrokerRunningError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.permissions import opener
+from pulsar_on_spark.storage.root_place import RootPlace
+
+ONLY: Final = "broker.lock"
+"""The file of a root's only broker."""
+_ALL: Final = "broker*.lock"
+_MAX_BYTES: Final = 1024
+_PROBED_S: Final = 0.5
+"""Time for which a lock is tried: other brokers hold it for a moment to see whether its holder lives."""
+
+
+def lock_file(broker: str) -> str:
+    """Return the name of a broker's lock file."""
+    return f"broker-{broker.replace('/', '_')}.lock"
+
+
+class BrokerLock:
+    """The lock of a broker, held until `release` or the end of the process; child processes do not inherit it.
+
+    Attributes:
+        former: The incarnations that the previous holder noted.
+    """
+
+    def __init__(self, root: RootPlace, file: Path) -> None:
+        """Acquire the lock.
+
+        Args:
+            root: The root, for the error.
+            file: The lock file.
+
+        Raises:
+            BrokerRunningError: another broker holds it.
+            OSError: the file cannot be created or locked.
+        """
+        self._file = file
+        self._descriptor = _locked(root, file)
+        self.former, _ = _read(self._descriptor)
+        self._write(self.former, "")
+
+    def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
+        """Write the incarnations that live as long as this lock, without a sync: after a power cut, leases decide.
+
+        Args:
+            incarnations: The broker's incarnations.
+            url: The broker's URL, for the error of another broker.
+        """
+        self._write(incarnations, f" at {url}")
+
+    def _write(self, incarnations: Iterable[IncarnationId], where: str) -> None:
+        text = f"{' '.join(incarnations)}\nprocess {os.getpid()} on {socket.gethostname()}{where}\n"
+        size = os.pwrite(self._descriptor, text.encode(), 0)
+        os.ftruncate(self._descriptor, size)
+
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+
+    def others(self) -> list[OtherLock]:
+        """Return the lock files of other brokers in the same folder."""
+        return [OtherLock(file) for file in sorted(self._file.parent.glob(_ALL)) if file != self._file]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLock:
+    """The lock file of another broker.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    def dead(self) -> list[IncarnationId] | None:
+        """Return the incarnations of the broker if it is dead; None if it lives, or has removed its file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        with self._probed() as descriptor:
+            return None if descriptor is None else _read(descriptor)[0]
+
+    def remove(self, incarnations: Iterable[IncarnationId]) -> None:
+        """Remove the file of a dead broker, unless another one has locked it since.
+
+        Args:
+            incarnations: The dead incarnations, all of which are recovered.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        with self._probed() as descriptor:
+            if descriptor is not None and _read(descriptor)[0] == list(incarnations):
+                self.file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _probed(self) -> Iterator[int | None]:
+        """Hold the lock for a moment; None if that is impossible, because its broker lives or the file is gone."""
+        try:
+            descriptor = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield descriptor if _is_same(descriptor, self.file) else None
+        except BlockingIOError:
+            yield None
+        finally:
+            os.close(descriptor)
+
+
+def _locked(root: RootPlace, file: Path) -> int:
+    """Return the descriptor of the locked file."""
+    deadline_s = time.monotonic() + _PROBED_S
+    while True:
+        descriptor = opener(file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            _, holder = _read(descriptor)
+            os.close(descriptor)
+            if time.monotonic() >= deadline_s:
+                raise BrokerRunningError(
+                    f"The root {root} is served by another broker already{holder}: stop that one, or give another root."
+                ) from error
+            time.sleep(_PROBED_S / 10)
+            continue
+        if _is_same(descriptor, file):
+            return descriptor
+        os.close(descriptor)  # removed by another broker in between
+
+
+def _is_same(descriptor: int, file: Path) -> bool:
+    """True if the descriptor's file still has its name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    return False
+
+
+def _read(descriptor: int) -> tuple[list[IncarnationId], str]:
+    """Return the incarnations in a lock file, and a clause about its holder."""
+    text = os.pread(descriptor, _MAX_BYTES, 0).decode("utf-8", "replace")
+    incarnations, _, holder = text.partition("\n")
+    return [IncarnationId(each) for each in incarnations.split()], f" ({holder.strip()})" if holder.strip() else ""
