@@ -223,18 +223,19 @@ class Broker:
             defaults=default_policies(self._settings),
             publish_rate=Throttle(*broker_publish_rate(self._settings_in_force)),
         )
+        self._registry = Registry(self.root.store, self._incarnation.id, self.listeners)
+        self._takeover = Takeover(self.root, self._views, self._journals, self._lock, self._registry)
+        bundles = self._settings.default_number_of_namespace_bundles
+        self._ownership = Ownership(self.root.store, self._views, self._registry, bundles, self._takeover.is_dead)
         self._housekeeping = Housekeeping(
             self.root.place,
             self._settings.maintain_interval_s,
             self._settings.lost_path_recovery_delay_s,
             default_policies(self._settings),
+            lambda: self._ownership.leads(self._views.recent),
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
-        self._registry = Registry(self.root.store, self._incarnation.id, self.listeners)
-        self._takeover = Takeover(self.root, self._views, self._journals, self._lock, self._registry)
-        bundles = self._settings.default_number_of_namespace_bundles
-        self._ownership = Ownership(self.root.store, self._views, self._registry, bundles, self._takeover.is_dead)
         self._topics = Topics(
             self.root,
             self._views,
@@ -243,6 +244,7 @@ class Broker:
             self._load,
             self._topic_parts.publish_rate,
             self._ownership.require_served,
+            self._ownership.is_elsewhere,
         )
         self._handover = Handover(self.root.store, self._views, self._topics, self._ownership, self._registry, bundles)
         self._topics.compactions.start()
@@ -266,7 +268,15 @@ class Broker:
         self._overview = Overview(self.root, self._topics, self.service_url)
         self._overview.start()
         self._running.push_async_callback(self._overview.stop)
-        self._lifecycle = Lifecycle(self.root, self._views, self._topics, self._reader, self._overview, self._settings)
+        self._lifecycle = Lifecycle(
+            self.root,
+            self._views,
+            self._topics,
+            self._reader,
+            self._overview,
+            self._settings,
+            self._ownership.leads,
+        )
         self._lifecycle.start()
         self._running.push_async_callback(self._lifecycle.stop)
         self._stored = Stored(self.root, self._views)

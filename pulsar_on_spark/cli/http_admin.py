@@ -21,6 +21,10 @@ TIMEOUT_S: Final = 60.0
 """Time limit of a request: taking over a subscription may last as long as a lease."""
 
 
+_REDIRECTS: Final = 5
+"""Maximum number of redirections of a request."""
+
+
 class RequestRefusedError(PulsarpyError):
     """A broker refused a request or did not answer.
 
@@ -78,16 +82,15 @@ class HttpAdmin:
         url = "/".join((self.url, "admin", "v2", *(quote(part, safe="") for part in path)))
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
         try:
-            answer = httpx.request(
-                method,
-                url,
-                params=given,  # type: ignore[arg-type]
-                json=body,
-                headers=self._headers,
-                timeout=TIMEOUT_S,
-                verify=self._trusted,
-                follow_redirects=True,  # with several brokers of Pulsar, the addressed one redirects to the owner
-            )
+            with httpx.Client(headers=self._headers, timeout=TIMEOUT_S, verify=self._trusted) as client:
+                request = client.build_request(method, url, params=given, json=body)  # type: ignore[arg-type]
+                answer = client.send(request)
+                for _ in range(_REDIRECTS):
+                    if answer.next_request is None:
+                        break
+                    # The addressed broker redirects to the topic's broker, which needs the credentials, too.
+                    answer.next_request.headers.update(self._headers)
+                    answer = client.send(answer.next_request)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             _, is_refused, reason = str(error).partition("certificate verify failed: ")
             if is_refused:

@@ -55,7 +55,7 @@ class MessageExpiry:
         self._defaults = defaults
 
     async def expire_messages(self) -> None:
-        """Expire the due messages of all topics, loaded or not; a topic that fails does not affect the others.
+        """Expire the due messages of topics, loaded or not, that no other broker serves; a failure affects one topic.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -78,6 +78,8 @@ class MessageExpiry:
             if record.partitions is not None or not (records := view.all(SubscriptionRecord, record.topic_id)):
                 continue
             name = TopicName.parse(record.name)
+            if self._topics.is_elsewhere(view, name):
+                continue
             ttl_s = effective_policies(view, name, self._defaults).message_ttl
             if ttl_s:
                 slowest = min(
@@ -166,8 +168,9 @@ class SubscriptionExpiry:
         """Return the subscriptions that had no consumer for their topic's expiration time. Runs in a thread."""
         candidates = []
         for topic in view.all(TopicRecord):
-            minutes = effective_policies(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
-            if topic.partitions is not None or not minutes:
+            name = TopicName.parse(topic.name)
+            minutes = effective_policies(view, name, self._defaults).subscription_expiration_time
+            if topic.partitions is not None or not minutes or self._topics.is_elsewhere(view, name):
                 continue
             candidates += [
                 (topic, record, minutes * 60)

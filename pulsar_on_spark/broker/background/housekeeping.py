@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -38,13 +39,22 @@ class Housekeeping:
         interval_s: Seconds from the end of a pass to the next.
         replace_after_s: Seconds that a storage path may be missing before its copies are restored on other paths.
         defaults: The broker's own policies.
+        leads: Returns True while the passes are this broker's task.
 
     Attributes:
         passes: Number of completed passes.
         failed: Number of completed passes in which a step failed.
     """
 
-    def __init__(self, root: RootPlace, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
+    def __init__(
+        self,
+        root: RootPlace,
+        interval_s: float,
+        replace_after_s: float,
+        defaults: Policies,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._leads = leads
         self._interval_s = interval_s
         policies = defaults.model_dump_json(by_alias=True)
         self._command = [sys.executable, "-m", __name__, str(root), str(replace_after_s), policies]
@@ -64,7 +74,8 @@ class Housekeeping:
     async def _run(self) -> None:
         await asyncio.sleep(min(FIRST_AFTER_S, self._interval_s))
         while True:
-            await attempt(self._pass, "Housekeeping cannot be started now")
+            if self._leads():
+                await attempt(self._pass, "Housekeeping cannot be started now")
             await asyncio.sleep(self._interval_s)
 
     async def _pass(self) -> None:

@@ -3,7 +3,7 @@
 A topic is in use while it has producers, consumers or, depending on the mode, subscriptions or a backlog; while a Spark
 query reads one of its subscriptions; and whenever its chain changes, for example by a write of Spark. The inactive time
 is counted from the broker's start. The deletion checks the committed metadata again: a client that connects meanwhile
-keeps the topic, or creates a new one.
+keeps the topic, or creates a new one. A partitioned topic whose partitions are served by several brokers stays.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ class InactiveTopics:
         """Return the ends of an unused topic's chains; None if the topic is in use."""
         ends = []
         for part in catalog.parts(view, record):
+            if self._topics.is_elsewhere(view, TopicName.parse(part.name)):
+                return None  # another broker knows whether clients use it
             subscriptions = view.all(SubscriptionRecord, part.topic_id)
             if part.topic_id in in_use or (subscriptions and mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS):
                 return None

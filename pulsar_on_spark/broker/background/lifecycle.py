@@ -20,6 +20,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
 
@@ -36,6 +37,7 @@ class Lifecycle:
         reader: Reads entries.
         overview: Counts backlogs.
         settings: The default policies and the intervals.
+        leads: Returns True if trimming all topics is this broker's task.
     """
 
     def __init__(
@@ -46,8 +48,11 @@ class Lifecycle:
         reader: EntryReader,
         overview: Overview,
         settings: BrokerSettings,
+        leads: Callable[[RecentView], bool],
     ) -> None:
         self._root = root
+        self._views = views
+        self._leads = leads
         self._defaults = default_policies(settings)
         messages = MessageExpiry(root, views, topics, reader, self._defaults)
         subscriptions = SubscriptionExpiry(root, views, topics, self._defaults)
@@ -74,6 +79,8 @@ class Lifecycle:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _trim(self) -> None:
+        if not self._leads(self._views.recent):
+            return
         trimmed = await asyncio.to_thread(trim_topics, self._root, self._defaults)
         if trimmed.segments:
             log.info("Retention trimmed %d messages of %d topics.", trimmed.messages, trimmed.topics)

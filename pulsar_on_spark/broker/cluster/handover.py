@@ -106,7 +106,7 @@ class Handover:
         """Unload topics that this broker does not own any more."""
         view = self._views.recent
         for topic in self._topics:
-            if not self._ownership.owns(view, topic.name):
+            if self._ownership.is_elsewhere(view, topic.name):
                 log.warning(
                     "Topic %s belongs to another broker now, and is unloaded.", topic.name, extra={"topic": topic.name}
                 )

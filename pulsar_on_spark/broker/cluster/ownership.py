@@ -24,7 +24,7 @@ from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog.brokers import broker_of, serving_brokers
+from pulsar_on_spark.topic.catalog.brokers import broker_of, leader, registered_brokers, serving_brokers
 from pulsar_on_spark.topic.catalog.bundles import (
     Bundle,
     NamespaceBundles,
@@ -39,6 +39,9 @@ LOOKUP_WAIT_S: Final = 15.0
 """Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less."""
 _LOOK_EVERY_S: Final = 0.2
 """Interval at which a waiting lookup reads the metadata, in seconds."""
+
+Locate = Callable[[NamespaceBundles], Bundle]
+"""Finds a bundle among those of its namespace, which may have been split since the last look."""
 
 
 class Ownership:
@@ -70,25 +73,46 @@ class Ownership:
         self._assigning: dict[str, asyncio.Task[None]] = {}
 
     @property
+    def broker(self) -> BrokerRecord:
+        """This broker."""
+        return self._registry.record
+
+    @property
     def incarnation(self) -> str:
         """The incarnation by which this broker owns bundles."""
         return self._registry.record.incarnation
+
+    def leads(self, view: RecentView) -> bool:
+        """Return True if work of the whole root is this broker's: of the living brokers it has the least id."""
+        alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
+        first = leader(alive)
+        return first is None or first.incarnation == self.incarnation
 
     def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
         """Return the bundles of a namespace."""
         return bundles_of(view, namespace, self._default_count)
 
-    def owned(self, view: RecentView) -> list[Bundle]:
-        """Return all bundles that this broker owns."""
-        found = []
-        for record in view.all(NamespaceRecord):
-            bundles = self.bundles(view, record.namespace)
-            found += [bundle for bundle in bundles if bundles.owner_of(bundle).incarnation == self.incarnation]
-        return found
+    def owned(self, view: RecentView, namespace: str | None = None, incarnation: str | None = None) -> list[Bundle]:
+        """Return the bundles that this broker owns, or another one.
 
-    def owns(self, view: RecentView, name: TopicName) -> bool:
-        """Return True if this broker owns the topic's bundle; also if it is about to give it up."""
-        return self._owner(view, name) == self.incarnation
+        Args:
+            view: The metadata.
+            namespace: The namespace; None for all.
+            incarnation: The other broker's incarnation; None for this broker.
+        """
+        owner = incarnation or self.incarnation
+        names = [record.namespace for record in view.all(NamespaceRecord)] if namespace is None else [namespace]
+        return [
+            bundle
+            for bundles in (self.bundles(view, name) for name in names)
+            for bundle in bundles
+            if bundles.owner_of(bundle).incarnation == owner
+        ]
+
+    def is_elsewhere(self, view: RecentView, name: TopicName) -> bool:
+        """Return True if another broker owns the topic's bundle."""
+        bundles = self.bundles(view, name.namespace)
+        return effective_owner(view, bundles.owner_of(bundles.bundle_of(name))) not in (None, self.incarnation)
 
     async def find_owner(self, name: TopicName) -> BrokerRecord:
         """Return the broker that serves a topic, which need not exist; a bundle without an owner gets one.
@@ -97,25 +121,29 @@ class Ownership:
             ServerRefusalError: there is none for now, ServiceNotReady.
             MetadataError: the metadata cannot be read or written.
         """
-        view: RecentView = self._views.recent
+        return await self._find(name.namespace, lambda bundles: bundles.bundle_of(name), f"Topic {name}")
+
+    async def find_bundle_owner(self, bundle: Bundle) -> BrokerRecord:
+        """Return the broker that owns a bundle (errors as `find_owner`)."""
+        return await self._find(bundle.namespace, lambda _: bundle, f"Bundle {bundle}")
+
+    async def _find(self, namespace: str, locate: Locate, what: str) -> BrokerRecord:
         try:
             async with asyncio.timeout(LOOKUP_WAIT_S):
                 while True:
-                    owner = await self._settled_owner(view, name)
+                    owner = await self._settled_owner(self._views.recent, namespace, locate)
+                    if owner is None:
+                        view = await self._views.view()
+                        owner = await self._settled_owner(view, namespace, locate)
                     if owner is not None:
                         return owner
-                    view = await self._views.view()
-                    owner = await self._settled_owner(view, name)
-                    if owner is not None:
-                        return owner
-                    if not await self._assign_free(view, name.namespace):
+                    if not await self._assign_free(view, namespace):
                         await asyncio.sleep(_LOOK_EVERY_S)
-                    view = self._views.recent
         except TimeoutError as error:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
-                f"Topic {name} has no broker for now, because its last one has ended and its journal is not recovered "
-                "yet: try again.",
+                f"{what} has no broker for now, because its last one has ended and its journal is not recovered yet: "
+                "try again.",
             ) from error
 
     async def require_served(self, name: TopicName) -> None:
@@ -132,21 +160,19 @@ class Ownership:
                 f"Topic {name} is served by the broker {owner.broker} and not by this one: look it up again.",
             )
 
-    async def _settled_owner(self, view: RecentView, name: TopicName) -> BrokerRecord | None:
-        """Return the topic's broker unless that is dead; waits while this broker gives the bundle up."""
-        if view.get(NamespaceRecord, name.namespace) is None:
+    async def _settled_owner(self, view: RecentView, namespace: str, locate: Locate) -> BrokerRecord | None:
+        """Return the bundle's broker unless that is dead; waits while this broker gives the bundle up."""
+        if view.get(NamespaceRecord, namespace) is None:
             return self._registry.record  # this broker reports that the namespace is missing
-        if (leaving := self._leaving.get(self.bundles(view, name.namespace).bundle_of(name))) is not None:
+        bundles = self.bundles(view, namespace)
+        bundle = locate(bundles)
+        if (leaving := self._leaving.get(bundle)) is not None:
             await leaving.wait()
             return None
-        owner = self._owner(view, name)
+        owner = effective_owner(view, bundles.owner_of(bundle))
         if owner is None or self._is_dead(owner):
             return None
         return self._registry.record if owner == self.incarnation else broker_of(view, owner)
-
-    def _owner(self, view: RecentView, name: TopicName) -> str | None:
-        bundles = self.bundles(view, name.namespace)
-        return effective_owner(view, bundles.owner_of(bundles.bundle_of(name)))
 
     async def _assign_free(self, view: RecentView, namespace: str) -> bool:
         """Assign the namespace's bundles that have no owner; returns False if there is nothing to assign.

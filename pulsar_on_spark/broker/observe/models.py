@@ -46,7 +46,7 @@ class ConsumerStats(Stats):
     available_permits: int
     unacked_messages: int
     blocked_consumer_on_unacked_msgs: bool
-    blocked: str | None
+    blocked: str | None = None
     address: str
     connected_since: str
     client_version: str
@@ -125,7 +125,7 @@ class TopicStats(Stats):
     subscriptions: dict[str, SubscriptionStats]
     replication: dict[str, object] = {}
     deduplication_status: str
-    topic_epoch: int | None
+    topic_epoch: int | None = None
     owner_broker: str
     topic_creation_time_stamp: int
     last_publish_time_stamp: int

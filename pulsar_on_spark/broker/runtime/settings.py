@@ -78,6 +78,9 @@ class BrokerSettings(BaseModel):
     """Ciphers of TLS 1.2 by OpenSSL's names; by default OpenSSL's choice."""
     tls_cert_refresh_check_duration_sec: Annotated[float, Field(gt=0)] = 300
     """Interval of checks whether the TLS files were replaced."""
+    broker_client_trust_certs_file_path: str = ""
+    """PEM file of the CAs that issue other brokers' certificates, for requests to these; by default those of the
+    system."""
     authentication_enabled: bool = False
     """Refusal of clients that do not prove their role (see [security](security.md))."""
     authentication_providers: Names = ()

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
@@ -20,6 +21,7 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
@@ -81,9 +83,13 @@ class Compactions:
     Args:
         root: The root.
         settings: The interval of checks of thresholds, and the default policies.
+        is_elsewhere: Returns True for a topic that another broker serves, which compacts it.
     """
 
-    def __init__(self, root: RootHandle, settings: BrokerSettings) -> None:
+    def __init__(
+        self, root: RootHandle, settings: BrokerSettings, is_elsewhere: Callable[[View, TopicName], bool]
+    ) -> None:
+        self._is_elsewhere = is_elsewhere
         self._root = root
         self._defaults = default_policies(settings)
         self._interval_s = settings.broker_service_compaction_monitor_interval_in_seconds
@@ -179,8 +185,8 @@ class Compactions:
         view = self._root.store.view()
         thresholds: dict[TopicPart, int] = {}
         for record in view.all(TopicRecord):
-            if record.partitions is None:
-                name = TopicName.parse(record.name)
+            name = TopicName.parse(record.name)
+            if record.partitions is None and not self._is_elsewhere(view, name):
                 threshold = effective_policies(view, name, self._defaults).compaction_threshold
                 if threshold:
                     thresholds[TopicPart(record.name, record.topic_id, name.partition_index)] = threshold

@@ -48,8 +48,10 @@ class Topics:
         load: Creates the object of a topic.
         publish_rate: The publish rate of all topics together.
         require_served: Called before a topic is loaded; raises `ServerRefusalError` if another broker serves it.
+        is_elsewhere: Returns True for a topic that another broker serves, in a view.
 
     Attributes:
+        is_elsewhere: The same function.
         compactions: The compactions of this broker; the owner of this object starts and stops them.
         http_creations: The rate at which topics may be created over HTTP.
     """
@@ -63,12 +65,14 @@ class Topics:
         load: Load,
         publish_rate: Throttle,
         require_served: Callable[[TopicName], Awaitable[None]],
+        is_elsewhere: Callable[[View, TopicName], bool],
     ) -> None:
-        self.compactions = Compactions(root, settings)
+        self.compactions = Compactions(root, settings, is_elsewhere)
         self._root = root
         self._views = views
         self._load = load
         self._require_served = require_served
+        self.is_elsewhere = is_elsewhere
         self._publish_rate = publish_rate
         self._defaults = default_policies(settings)
         self._creation = TopicCreation(commits, self._defaults, topic_limits(settings))
@@ -299,9 +303,10 @@ class Topics:
         return CompactionStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
+        """Return the topic or its partitions, without those that another broker serves."""
         view = await self._views.view()
-        parts = catalog.parts(view, catalog.require_topic(view, name))
-        return [TopicName.parse(part.name) for part in parts]
+        parts = [TopicName.parse(part.name) for part in catalog.parts(view, catalog.require_topic(view, name))]
+        return [part for part in parts if not self.is_elsewhere(view, part)]
 
     def _require_unused(self, parts: Sequence[TopicName], view: View) -> None:
         for name in parts:

@@ -20,6 +20,7 @@ from pulsar_on_spark.broker.web.admin.storage import StorageScan
 from pulsar_on_spark.broker.web.audited import OUTCOME, Audited
 from pulsar_on_spark.broker.web.authenticated import Authenticated
 from pulsar_on_spark.broker.web.authorized import Authorized
+from pulsar_on_spark.broker.web.by_owner import ByOwner
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
 from pulsar_on_spark.broker.web.metrics_page import MetricsPage
@@ -61,9 +62,10 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     app.state.metrics_page = MetricsPage()
     for router in ROUTERS:
         app.include_router(router)
+    routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
+    app.add_middleware(ByOwner, routes=routes, services=services)
     app.add_middleware(_LimitedBody)
     if services.settings.authorization_enabled:
-        routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
         app.add_middleware(Authorized, routes=routes, access=services.access, views=services.views)
     app.add_middleware(_HeadAsGet)
     app.add_middleware(Audited, audit=services.audit)

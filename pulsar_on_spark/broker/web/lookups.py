@@ -5,20 +5,38 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
+from fastapi.responses import PlainTextResponse
 
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,
     BrokerServices,
+    Domain,
     NamedNamespace,
     NamedTopic,
+    Text,
     refused,
 )
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
 
 router = APIRouter(tags=["lookup"])
+
+
+@router.get(
+    "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
+    response_class=PlainTextResponse,
+    responses=refused(404, "There is no such namespace."),
+)
+async def bundle(
+    services: BrokerServices, domain: Domain, tenant: Text, namespace: Text, topic: Text
+) -> PlainTextResponse:
+    """Return the hash range of the topic's bundle, as plain text."""
+    name = TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{topic}")
+    view = await services.views.view()
+    require_namespace(view, name.namespace)
+    return PlainTextResponse(services.ownership.bundles(view, name.namespace).bundle_of(name).hash_range)
 
 
 @router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}")

@@ -132,6 +132,12 @@ def parts(view: View, name: TopicName) -> list[TopicRecord]:
     return [partition for partition in partitions if partition is not None]
 
 
+def own_parts(services: Services, view: View, name: TopicName) -> list[TopicRecord]:
+    """Return the partitions of a topic that this broker serves, in order, or the topic itself (errors as `parts`)."""
+    elsewhere = services.ownership.is_elsewhere
+    return [part for part in parts(view, name) if not elsewhere(view, TopicName.parse(part.name))]
+
+
 def single(view: View, name: TopicName, what: str) -> TopicRecord:
     """Return the record of a topic without partitions, or of one partition.
 

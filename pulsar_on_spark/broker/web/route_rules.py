@@ -196,6 +196,7 @@ _OF_NAMESPACES: Final[Mapping[tuple[str, str], Rule]] = {
     ("PUT", f"{NAMESPACE}/unload"): super_user,
     ("PUT", f"{NAMESPACE}/{{bundle}}/unload"): super_user,
     ("PUT", f"{NAMESPACE}/{{bundle}}/split"): super_user,
+    ("GET", f"{NAMESPACE}/{{bundle}}/topicHashPositions"): on_namespace(NamespaceOperation.GET_BUNDLE),
     ("GET", f"{NAMESPACE}/permissions"): _GET_PERMISSION,
     ("POST", f"{NAMESPACE}/permissions/{{role}}"): _GRANT,
     ("DELETE", f"{NAMESPACE}/permissions/{{role}}"): _REVOKE,
@@ -223,7 +224,6 @@ _OF_NAMESPACES: Final[Mapping[tuple[str, str], Rule]] = {
     **_methods(f"{NAMESPACE}/{{bundle}}/clearBacklog", _CLEAR),
     **_methods(f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", _CLEAR),
     **_methods(f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", _UNSUBSCRIBE),
-    **_methods(f"{NAMESPACE}/{{bundle}}/topHashPositions", on_namespace(NamespaceOperation.GET_BUNDLE)),
     **_methods(f"{NAMESPACE}/bundles/split", super_user),
     **_methods(f"{NAMESPACE}/persistence/bookieAffinity", super_user),
     **_methods(f"{NAMESPACE}/migration", super_user),
@@ -246,6 +246,7 @@ _OF_NAMESPACES: Final[Mapping[tuple[str, str], Rule]] = {
 }
 _OF_TOPICS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}"): _LOOK_UP,
+    ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle"): _LOOK_UP,
     ("GET", _TOPICS): _LIST,
     ("GET", f"{_TOPICS}/partitioned"): _LIST,
     ("PUT", TOPIC): _CREATE,

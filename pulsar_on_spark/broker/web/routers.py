@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pulsar_on_spark.broker.web import health, lookups, metrics, schemas
 from pulsar_on_spark.broker.web.admin import (
     brokers,
+    bundles,
     clusters,
     compaction,
     isolation,
@@ -36,6 +37,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     permissions.router,
     policies.router,
     namespaces.router,
+    bundles.router,
     topics.router,
     compaction.router,
     subscriptions.router,

@@ -11,6 +11,7 @@ from pulsar_on_spark.metadata.records import (
     BundlesRecord,
     NamespaceRecord,
     PermissionsRecord,
+    Record,
     TenantRecord,
     TopicRecord,
 )
@@ -30,6 +31,7 @@ from pulsar_on_spark.model.names import (
     check_tenant,
 )
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.bundles import new_record
 from pulsar_on_spark.topic.catalog.policies.change import new_policies
 from pulsar_on_spark.topic.catalog.policies.effective import policy_topic
 from pulsar_on_spark.topic.catalog.registry import of_unstored_topics
@@ -172,6 +174,7 @@ def create_namespace(
     policies: Mapping[str, Any] = MappingProxyType({}),
     properties: Mapping[str, str] = MappingProxyType({}),
     permissions: PermissionsRecord | None = None,
+    boundaries: Sequence[int] | None = None,
     most: int = 0,
 ) -> None:
     """Create a namespace of an existing tenant.
@@ -182,6 +185,7 @@ def create_namespace(
         policies: The namespace's policies, as in `set_namespace_policies`.
         properties: The namespace's properties.
         permissions: The namespace's permissions, which the caller has checked; None for none.
+        boundaries: The boundaries of the namespace's bundles; None for the default number.
         most: The limit of the tenant's namespaces; 0 for no limit.
 
     Raises:
@@ -205,9 +209,14 @@ def create_namespace(
         policies_json = new_policies(view, namespace, policies)
         new = NamespaceRecord(namespace=namespace, policies=policies_json, properties=dict(properties))
         moved: dict[str, int | None] = {keys.tenant(tenant): None, keys.namespace(namespace): None}
-        if permissions is None:
-            return Change(puts=[new], keys=moved)
-        return Change(puts=[new, permissions], keys=moved | {keys.permissions(namespace): None})
+        beside: list[Record] = []
+        if permissions is not None:
+            beside.append(permissions)
+            moved[keys.permissions(namespace)] = None
+        if boundaries is not None:
+            beside.append(new_record(namespace, boundaries))
+            moved[keys.bundles(namespace)] = None
+        return Change(puts=[new, *beside], keys=moved)
 
     store.commit(decide)
 

@@ -11,8 +11,10 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
@@ -22,8 +24,15 @@ from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
 from tests.kit import messages
 
-NO_TOPICS = cast(Topics, ())
-"""A broker without loaded topics."""
+
+class NoneLoaded(tuple[object, ...]):
+    """The topics of a root's only broker, which has loaded none."""
+
+    def is_elsewhere(self, view: View, name: TopicName) -> bool:
+        return False
+
+
+NO_TOPICS = cast(Topics, NoneLoaded())
 
 
 def test_unused_subscriptions_expire(tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ class NoneLoaded:
     def __iter__(self) -> Iterator[object]:
         return iter(())
 
+    def is_elsewhere(self, view: View, name: TopicName) -> bool:
+        return False
+
     async def delete_inactive(self, name: TopicName, check: Callable[[View], None]) -> None:
         catalog.delete_topic(self._root.store, name, force=True, check=check)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import zlib
 from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
@@ -77,7 +78,7 @@ def test_the_cluster_and_its_broker(admin: httpx.Client) -> None:
     refused(admin.put("/clusters/standalone", json={}), 409, "exists already")
     assert answered(admin.get("/brokers")) == answered(admin.get("/brokers/standalone")) == [here]
     assert answered(admin.get("/brokers/leaderBroker"))["brokerId"] == here
-    assert "public/default/0x00000000_0xffffffff" in answered(admin.get(f"/brokers/standalone/{here}/ownedNamespaces"))
+    refused(admin.get("/brokers/standalone/other:1/ownedNamespaces"), 404, "list the brokers first")
     assert answered(admin.get("/brokers/configuration/runtime"))["maxMessageSize"] == "5242880"
     assert "metadataStoreUrl" in answered(admin.get("/brokers/internal-configuration"))
 
@@ -194,11 +195,51 @@ def test_a_namespace_with_topics_is_deleted_by_force_only(
     client.create_producer(f"{namespace}/t").send(b"1")
     refused(admin.put(f"/namespaces/{namespace}"), 409)
     refused(admin.delete(f"/namespaces/{namespace}"), 409, f"{namespace}/t")
-    done(admin.put(f"/namespaces/{namespace}/0x00000000_0xffffffff/unload"))
-    refused(admin.put(f"/namespaces/{namespace}/0x0_0x1/unload"), 412)
-    refused(admin.put(f"/namespaces/{namespace}/0x0_0x1/split"), 501, "one bundle")
-    assert answered(admin.get(f"/namespaces/{namespace}/bundles"))["numBundles"] == 1
     assert answered(admin.get(f"/persistent/{namespace}")) == [f"persistent://{namespace}/t"]
+
+
+def test_bundles_are_listed_unloaded_and_split(admin: httpx.Client, client: pulsar.Client, namespace: str) -> None:
+    base = f"/namespaces/{namespace}"
+    halves = ["0x00000000", "0x7fffffff", "0xffffffff"]
+    assert answered(admin.get(f"{base}/bundles"))["numBundles"] == 4
+    done(admin.put(f"{base}b", json={"bundles": {"numBundles": 2}}))
+    assert answered(admin.get(f"{base}b/bundles")) == {"boundaries": halves, "numBundles": 2}
+    assert answered(admin.get(f"{base}b"))["bundles"]["boundaries"] == halves
+    done(admin.put(f"{base}c", json={"bundles": {"boundaries": ["0x0", "0x9", "0xffffffff"]}}))
+    for body in ({"numBundles": 9999}, {"boundaries": ["0x9", "0xffffffff"]}, {"boundaries": [1]}):
+        refused(admin.put(f"{base}d", json={"bundles": body}), 412, "bundles")
+
+    producer = client.create_producer(f"{namespace}b/t")
+    producer.send(b"1")
+    (hashes,) = [
+        answered(admin.get(f"{base}b/{bundle}/topicHashPositions"))["topicHashPositions"]
+        for bundle in ("_".join(halves[:2]), "_".join(halves[1:]))
+        if answered(admin.get(f"{base}b/{bundle}/topicHashPositions"))["topicHashPositions"]
+    ]
+    assert hashes == {f"persistent://{namespace}b/t": zlib.crc32(f"persistent://{namespace}b/t".encode())}
+    here = answered(admin.get("/brokers"))[0]
+    owned = answered(admin.get(f"/brokers/standalone/{here}/ownedNamespaces"))
+    assert {f"{namespace}b/{'_'.join(halves[:2])}", f"{namespace}b/{'_'.join(halves[1:])}"} <= owned.keys()
+    done(admin.put(f"{base}b/0x00000000_0x7fffffff/unload"))
+    done(admin.put(f"{base}b/0x7fffffff_0xffffffff/unload"))
+    done(admin.put(f"{base}b/unload"))
+    refused(admin.put(f"{base}b/0x00000000_0x7fffffff/unload", params={"destinationBroker": "x:1"}), 409, "x:1")
+    refused(admin.put(f"{base}b/0x0_0x1/unload"), 412, "has no bundle 0x0_0x1")
+    producer.send(b"2")
+
+    done(admin.put(f"{base}b/0x00000000_0x7fffffff/split"))
+    done(admin.put(f"{base}b/0x7fffffff_0xffffffff/split?splitAlgorithmName=topic_count_equally_divide"))
+    done(admin.put(f"{base}b/0x7fffffff_0xffffffff/split?splitAlgorithmName=specified_positions_divide", json=[2**31]))
+    refused(admin.put(f"{base}b/0x00000000_0x7fffffff/split"), 412, "has no bundle")
+    refused(admin.put(f"{base}b/0x00000000_0x3fffffff/split?splitAlgorithmName=x"), 412, "range_equally_divide")
+    assert answered(admin.get(f"{base}b/bundles"))["boundaries"] == [
+        "0x00000000",
+        "0x3fffffff",
+        "0x7fffffff",
+        "0x80000000",
+        "0xffffffff",
+    ]
+    producer.send(b"3")
 
 
 def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: str) -> None:
@@ -222,7 +263,6 @@ def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: st
         ("replication_clusters", ["standalone", "east"], "replication_clusters"),
         ("auth_policies", {"namespace_auth": {"a": ["produce"]}}, "auth_policies"),
         ("auth_policies", {"namespace_auth": {"anonymous": ["functions"]}}, "auth_policies"),
-        ("bundles", {"numBundles": 4}, "bundles"),
         ("backlog_quota_map", {"some_other": QUOTA}, "backlog_quota_map.some_other"),
         ("topicDispatchRate", {"standalone": limit, "east": limit}, "topicDispatchRate of cluster east"),
     ):
@@ -431,7 +471,7 @@ def test_unsupported_requests_are_refused_with_a_reason(admin: httpx.Client, nam
     places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
     for place in places:
         refused(admin.post(re.sub(r"\{[^}]*\}", "x", place), json={}), 501, "is not supported: ")
-    refused(admin.post("/resource-quotas", json={}), 501, "is not supported: One broker serves all of a root")
+    refused(admin.post("/resource-quotas", json={}), 501, "is not supported: Brokers do not move topics for their load")
     of_bundle = f"/namespaces/{namespace}/0x00000000_0xffffffff"
     for place in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
         refused(admin.post(f"{of_bundle}/{place}"), 501, "without a bundle")

@@ -189,7 +189,7 @@ ROUTES: Final[dict[str, str]] = {
         GET /admin/v2/persistent/public/default
         GET /admin/v2/persistent/public/default/partitioned
         GET {_NAMESPACE}/bundles
-        {_ALL} {_NAMESPACE}/0x0_0x1/topHashPositions
+        GET {_NAMESPACE}/0x0_0x1/topicHashPositions
     """,
     "namespace, consume": f"""
         POST {_NAMESPACE}/clearBacklog
@@ -222,6 +222,7 @@ ROUTES: Final[dict[str, str]] = {
     """,
     "topic, produce or consume": f"""
         GET /lookup/v2/topic/persistent/public/default/TOPIC
+        GET /lookup/v2/topic/persistent/public/default/TOPIC/bundle
         GET {_TOPIC}/partitions
         GET {_TOPIC}/properties
         GET {_TOPIC}/stats

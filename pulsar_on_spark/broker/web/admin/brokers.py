@@ -1,10 +1,9 @@
-"""Brokers: the one broker of the root, its settings, and the namespaces that it serves."""
+"""Brokers: the list of them, their settings, and the bundles that they own."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, HTTPException, Response
 from pydantic.alias_generators import to_camel
@@ -13,27 +12,27 @@ from pulsar_on_spark.broker.services import settings_changes
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
 from pulsar_on_spark.broker.topics.topic_policies import broker_publish_rate, dispatch_limits
-from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, refused
-from pulsar_on_spark.metadata.records import NamespaceRecord
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, refused
+from pulsar_on_spark.topic.catalog.brokers import leader, registered_brokers
 
 router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
 
-BUNDLE: Final = "0x00000000_0xffffffff"
-"""The only bundle of each namespace, because one broker serves the whole root."""
 _NAMES: Final = {to_camel(name): name for name in DYNAMIC}
 _NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while the broker runs, or the value is invalid.")
 
 
 @router.get("")
-async def all_brokers(web_url: WebUrl) -> list[str]:
-    """List the brokers of the cluster: this one."""
-    return [_id(web_url)]
+async def all_brokers(services: BrokerServices) -> list[str]:
+    """List the ids of the root's brokers."""
+    return [record.broker for record in registered_brokers(await services.views.view())]
 
 
 @router.get("/leaderBroker")
-async def leader(web_url: WebUrl) -> dict[str, str]:
-    """Return the leader: this broker."""
-    return {"brokerId": _id(web_url), "serviceUrl": web_url}
+async def leader_broker(services: BrokerServices) -> dict[str, str]:
+    """Return the leader, which does the work of the whole root."""
+    found = leader(registered_brokers(await services.views.view())) or services.ownership.broker
+    urls = found.default_listener
+    return {"brokerId": found.broker, "serviceUrl": urls.web_url or urls.web_url_tls}
 
 
 @router.get("/configuration")
@@ -80,29 +79,22 @@ async def internal_configuration() -> dict[str, str]:
 
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
-async def brokers_of(services: BrokerServices, web_url: WebUrl, cluster: Text) -> list[str]:
-    """List the brokers of a cluster."""
+async def brokers_of(services: BrokerServices, cluster: Text) -> list[str]:
+    """List the ids of the brokers of a cluster."""
     if cluster != services.settings.cluster_name:
         raise HTTPException(404, f"Cluster {cluster} does not exist: the only one is {services.settings.cluster_name}.")
-    return [_id(web_url)]
+    return await all_brokers(services)
 
 
 @router.get("/{cluster}/{broker}/ownedNamespaces", responses=refused(404, "There is no such broker."))
-async def owned_namespaces(
-    services: BrokerServices, web_url: WebUrl, cluster: Text, broker: Text
-) -> dict[str, dict[str, Any]]:
-    """Return all bundles of all namespaces: the broker owns each."""
-    if (cluster, broker) != (services.settings.cluster_name, _id(web_url)):
-        raise HTTPException(
-            404, f"Broker {broker} of cluster {cluster} does not exist: the only one is {_id(web_url)}."
-        )
+async def owned_namespaces(services: BrokerServices, cluster: Text, broker: Text) -> dict[str, dict[str, Any]]:
+    """Return the bundles that a broker owns."""
     view = await services.views.view()
+    record = next((each for each in registered_brokers(view) if each.broker == broker), None)
+    if record is None or cluster != services.settings.cluster_name:
+        raise HTTPException(404, f"Broker {broker} of cluster {cluster} does not exist: list the brokers first.")
     owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return {f"{record.namespace}/{BUNDLE}": owned for record in view.all(NamespaceRecord)}
-
-
-def _id(web_url: str) -> str:
-    return urlsplit(web_url).netloc
+    return {str(bundle): owned for bundle in services.ownership.owned(view, incarnation=record.incarnation)}
 
 
 async def _change(services: Services, name: str, value: str | None) -> None:

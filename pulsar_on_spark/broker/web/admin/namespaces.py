@@ -1,16 +1,15 @@
-"""Namespaces, their properties and their one bundle each. For policies see `policies.py`."""
+"""Namespaces and their properties. For policies see `policies.py`, for bundles `bundles.py`."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from pulsar_on_spark.broker.web.admin.brokers import BUNDLE
+from pulsar_on_spark.broker.web.admin.bundles import bundles_json, given_boundaries
 from pulsar_on_spark.broker.web.admin.permissions import permissions_json, split_permissions
 from pulsar_on_spark.broker.web.admin.policy_json import given_fields, policies_json
 from pulsar_on_spark.broker.web.requests import (
@@ -22,15 +21,11 @@ from pulsar_on_spark.broker.web.requests import (
     refused,
 )
 from pulsar_on_spark.metadata.records import PermissionsRecord
-from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.topic.catalog import tenants as registry
 
 router = APIRouter(tags=["namespaces"])
 
 MISSING: Final = refused(404, "There is no such namespace.")
-_ONE_BUNDLE: Final = (
-    f"A namespace has the one bundle {BUNDLE}, because one broker serves all of a root: splitting is not supported."
-)
 Properties = Annotated[dict[str, str], Field(max_length=1000)]
 
 
@@ -56,7 +51,7 @@ async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[
     view = await services.views.view()
     record = registry.require_namespace(view, namespace)
     return {
-        "bundles": _bundles(),
+        "bundles": bundles_json(services.ownership.bundles(view, namespace)),
         "replication_clusters": [services.settings.cluster_name],
         "properties": record.properties,
         "deleted": False,
@@ -75,9 +70,10 @@ async def create(
 ) -> None:
     """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all."""
     body = body or NamespaceBody()
-    policies, permissions = body.model_extra or {}, None
+    policies, permissions = dict(body.model_extra or {}), None
     if services.settings.authorization_enabled:
         policies, permissions = split_permissions(namespace, policies)
+    boundaries = given_boundaries(policies.pop("bundles", None))
     fields, unsupported = given_fields(policies, services.settings.cluster_name)
     if unsupported:
         raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
@@ -88,6 +84,7 @@ async def create(
         policies=fields,
         properties=body.properties or {},
         permissions=permissions,
+        boundaries=boundaries,
         most=services.settings.max_namespaces_per_tenant,
     )
     await services.views.view()  # authorization uses the view that was read last: it must have the namespace
@@ -98,37 +95,9 @@ async def delete(services: BrokerServices, namespace: NamedNamespace, force: For
     """Delete a namespace; with `force`, its topics, their data and subscriptions too."""
     registry.require_namespace(await services.views.view(), namespace)
     if force:
-        await _unload(services, namespace)
+        await services.topics.unload_some(lambda name: name.namespace == namespace)
     await asyncio.to_thread(registry.delete_namespace, services.root.store, namespace, force=force)
     await services.topics.unload_deleted()
-
-
-@router.get(f"{NAMESPACE}/bundles", responses=MISSING)
-async def bundles(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
-    """Return the namespace's one bundle."""
-    registry.require_namespace(await services.views.view(), namespace)
-    return _bundles()
-
-
-@router.put(f"{NAMESPACE}/unload", status_code=204, responses=MISSING)
-async def unload(services: BrokerServices, namespace: NamedNamespace) -> None:
-    """Unload all topics of a namespace; their clients look them up again."""
-    registry.require_namespace(await services.views.view(), namespace)
-    await _unload(services, namespace)
-
-
-@router.put(f"{NAMESPACE}/{{bundle}}/unload", status_code=204, responses=MISSING)
-async def unload_bundle(services: BrokerServices, namespace: NamedNamespace, bundle: Text) -> None:
-    """Unload all topics of the namespace: it has one bundle."""
-    if bundle != BUNDLE:
-        raise HTTPException(412, f"Bundle {bundle} of {namespace} does not exist: the only one is {BUNDLE}.")
-    await unload(services, namespace)
-
-
-@router.put(f"{NAMESPACE}/{{bundle}}/split", status_code=204, responses=refused(501, _ONE_BUNDLE))
-async def split_bundle(namespace: NamedNamespace, bundle: Text) -> None:
-    """Refuse to split the bundle."""
-    raise HTTPException(501, _ONE_BUNDLE)
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
@@ -176,14 +145,3 @@ async def remove_property(services: BrokerServices, namespace: NamedNamespace, k
 
 def _text(value: str | None) -> Response:
     return Response(status_code=204) if value is None else PlainTextResponse(value)
-
-
-async def _unload(services: BrokerServices, namespace: str) -> None:
-    for topic in services.topics:
-        if topic.name.namespace == namespace:
-            with suppress(TopicNotFoundError):  # deleted meanwhile
-                await services.topics.unload(topic.name)
-
-
-def _bundles() -> dict[str, Any]:
-    return {"boundaries": BUNDLE.split("_"), "numBundles": 1}

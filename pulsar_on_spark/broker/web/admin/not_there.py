@@ -16,8 +16,8 @@ router = APIRouter(include_in_schema=False)
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments stay on storage paths: tiered storage is not supported."
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
-_ONE_BROKER: Final = "One broker serves all of a root: load balancing and isolation do not apply."
-_ONE_BUNDLE: Final = "A namespace has one bundle: use the path without a bundle."
+_NO_BALANCING: Final = "Brokers do not move topics for their load."
+_WHOLE: Final = "It is done for whole namespaces: use the path without a bundle."
 _FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: use Spark on the topic."
 _TRANSACTIONS: Final = "Transactions are not supported."
 
@@ -33,18 +33,17 @@ UNDER_NAMESPACE: Final = {
     "offloadDeletionLagMs": _OFFLOAD,
     "offloadPolicies": _OFFLOAD,
     "removeOffloadPolicies": _OFFLOAD,
-    "antiAffinity": _ONE_BROKER,
-    "antiAffinity/{rest:path}": _ONE_BROKER,
+    "antiAffinity": _NO_BALANCING,
+    "antiAffinity/{rest:path}": _NO_BALANCING,
     "resourcegroup": _NOT_ENFORCED,
     "resourcegroup/{rest:path}": _NOT_ENFORCED,
     "entryFilters": _NOT_ENFORCED,
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
-    "bundles/split": _ONE_BROKER,
-    "{bundle}/clearBacklog": _ONE_BUNDLE,
-    "{bundle}/clearBacklog/{subscription}": _ONE_BUNDLE,
-    "{bundle}/unsubscribe/{subscription}": _ONE_BUNDLE,
-    "{bundle}/topHashPositions": _ONE_BUNDLE,
-    "isolation": _ONE_BROKER,
+    "bundles/split": _NO_BALANCING,
+    "{bundle}/clearBacklog": _WHOLE,
+    "{bundle}/clearBacklog/{subscription}": _WHOLE,
+    "{bundle}/unsubscribe/{subscription}": _WHOLE,
+    "isolation": _NO_BALANCING,
     "schemaAutoUpdateCompatibilityStrategy": "Pulsar 2.5 replaced it: set schemaCompatibilityStrategy.",
     "scanOffloadedLedgers": _OFFLOAD,
 }
@@ -63,8 +62,8 @@ UNDER_TOPIC: Final = {
 }
 BRANCHES: Final = {
     "/admin/v2/resourcegroups": _NOT_ENFORCED,
-    "/admin/v2/resource-quotas": _ONE_BROKER,
-    "/admin/v2/clusters/{cluster}/failureDomains": _ONE_BROKER,
+    "/admin/v2/resource-quotas": _NO_BALANCING,
+    "/admin/v2/clusters/{cluster}/failureDomains": _NO_BALANCING,
     "/admin/v2/clusters/{cluster}/peers": _GEO,
     "/admin/v2/clusters/{cluster}/migrate": _GEO,
     "/admin/v2/bookies": "There are no bookies: see `pulsarpy storage list` for storage paths.",
@@ -72,7 +71,7 @@ BRANCHES: Final = {
     "/admin/v2/worker": _FUNCTIONS,
     "/admin/v2/worker-stats": _FUNCTIONS,
     "/admin/v2/functions": _FUNCTIONS,
-    "/admin/v2/non-persistent/bundles": _ONE_BROKER,
+    "/admin/v2/non-persistent/bundles": _NO_BALANCING,
     "/admin/v3/functions": _FUNCTIONS,
     "/admin/v3/sources": _FUNCTIONS,
     "/admin/v3/sinks": _FUNCTIONS,

@@ -72,12 +72,10 @@ _SAYS_NOTHING: Final = (False, -1, 0, "", "None", "Full", "UNDEFINED")
 
 
 def _holds_anyway(key: str, value: JsonValue, cluster: str) -> bool:
-    """True if a policy only states the defaults of every namespace: one cluster, one bundle, open permissions."""
+    """True if a policy only states the defaults of every namespace: one cluster, open permissions."""
     match key, value:
         case "replication_clusters" | "allowed_clusters", list():
             return value == [cluster]
-        case "bundles", dict():
-            return value.get("numBundles") in (None, 0, 1)
         case "auth_policies", dict():
             return all(not grants or _is_open(grants) for grants in value.values())
     return False

@@ -26,7 +26,7 @@ from pulsar_on_spark.broker.web.requests import (
     BrokerServices,
     NamedTopic,
     StoredTopic,
-    parts,
+    own_parts,
     refused,
 )
 from pulsar_on_spark.metadata.records import TopicRecord
@@ -161,4 +161,4 @@ async def _partitioned(services: Services, name: TopicName) -> tuple[Partitioned
     record = catalog.require_topic(view, name)
     if record.partitions is None:
         raise HTTPException(404, f"Topic {name} has no partitions: ask for its stats.")
-    return PartitionedTopicMetadata(partitions=record.partitions), parts(view, name)
+    return PartitionedTopicMetadata(partitions=record.partitions), own_parts(services, view, name)

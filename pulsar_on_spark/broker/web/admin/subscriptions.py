@@ -23,6 +23,7 @@ from pulsar_on_spark.broker.web.requests import (
     NamedNamespace,
     StoredTopic,
     SubscriptionName,
+    own_parts,
     parts,
     refused,
     single,
@@ -77,7 +78,7 @@ async def create(
     if replicated:
         raise HTTPException(501, _NOT_REPLICATED)
     view = await services.views.view()
-    wanted = parts(view, name)
+    wanted = own_parts(services, view, name)
     if any(_record(view, part, subscription) is not None for part in wanted):
         raise HTTPException(409, f"Subscription {subscription!r} on {name} exists already: choose another name.")
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -99,7 +100,7 @@ async def delete(
 ) -> None:
     """Delete a subscription; with `force`, even one with consumers or one that Spark owns."""
     view = await services.views.view()
-    for part in _having(view, name, subscription):
+    for part in _having(services, view, name, subscription):
         topic = await _loaded(services, part)
         try:
             taken = await topic.subscriptions.acquire_subscription(
@@ -117,7 +118,7 @@ async def delete(
 async def skip_all(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> None:
     """Acknowledge the whole backlog of a subscription."""
     view = await services.views.view()
-    for part in _having(view, name, subscription):
+    for part in _having(services, view, name, subscription):
         await clear(await _loaded(services, part), _require(view, part, subscription))
 
 
@@ -138,7 +139,7 @@ async def reset_to_time(
 ) -> None:
     """Reset the cursor to the first message published at a time or later; consumers are disconnected and reconnect."""
     view = await services.views.view()
-    for part in _having(view, name, subscription):
+    for part in _having(services, view, name, subscription):
         topic = await _loaded(services, part)
         position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
         await seek(topic, _require(view, part, subscription), position)
@@ -161,7 +162,7 @@ async def expire_older(
 ) -> None:
     """Acknowledge the messages published more than `seconds` ago."""
     view = await services.views.view()
-    for part in _having(view, name, subscription):
+    for part in _having(services, view, name, subscription):
         await _expire(services, part, _require(view, part, subscription), seconds)
 
 
@@ -190,7 +191,7 @@ async def expire_all(services: BrokerServices, client: Client, name: StoredTopic
 async def properties(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> dict[str, str]:
     """Return the subscription's properties."""
     view = await services.views.view()
-    part = _having(view, name, subscription)[0]
+    part = _having(services, view, name, subscription)[0]
     return dict(_require(view, part, subscription).properties)
 
 
@@ -199,7 +200,7 @@ async def set_properties(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: Properties
 ) -> None:
     """Replace the subscription's properties."""
-    parts_ = _having(await services.views.view(), name, subscription)
+    parts_ = _having(services, await services.views.view(), name, subscription)
     await asyncio.to_thread(set_subscription_properties, services.root.store, subscription, parts_, body)
 
 
@@ -256,7 +257,7 @@ async def _of_namespace(services: Services, namespace: str) -> list[_Located]:
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     names = (TopicName.parse(record.name) for record in tenants.topics_of(view, namespace))
-    topics = (part for name in names if not name.is_system for part in parts(view, name))
+    topics = (part for name in names if not name.is_system for part in own_parts(services, view, name))
     return [(part, record) for part in topics for record in view.all(SubscriptionRecord, part.topic_id)]
 
 
@@ -286,9 +287,9 @@ def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
     return record
 
 
-def _having(view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
+def _having(services: Services, view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
     """Return the partitions that have the subscription, or the topic itself."""
-    having = [part for part in parts(view, name) if _record(view, part, subscription) is not None]
+    having = [part for part in own_parts(services, view, name) if _record(view, part, subscription) is not None]
     if not having:
         raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
     return having

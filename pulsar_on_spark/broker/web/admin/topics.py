@@ -21,6 +21,7 @@ from pulsar_on_spark.broker.web.requests import (
     NamedNamespace,
     NamedTopic,
     StoredTopic,
+    own_parts,
     parts,
     refused,
 )
@@ -175,8 +176,9 @@ async def terminate_partitions(services: BrokerServices, name: StoredTopic) -> d
     record = catalog.require_topic(await services.views.view(), name)
     if record.partitions is None:
         raise HTTPException(405, f"Topic {name} has no partitions: terminate it as a topic.")
-    ends = [await services.topics.terminate(name.partition(index)) for index in range(record.partitions)]
-    return {str(index): MessageIdJson.of(end) for index, end in enumerate(ends)}
+    own = [TopicName.parse(part.name) for part in own_parts(services, await services.views.view(), name)]
+    ends = [(part, await services.topics.terminate(part)) for part in own]
+    return {str(part.partition_index): MessageIdJson.of(end) for part, end in ends}
 
 
 @router.put(f"{TOPIC}/unload", status_code=204, responses=MISSING)
@@ -188,7 +190,7 @@ async def unload(services: BrokerServices, name: NamedTopic) -> None:
 @router.delete(f"{TOPIC}/truncate", status_code=204, responses=MISSING)
 async def truncate(services: BrokerServices, name: StoredTopic) -> None:
     """Acknowledge all messages in all subscriptions and delete them, regardless of retention."""
-    for part in parts(await services.views.view(), name):
+    for part in own_parts(services, await services.views.view(), name):
         await truncate_topic(services.root, services.views, services.topics, TopicName.parse(part.name))
 
 
