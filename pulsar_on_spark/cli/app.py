@@ -14,6 +14,7 @@ from pulsar_on_spark.cli import looks, operate, output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_place
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
+from pulsar_on_spark.cli.brokers import brokers_app
 from pulsar_on_spark.cli.compact import compact
 from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
@@ -318,7 +319,11 @@ def _print_maintained(done: MaintainReport) -> None:
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
     ("A root", (init, status, usage, maintain, recover, backup, upgrade), {"storage": storage_app}),
-    ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app, "tokens": tokens_app}),
+    (
+        "A broker",
+        (standalone, broker),
+        {"brokers": brokers_app, "perf": perf_app, "security": security_app, "tokens": tokens_app},
+    ),
     ("Messages", (produce, consume, read), {}),
     (
         "Contents of a root",

@@ -39,7 +39,6 @@ ALIASES: Final[Mapping[str, str]] = {
 HINTS: Final[Mapping[str, str]] = {
     "bookies": "storage list",
     "broker-stats": "status --url URL",
-    "brokers": "status --url URL",
     "clusters": "status",
     "namespaces clear-backlog": "subscriptions clear TOPIC SUBSCRIPTION",
     "non-persistent": "topics",
