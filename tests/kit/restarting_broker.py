@@ -40,6 +40,10 @@ class RestartingBroker:
         """Return what the present broker has printed and logged."""
         return self._running.said
 
+    def url_of(self, topic: str) -> str:
+        """Return the URL of the broker that serves a topic: the only one."""
+        return self.url
+
     def kill(self) -> None:
         """SIGKILL, and the next one is up."""
         self._running.kill()

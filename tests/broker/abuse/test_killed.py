@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Literal, get_args
 
 import pulsar
 import pytest
@@ -30,6 +31,7 @@ from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, consuming
 from tests.broker.clients.raw_chunks import whole_messages
 from tests.broker.clients.test_durable import stored
+from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.history import (
     ANY,
     BY_KEY,
@@ -173,11 +175,11 @@ def consume(
     )
 
 
-async def confirm(url: str, subscription: str, history: History) -> None:
+async def confirm(url_of: Callable[[str], str], subscription: str, history: History) -> None:
     """A consumer that waits for the receipt of each acknowledgement, which the Python client cannot."""
     while True:
         try:
-            await _confirm(url, subscription, history)
+            await _confirm(await asyncio.to_thread(url_of, TOPIC), subscription, history)
         except (OSError, EOFError):
             # The broker is gone, the consumer before is still being missed, or the topic is not there yet.
             await asyncio.sleep(0.1)
@@ -236,13 +238,26 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
         noted.add(number)
 
 
-def killed(root: Path, kills: int, deduplicated: bool) -> None:
-    """Kill a broker `kills` times under producers and consumers of three topics, and check their notes."""
+Disturbance = Literal["kill", "pause", "restart", "move"]
+
+
+def killed(root: Path, kills: int, deduplicated: bool, of_several: Disturbance | None = None) -> None:
+    """Kill a broker `kills` times under producers and consumers of three topics, and check their notes.
+
+    Args:
+        root: The root.
+        kills: The number of kills.
+        deduplicated: Whether producers are deduplicated.
+        of_several: How one of several brokers is disturbed instead.
+    """
     histories = {topic: History() for topic in SUBSCRIPTIONS}
     settings = {"broker_deduplication_enabled": deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
     Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
-        broker = at_end.enter_context(RestartingBroker(root, settings))
+        broker: RestartingBroker | BrokerCluster = (
+            RestartingBroker(root, settings) if of_several is None else BrokerCluster(root, settings)
+        )
+        at_end.enter_context(broker)
         log = root.with_name("client.log")
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
@@ -255,7 +270,7 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
         at_end.callback(enough.set)
         for topic, name, type_ in CONSUMERS:
             consume(clients[0 if type_ == pulsar.ConsumerType.Exclusive else 1], topic, name, type_, histories[topic])
-        work = [confirm(broker.url, name, histories[TOPIC]) for name in CONFIRMED]
+        work = [confirm(broker.url_of, name, histories[TOPIC]) for name in CONFIRMED]
         confirming = threading.Thread(target=asyncio.run, args=(until(all_read, work),))
         confirming.start()
         wait_until(lambda: CONFIRMED.keys() <= subscriptions_of(root), "the confirming consumers' subscriptions")
@@ -267,7 +282,7 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
             thread.start()
         for _ in range(kills):
             wait_for_progress(histories[TOPIC], random.randrange(20, 300), TOPIC)
-            broker.kill()
+            getattr(broker, of_several or "kill")()
             for history in histories.values():
                 history.note(Restarted())
         for topic, history in histories.items():
@@ -291,9 +306,9 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
         kept = {topic: kept_in(clients[2], topic) for topic in (TOPIC, SPREAD)}
         clients[2].create_producer(LARGE).send(THE_END)
         clients[2].close()
-        for message in large_messages(broker.url, WHOLE):
+        for message in large_messages(broker.url_of(LARGE), WHOLE):
             histories[LARGE].note(Waiting(WHOLE, message))
-        kept[LARGE] = [large_messages(broker.url, "all of them")]
+        kept[LARGE] = [large_messages(broker.url_of(LARGE), "all of them")]
         assert broker.stop() == 0
     found = judged(histories, kept, deduplicated)
     print(f"After {kills} kills: {told(histories, kept)}")
@@ -371,14 +386,28 @@ def settle(is_so: Callable[[], bool], progress: Callable[[], object]) -> None:
             seen, until_s = progress(), time.monotonic() + END_S
 
 
-def judge_kills(root: Path, kills: int, deduplicated: bool) -> None:
+def judge_kills(root: Path, kills: int, deduplicated: bool, of_several: Disturbance | None = None) -> None:
     """Call `killed` in a process of its own: the first client of a process decides where all clients log to."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        process.submit(killed, root, kills, deduplicated).result()
+        process.submit(killed, root, kills, deduplicated, of_several).result()
 
 
 def test_a_broker_that_is_killed_under_load(tmp_path: Path) -> None:
     judge_kills(tmp_path / "root", kills=2, deduplicated=True)
+
+
+@pytest.mark.parametrize("of_several", get_args(Disturbance))
+def test_one_of_three_brokers_is_disturbed_under_load(tmp_path: Path, of_several: Disturbance) -> None:
+    judge_kills(tmp_path / "root", kills=2, deduplicated=True, of_several=of_several)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("deduplicated", [False, True])
+@pytest.mark.parametrize("of_several", get_args(Disturbance))
+def test_one_of_three_brokers_is_disturbed_fifty_times_under_load(
+    tmp_path: Path, of_several: Disturbance, deduplicated: bool
+) -> None:
+    judge_kills(tmp_path / "root", kills=50, deduplicated=deduplicated, of_several=of_several)
 
 
 @pytest.mark.soak

@@ -1,0 +1,113 @@
+"""Several brokers of one root, each on ports of its own for good, of which one at a time is disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from tests.kit.free_ports import free_port
+from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
+
+
+class BrokerCluster:
+    """Brokers on free ports of this host.
+
+    Args:
+        root: The root.
+        settings: The settings of all brokers.
+        count: The number of brokers.
+
+    Attributes:
+        url: What clients connect to: the addresses of all brokers.
+    """
+
+    def __init__(self, root: Path, settings: Mapping[str, object] | None = None, count: int = 3) -> None:
+        self._root = root
+        self._settings = dict(settings or {})
+        self._ports = [(free_port(), free_port()) for _ in range(count)]
+        self._brokers: list[RunningBroker] = []
+        with ExitStack() as undo:
+            for ports in self._ports:
+                self._brokers.append(undo.enter_context(self._start(ports)))
+            undo.pop_all()
+        self.url = "pulsar://" + ",".join(f"localhost:{port}" for port, _ in self._ports)
+
+    def __enter__(self) -> BrokerCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def brokers(self) -> list[RunningBroker]:
+        """The brokers that run now."""
+        return list(self._brokers)
+
+    @property
+    def said(self) -> str:
+        """Return what the brokers of now have printed and logged."""
+        return "\n".join(broker.said for broker in self._brokers)
+
+    def url_of(self, topic: str) -> str:
+        """Return the URL of the broker that serves a topic of `public/default`, asked of any broker that answers."""
+        for broker in random.sample(self._brokers, len(self._brokers)):
+            try:
+                answer = httpx.get(f"{broker.web_url}/lookup/v2/topic/persistent/public/default/{topic}", timeout=20)
+                return str(answer.raise_for_status().json()["brokerUrl"])
+            except httpx.HTTPError:
+                continue
+        return self._brokers[0].url
+
+    def kill(self) -> None:
+        """SIGKILL one broker, and start it again."""
+        number = random.randrange(len(self._brokers))
+        self._brokers[number].kill()
+        self._brokers[number] = self._start(self._ports[number])
+
+    def pause(self) -> None:
+        """Stop one broker by SIGSTOP until others serve its topics; it must end when it wakes, and starts again."""
+        number = random.randrange(len(self._brokers))
+        paused = self._brokers[number]
+        owner = paused.web_url.removeprefix("http://")
+        others = [broker for broker in self._brokers if broker is not paused]
+        os.kill(paused.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: owner not in _brokers_of(others[0]), lambda: f"{owner} is taken over: {self.said}")
+        finally:
+            os.kill(paused.pid, signal.SIGCONT)
+        assert paused.wait() == 1, paused.said
+        self._brokers[number] = self._start(self._ports[number])
+
+    def restart(self) -> None:
+        """Stop one broker by SIGTERM, and start it again."""
+        number = random.randrange(len(self._brokers))
+        assert self._brokers[number].stop() == 0
+        self._brokers[number] = self._start(self._ports[number])
+
+    def move(self) -> None:
+        """Give the bundles of `public/default` to other brokers."""
+        for broker in self._brokers:
+            with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=60) as admin:
+                assert admin.put("/namespaces/public/default/unload?authoritative=true").is_success
+
+    def stop(self) -> int:
+        """SIGTERM to all, one after the other; returns 0 if all have ended well."""
+        return max(broker.stop() for broker in self._brokers)
+
+    def _start(self, ports: tuple[int, int]) -> RunningBroker:
+        settings = {**self._settings, "broker_service_port": ports[0], "web_service_port": ports[1]}
+        return RunningBroker(self._root, settings)
+
+
+def _brokers_of(broker: RunningBroker) -> list[str]:
+    return list(httpx.get(f"{broker.web_url}/admin/v2/brokers", timeout=20).json())
