@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.web.admin.peeks import peek_turns
+from pulsar_on_spark.broker.web.admin.peeks import PeekTurns
 from pulsar_on_spark.broker.web.admin.storage import StorageScan
 from pulsar_on_spark.broker.web.audited import OUTCOME, Audited
 from pulsar_on_spark.broker.web.authenticated import Authenticated
@@ -23,7 +23,7 @@ from pulsar_on_spark.broker.web.authorized import Authorized
 from pulsar_on_spark.broker.web.by_owner import ByOwner
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
-from pulsar_on_spark.broker.web.metrics_page import MetricsPage
+from pulsar_on_spark.broker.web.metrics_page import MetricsPages
 from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
@@ -57,9 +57,9 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     )
     app.state.services = services
     app.state.broker_health = broker_health
-    app.state.peek_turns = peek_turns()
+    app.state.peek_turns = PeekTurns()
     app.state.storage_scan = StorageScan()
-    app.state.metrics_page = MetricsPage()
+    app.state.metrics_pages = MetricsPages()
     for router in ROUTERS:
         app.include_router(router)
     routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]

@@ -191,9 +191,10 @@ class LimitedHttp(H11Protocol):
         self._update_wait()
 
     def pause_writing(self) -> None:
-        """Start the timeout for the client to read the written data."""
+        """Start the timeout for the client to read the written data; meanwhile the connection waits for its client."""
         super().pause_writing()
         self._untaken = self.loop.call_later(TAKE_S, self.abort)
+        self._limits.on_waiting(self)
 
     def resume_writing(self) -> None:
         """Cancel the timeout: the client has read enough."""
@@ -201,6 +202,8 @@ class LimitedHttp(H11Protocol):
         if self._untaken is not None:
             self._untaken.cancel()
             self._untaken = None
+            if self._waits_for is None:
+                self._limits.on_busy(self)
 
     def _update_wait(self, *, is_idle: bool = False) -> None:
         self._wait_for_close()
@@ -228,7 +231,7 @@ class LimitedHttp(H11Protocol):
             self._deadline = None
         if limit_s is not None:
             self._deadline = self.loop.call_later(limit_s, self.abort)
-        if what is None:
-            self._limits.on_busy(self)
-        else:
+        if what is not None:
             self._limits.on_waiting(self)
+        elif self._untaken is None:
+            self._limits.on_busy(self)

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
-from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
 from pulsar_on_spark.broker.services.gather import gather
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.store_families import store_families
 from pulsar_on_spark.broker.services.topic_families import topic_families
-from pulsar_on_spark.broker.web.metrics_page import MAX_RESPONSES, MetricsPage, TooManyResponsesError
+from pulsar_on_spark.broker.web.metrics_page import MetricsPages
 from pulsar_on_spark.broker.web.paced_response import PacedResponse
-from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth
 
 router = APIRouter()
 
 
-async def _page(request: Request) -> AsyncIterator[MetricsPage]:
-    """Yield the page, and count the request until its response is sent.
-
-    Raises:
-        HTTPException: 429, too many others wait for it or read it.
-    """
-    page: MetricsPage = request.app.state.metrics_page
-    try:
-        async with page.turn():
-            yield page
-    except TooManyResponsesError as error:
-        raise HTTPException(
-            429, f"{MAX_RESPONSES} requests for metrics are not answered yet: try again later.", {"Retry-After": "1"}
-        ) from error
+async def _pages(request: Request) -> MetricsPages:
+    return cast(MetricsPages, request.app.state.metrics_pages)
 
 
-@router.get("/metrics", responses=refused(429, "Too many requests for metrics at once."))
+@router.get("/metrics")
 async def metrics(
-    services: BrokerServices, broker_health: CurrentHealth, page: Annotated[MetricsPage, Depends(_page)]
+    services: BrokerServices, broker_health: CurrentHealth, pages: Annotated[MetricsPages, Depends(_pages)]
 ) -> PacedResponse:
     """Return the broker's metrics in Prometheus' text format."""
-    return PacedResponse(await page.read(partial(_render, services, broker_health)), media_type=CONTENT_TYPE)
+    return await pages.respond(partial(_render, services, broker_health))
 
 
 async def _render(services: Services, broker_health: BrokerHealth) -> bytes:

@@ -1,47 +1,49 @@
-"""The page of metrics that concurrent requests share: one for each would stall the broker and fill its memory."""
+"""The pages of metrics that concurrent requests share: one for each would stall the broker and fill its memory.
+
+Every request gets a page, and slow clients give way: while ten newer pages are rendered, which takes ten seconds or
+more, a client must have read its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+from weakref import WeakSet
 
-MAX_RESPONSES: Final = 10
-"""Requests that wait for a page or read one at the same time: as many pages may be in memory."""
+from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
+from pulsar_on_spark.broker.web.paced_response import PacedResponse
+
+MAX_PAGES: Final = 10
+"""Pages that may be in memory: clients that still read an older one are disconnected."""
 PAUSE_S: Final = 1.0
 """Time from the end of one page to the start of the next, in seconds: between them, the broker does other work."""
 
 
-class TooManyResponsesError(Exception):
-    """As many requests as allowed wait for a page or read one."""
+class _Page(NamedTuple):
+    """A rendered page.
+
+    Attributes:
+        content: The page.
+        responses: The responses that are not sent yet.
+    """
+
+    content: bytes
+    responses: WeakSet[PacedResponse]
 
 
-class MetricsPage:
-    """The page of metrics of one broker. Belongs to its event loop."""
+class MetricsPages:
+    """The pages of metrics of one broker. Belongs to its event loop."""
 
     def __init__(self) -> None:
-        self._responses = 0
         self._one = asyncio.Lock()
-        self._next: asyncio.Task[bytes] | None = None
+        self._next: asyncio.Task[_Page] | None = None
         self._free_s = float("-inf")
+        self._responses: deque[WeakSet[PacedResponse]] = deque()
+        """The responses of the last pages, oldest first."""
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Count a request until its response is sent.
-
-        Raises:
-            TooManyResponsesError: there are `MAX_RESPONSES` already.
-        """
-        if self._responses >= MAX_RESPONSES:
-            raise TooManyResponsesError
-        self._responses += 1
-        try:
-            yield
-        finally:
-            self._responses -= 1
-
-    async def read(self, render: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def respond(self, render: Callable[[], Awaitable[bytes]]) -> PacedResponse:
         """Return a page whose rendering begins after the call; requests that come until then share it.
 
         Args:
@@ -49,14 +51,22 @@ class MetricsPage:
         """
         if self._next is None:
             self._next = asyncio.create_task(self._render(render), name="metrics")
-        return await asyncio.shield(self._next)
+        page = await asyncio.shield(self._next)
+        response = PacedResponse(page.content, media_type=CONTENT_TYPE)
+        page.responses.add(response)
+        return response
 
-    async def _render(self, render: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def _render(self, render: Callable[[], Awaitable[bytes]]) -> _Page:
         loop = asyncio.get_running_loop()
         async with self._one:
             await asyncio.sleep(self._free_s - loop.time())
             self._next = None
             try:
-                return await render()
+                page = _Page(await render(), WeakSet())
             finally:
                 self._free_s = loop.time() + PAUSE_S
+        self._responses.append(page.responses)
+        if len(self._responses) > MAX_PAGES:
+            for late in self._responses.popleft():
+                late.cut()
+        return page

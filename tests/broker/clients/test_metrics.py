@@ -11,7 +11,6 @@ import httpx
 import pulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_on_spark.broker.web.metrics_page import MAX_RESPONSES
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
@@ -138,14 +137,12 @@ def test_metrics_include_the_store_and_its_processes(broker: RunningBroker) -> N
     assert value(samples, "process_resident_memory_bytes", {}) > 1e6
 
 
-def test_requests_at_once_share_a_page_and_too_many_are_refused(broker: RunningBroker) -> None:
+def test_requests_at_once_share_a_page(broker: RunningBroker) -> None:
     async def scene() -> list[httpx.Response]:
         async with httpx.AsyncClient(timeout=WAIT_MS / 1000) as client:
-            return await asyncio.gather(*(client.get(f"{broker.web_url}/metrics") for _ in range(3 * MAX_RESPONSES)))
+            return await asyncio.gather(*(client.get(f"{broker.web_url}/metrics") for _ in range(30)))
 
     scrape(broker)  # the next page comes a second later, so that all requests wait for it
     found = asyncio.run(scene())
-    refused = [each for each in found if each.status_code == 429]
-    assert all(each.headers["Retry-After"] == "1" and "metrics" in each.json()["reason"] for each in refused)
-    assert len(refused) >= MAX_RESPONSES
-    assert len({each.text for each in found if each.status_code == 200}) == 1
+    assert {each.status_code for each in found} == {200}
+    assert len({each.text for each in found}) == 1

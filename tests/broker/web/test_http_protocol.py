@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from pulsar_on_spark.broker.web import http_protocol
+from pulsar_on_spark.broker.web.paced_response import PacedResponse
 
 from .serving import Client, get, serving
 
@@ -129,6 +131,35 @@ def test_new_clients_replace_those_that_wait(limits: dict[str, int]) -> None:
                 assert await each.is_closed()
             slow[-1].writer.write(b"\r\n")
             assert await slow[-1].status() == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limits", [{"total": 5}, {"per_address": 5}])
+def test_new_clients_replace_those_that_do_not_read(limits: dict[str, int]) -> None:
+    app = FastAPI()
+
+    @app.get("/paced")
+    async def paced() -> PacedResponse:
+        return PacedResponse(bytes(LARGE))
+
+    @app.get("/x")
+    async def short() -> str:
+        return "x"
+
+    async def run() -> None:
+        async with serving(app, **limits) as port:
+            slow = [await Client.of(port, get("/paced")) for _ in range(5)]
+            for each in slow:
+                assert await each.status() == 200
+                each.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            try:
+                async with asyncio.timeout(30):
+                    while await (await Client.of(port, get("/x"))).status() != 200:
+                        pass  # until the sockets' buffers are full
+            finally:
+                for each in slow:
+                    each.writer.transport.abort()
 
     asyncio.run(run())
 

@@ -4,43 +4,65 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 from fastapi import HTTPException, Request
 
-from pulsar_on_spark.broker.web.requests import BrokerServices
+from pulsar_on_spark.broker.web.requests import BrokerServices, Client
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.opened_entry import PayloadTooLargeError, open_entry
+from pulsar_on_spark.security.principal import Principal
 
 PEEKS: Final = 2
 """Maximum number of messages that are read, decompressed and sent concurrently."""
-PATIENCE_S: Final = 10.0
-"""Time that a request waits for its turn, in seconds."""
+PATIENCE_S: Final = 30.0
+"""Time that a request waits for its turn, in seconds: longer than a client has to read the largest message."""
 LARGEST: Final = 3
 """Limit of a decompressed payload, as a multiple of `max_message_size`."""
 
 
-def peek_turns() -> asyncio.Semaphore:
-    """Create the semaphore that limits an application's requests for single messages."""
-    return asyncio.Semaphore(PEEKS)
+class PeekTurns:
+    """The turns of an application's requests for single messages.
+
+    A client has one turn at a time, so that the requests of one, however many and however slowly it reads their
+    answers, leave a turn to others.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(PEEKS)
+        self._of_client = WeakValueDictionary[tuple[str, ...], asyncio.Lock]()
+
+    @asynccontextmanager
+    async def turn(self, client: Principal) -> AsyncIterator[None]:
+        """Hold a client's turn.
+
+        Raises:
+            TimeoutError: it did not come within `PATIENCE_S`.
+        """
+        own = self._of_client.setdefault(client.roles, asyncio.Lock())
+        async with AsyncExitStack() as held:
+            async with asyncio.timeout(PATIENCE_S):
+                await held.enter_async_context(own)
+                await held.enter_async_context(self._free)
+            yield
 
 
-async def peek_turn(request: Request) -> AsyncIterator[None]:
+async def peek_turn(request: Request, client: Client) -> AsyncIterator[None]:
     """Hold a turn until the response is sent: a dependency of routes that respond with a message.
 
     Raises:
         HTTPException: 503, no turn was free within `PATIENCE_S`.
     """
-    turns: asyncio.Semaphore = request.app.state.peek_turns
-    try:
-        await asyncio.wait_for(turns.acquire(), PATIENCE_S)
-    except TimeoutError as error:
-        raise HTTPException(503, f"{PEEKS} other messages are being read: try again.") from error
-    try:
+    turns: PeekTurns = request.app.state.peek_turns
+    async with AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(turns.turn(client))
+        except TimeoutError as error:
+            raise HTTPException(503, "Other messages are being read: try again.") from error
         yield
-    finally:
-        turns.release()
 
 
 async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tuple[MessageMetadata, bytes]:
