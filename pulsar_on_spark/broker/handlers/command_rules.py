@@ -1,7 +1,8 @@
 """The rule of each command: the operations that a client must be allowed to do before the command is carried out.
 
 A command without a rule here is not served (`guarded`). Commands on a producer or consumer name it by an id of the
-connection, so they cannot reach producers or consumers of other clients, and need no permission.
+connection, so they cannot reach producers or consumers of other clients, and need no permission. SEEK, which also
+works for a consumer that the broker has disconnected, is authorized by its handler.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def require_still(services: Services, connection: Connection, type_: int, comman
     """Require that the client is still allowed to do a command whose handling took a while.
 
     Handlers call it in the same turn of the event loop in which they register a producer, consumer or watcher, so that
-    a permission revoked meanwhile is noticed either here or by `Recheck`.
+    a permission revoked meanwhile is noticed either here or by `Recheck`, and before they read a large answer.
 
     Raises:
         NotAuthorizedError: the client is not allowed.

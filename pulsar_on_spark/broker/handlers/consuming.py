@@ -239,11 +239,12 @@ def flow(connection: Connection, command: CommandFlow) -> None:
         subscribed.subscription.flow(subscribed.consumer, command.messagePermits)
 
 
-async def seek(connection: Connection, command: CommandSeek) -> None:
+async def seek(services: Services, connection: Connection, command: CommandSeek) -> None:
     """Handle SEEK: disconnect all consumers of the subscription, move its cursor, and answer.
 
     A client that has not reconnected yet may seek again: Go's reader seeks during its creation if it starts at the
-    latest message inclusively, so a seek by the user may arrive before the reader has reconnected.
+    latest message inclusively, so a seek by the user may arrive before the reader has reconnected. `Recheck` does not
+    see consumers that are disconnected, so the client is authorized here.
     """
     topic, subscription = _seek_target(connection, command.consumer_id)
     await topic.wait_until_readable()
@@ -252,6 +253,8 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
     else:
         sent_ms = command.message_publish_time
         position = await subscription.entries.position_at(topic.part, subscription.chain, sent_ms)
+    subscribing = CommandSubscribe(topic=topic.name.full, subscription=subscription.name)
+    require_still(services, connection, BaseCommand.SUBSCRIBE, subscribing)
     await topic.subscriptions.seek(subscription, position)
     connection.write(replies.success(command.request_id))
 
@@ -362,7 +365,7 @@ def requests(services: Services) -> dict[int, Request[Connection]]:
     """Return the handlers of consumers' commands that are answered."""
     return {
         BaseCommand.SUBSCRIBE: Request(partial(subscribe, services)),
-        BaseCommand.SEEK: Request(seek),
+        BaseCommand.SEEK: Request(partial(seek, services)),
         BaseCommand.GET_LAST_MESSAGE_ID: Request(get_last_message_id),
         BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
         BaseCommand.CLOSE_CONSUMER: Request(close_consumer),

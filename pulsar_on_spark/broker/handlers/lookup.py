@@ -7,7 +7,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.handlers.command_rules import topic_name
+from pulsar_on_spark.broker.handlers.command_rules import require_still, topic_name
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.model.names import SYSTEM_NAMESPACE
@@ -45,6 +45,7 @@ async def topics_of_namespace(services: Services, connection: Connection, comman
     """Handle GET_TOPICS_OF_NAMESPACE: list the topics that a client matches with its regular expression."""
     mode = _MODES[command.mode]
     async with connection.large_answers.turn():
+        require_still(services, connection, BaseCommand.GET_TOPICS_OF_NAMESPACE, command)
         names = await services.topics.names()
         listed = list_topics(names, command.namespace, mode, command.topics_hash)
         connection.write(

@@ -6,7 +6,7 @@ from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.handlers.command_rules import topic_name
+from pulsar_on_spark.broker.handlers.command_rules import require_still, topic_name
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
@@ -16,6 +16,7 @@ async def get_schema(services: Services, connection: Connection, command: Comman
     """Handle GET_SCHEMA: return the latest version, or the requested one."""
     name = topic_name(command.topic)
     async with connection.large_answers.turn():
+        require_still(services, connection, BaseCommand.GET_SCHEMA, command)
         schema, version = await services.schemas.find(name, command.schema_version)
         connection.write(replies.get_schema_response(command.request_id, schema, version))
 

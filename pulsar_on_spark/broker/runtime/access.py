@@ -136,7 +136,9 @@ class AuthenticatedAccess(OpenAccess):
         method = headers.get(METHOD_HEADER)
         evidences = http_evidence(method, headers, certificate)
         claimed = Claimed(headers.get(ORIGINAL_PRINCIPAL_HEADER, ""))
-        return await self._authentication.authenticate_http(method, evidences, claimed)
+        principal = await self._authentication.authenticate_http(method, evidences, claimed)
+        _require_valid(self._authentication, principal)
+        return principal
 
 
 class AuthorizedAccess(AuthenticatedAccess):
@@ -228,13 +230,22 @@ class _Login(Login):
             claimed, data = Claimed(claimed.role, claimed.method, data), self._connected_by
         evidence = Evidence(data, self._hello.certificate)
         principal = await self._authentication.authenticate(self._hello.method, evidence, claimed)
-        if principal.is_expired(time.time()):
-            refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
-            self._authentication.meter.note_failure(refusal)
-            raise refusal
+        _require_valid(self._authentication, principal)
         if principal.original_role is not None and self._authentication.proxies.verifies:
             self._connected_by = data
         return principal
+
+
+def _require_valid(authentication: Authentication, principal: Principal) -> None:
+    """Require that credentials are not expired: TLS verifies a certificate only when its client connects.
+
+    Raises:
+        NotAuthenticatedError: they are.
+    """
+    if principal.is_expired(time.time()):
+        refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
+        authentication.meter.note_failure(refusal)
+        raise refusal
 
 
 def http_evidence(

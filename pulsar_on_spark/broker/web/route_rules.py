@@ -29,7 +29,7 @@ Rule = Callable[[Mapping[str, str]], tuple[Operation, Resource] | None]
 """A function from the variables of a path to the operation and its object; None if every client may send the request.
 Raises `InvalidArgumentError` for an invalid name."""
 
-_OF_SUPER_USERS: Final = ("publishRate", "delayedDelivery")
+OF_SUPER_USERS: Final = ("publishRate", "delayedDelivery")
 """Policies of namespaces that concern the broker's other tenants, too."""
 _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT)
 """Operations on a tenant itself, and not on its namespaces and topics."""
@@ -73,7 +73,7 @@ def on_namespace_policy(operation: PolicyOperation) -> Rule:
     of_tenant = on_namespace(operation)
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource] | None:
-        is_for_super_users = operation is PolicyOperation.WRITE and path["policy"] in _OF_SUPER_USERS
+        is_for_super_users = operation is PolicyOperation.WRITE and path["policy"] in OF_SUPER_USERS
         return super_user(path) if is_for_super_users else of_tenant(path)
 
     return asks

@@ -22,11 +22,14 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import CommandGetSchema, CommandGetTopicsOfNamespace, ServerError
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.security.operations import Operation, Resource
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.security.rules import ALLOWED, Decision
 from pulsar_on_spark.topic.catalog import permissions, tenants
+from tests.broker.clients.raw import answer, command, connect
+from tests.kit.waiting import until
 
 LIMIT_S = 60
 NAMESPACE = "public/default"
@@ -177,5 +180,44 @@ def test_a_right_that_is_revoked_while_a_topic_is_loaded_opens_nothing(
             return await original(topic)
 
         return again
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+
+
+LISTING = command(
+    "GET_TOPICS_OF_NAMESPACE",
+    getTopicsOfNamespace=CommandGetTopicsOfNamespace(request_id=1, namespace=NAMESPACE),
+)
+READING = command("GET_SCHEMA", getSchema=CommandGetSchema(request_id=1, topic="t"))
+
+
+@pytest.mark.parametrize(
+    ("asking", "where", "code"),
+    [(LISTING, "error", "error"), (READING, "getSchemaResponse", "error_code")],
+    ids=["topics", "schema"],
+)
+def test_a_right_that_is_revoked_while_an_answer_waits_shows_nothing(
+    tmp_path: Path, asking: bytes, where: str, code: str
+) -> None:
+    """Large answers wait until the client has read others, which may take as long as it likes."""
+
+    async def scene() -> None:
+        broker = await Broker.start(tmp_path / "root", settings())
+        store = broker.root.store
+        permissions.grant_permission(store, NAMESPACE, "a", ["produce", "consume"])
+        await broker._views.view()
+        reader, writer = await connect(broker.service_url, token=jwt.encode({"sub": "a"}, SECRET, "HS256"))
+        (connection,) = broker._connections._all
+        try:
+            async with connection.large_answers.turn():
+                writer.write(asking)
+                await until(lambda: connection.requests._tasks)
+                await asyncio.to_thread(permissions.revoke_permission, store, NAMESPACE, "a")
+                await broker._views.view()
+            said = getattr(await answer(reader), where)
+            assert getattr(said, code) == ServerError.AuthorizationError
+        finally:
+            writer.close()
+            await broker.stop()
 
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))

@@ -24,6 +24,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandLookupTopic,
     CommandPartitionedTopicMetadata,
     CommandProducer,
+    CommandSeek,
     CommandSubscribe,
     CommandWatchTopicList,
     Schema,
@@ -439,7 +440,7 @@ def test_message_ids_of_another_topic_show_nothing(broker: RunningBroker, root: 
 def conversation(broker: RunningBroker, role: str, *said: bytes) -> list[BaseCommand]:
     """The broker's answers to each."""
 
-    async def scene() -> list[BaseCommand]:
+    async def scene() -> BaseCommand:
         reader, writer = await connect(broker.url, token=token(role))
         heard = []
         for each in said:
@@ -561,6 +562,52 @@ def test_a_watcher_whose_right_is_revoked_sees_no_more_topics(
         return seen
 
     assert asyncio.run(asyncio.wait_for(scene(), LIMIT_S)) == [TopicName.parse(f"{namespace}/one").full]
+
+
+def test_a_client_whose_right_is_revoked_does_not_seek_either(
+    broker: RunningBroker, root: Admin, namespace: str
+) -> None:
+    """The broker disconnects consumers for a seek, and lets their clients seek again before they reconnect."""
+    root.do("POST", f"/namespaces/{namespace}/permissions/seeker", ["consume"])
+    subscribe = CommandSubscribe(
+        topic=f"{namespace}/t", subscription="s", subType=CommandSubscribe.Exclusive, consumer_id=1, request_id=1
+    )
+
+    def seeking(request_id: int) -> bytes:
+        return command("SEEK", seek=CommandSeek(consumer_id=1, request_id=request_id, message_publish_time=0))
+
+    async def scene() -> BaseCommand:
+        reader, writer = await connect(broker.url, token=token("seeker"))
+        writer.write(command("SUBSCRIBE", subscribe=subscribe))
+        assert (await answer(reader)).type == BaseCommand.SUCCESS
+        writer.write(seeking(2) + seeking(3))
+        found = [await answer(reader) for _ in range(3)]
+        assert sorted(each.type for each in found) == sorted(
+            (BaseCommand.CLOSE_CONSUMER, BaseCommand.SUCCESS, BaseCommand.SUCCESS)
+        )
+        await asyncio.to_thread(root.do, "DELETE", f"/namespaces/{namespace}/permissions/seeker")
+        writer.write(seeking(4))
+        refused = await answer(reader)
+        writer.close()
+        return refused
+
+    refused = asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    assert (refused.type, refused.error.error) == (BaseCommand.ERROR, ServerError.AuthorizationError)
+
+
+def test_a_new_namespace_has_no_policies_that_its_creator_may_not_set(
+    broker: RunningBroker, root: Admin, namespace: str
+) -> None:
+    tenants_own, keeper = {"message_ttl_in_seconds": 60}, Admin(broker, "keeper")
+    rate = {
+        "publishMaxMessageRate": {"standalone": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": 0}}
+    }
+    delayed = {"delayed_delivery_policies": {"active": True, "tickTime": 1000}}
+    for body in (rate, delayed):
+        assert keeper.ask("PUT", f"/namespaces/{namespace}-more", tenants_own | body).status_code == 401
+    assert f"{namespace}-more" not in root.do("GET", "/namespaces/shop")
+    keeper.do("PUT", f"/namespaces/{namespace}-more", tenants_own)
+    root.do("PUT", f"/namespaces/{namespace}-rate", rate)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

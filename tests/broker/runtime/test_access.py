@@ -10,13 +10,14 @@ from typing import cast
 import jwt
 import pytest
 
-from pulsar_on_spark.broker.runtime.access import Hello, Login, access_of
+from pulsar_on_spark.broker.runtime.access import AuthenticatedAccess, Hello, Login, access_of
 from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.security.authentication import Claimed
+from pulsar_on_spark.security.authentication import Authentication, Claimed
 from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
 from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.providers.certificate import CertificateProvider
 
 SECRET = b"s" * 32
 
@@ -82,3 +83,16 @@ def test_credentials_that_a_proxy_sent_are_not_a_login_of_a_client() -> None:
     ):
         with pytest.raises(NotAuthenticatedError):
             step(login(claimed), data)
+
+
+@pytest.mark.parametrize("lives_s", [60, -1])
+def test_a_certificate_is_refused_from_its_end_also_on_a_connection_that_is_kept(lives_s: float) -> None:
+    access = AuthenticatedAccess(Authentication([CertificateProvider()]))
+    ends = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + lives_s))
+    certificate = {"subject": ((("commonName", "alice"),),), "notAfter": ends}
+    if lives_s > 0:
+        assert asyncio.run(access.authenticate_http({}, certificate)).role == "alice"
+    else:
+        with pytest.raises(NotAuthenticatedError) as refused:
+            asyncio.run(access.authenticate_http({}, certificate))
+        assert refused.value.failure is Failure.EXPIRED

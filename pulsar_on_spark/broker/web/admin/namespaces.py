@@ -9,19 +9,24 @@ from fastapi import APIRouter, Body, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from pulsar_on_spark.broker.runtime.access import authorize
 from pulsar_on_spark.broker.web.admin.bundles import bundles_json, given_boundaries
 from pulsar_on_spark.broker.web.admin.permissions import permissions_json, split_permissions
 from pulsar_on_spark.broker.web.admin.policy_json import given_fields, policies_json
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     BrokerServices,
+    Client,
     Force,
     NamedNamespace,
     Text,
     refused,
 )
+from pulsar_on_spark.broker.web.route_rules import OF_SUPER_USERS
 from pulsar_on_spark.metadata.records import PermissionsRecord
+from pulsar_on_spark.security.operations import CLUSTER, SuperUserOperation
 from pulsar_on_spark.topic.catalog import tenants as registry
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
 router = APIRouter(tags=["namespaces"])
 
@@ -66,9 +71,16 @@ async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[
     responses=refused(409, "It exists.") | refused(501, "One of the policies is not supported."),
 )
 async def create(
-    services: BrokerServices, namespace: NamedNamespace, body: Annotated[NamespaceBody | None, Body()] = None
+    services: BrokerServices,
+    client: Client,
+    namespace: NamedNamespace,
+    body: Annotated[NamespaceBody | None, Body()] = None,
 ) -> None:
-    """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all."""
+    """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all.
+
+    Raises:
+        NotAuthorizedError: only super users may set one of the policies.
+    """
     body = body or NamespaceBody()
     policies, permissions = dict(body.model_extra or {}), None
     if services.settings.authorization_enabled:
@@ -77,6 +89,8 @@ async def create(
     fields, unsupported = given_fields(policies, services.settings.cluster_name)
     if unsupported:
         raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
+    if any(FIELDS[field].namespace in OF_SUPER_USERS for field in fields):
+        authorize(services.access, client, SuperUserOperation.ADMINISTER, CLUSTER)
     await asyncio.to_thread(
         registry.create_namespace,
         services.root.store,
