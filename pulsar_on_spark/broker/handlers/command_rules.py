@@ -18,7 +18,7 @@ from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandProducer, ServerError
 from pulsar_on_spark.security.operations import (
     NamespaceOperation,
@@ -84,7 +84,7 @@ def _consumes(command: Any) -> Iterator[Required]:
 
 
 def _lists(command: Any) -> Iterator[Required]:
-    yield NamespaceOperation.GET_TOPICS, Resource.of_namespace(command.namespace)
+    yield NamespaceOperation.GET_TOPICS, Resource.of_namespace(check_namespace(command.namespace))
 
 
 ANY: Final = CommandRule(_nothing)

@@ -595,6 +595,14 @@ def test_a_client_whose_right_is_revoked_does_not_seek_either(
     assert (refused.type, refused.error.error) == (BaseCommand.ERROR, ServerError.AuthorizationError)
 
 
+@pytest.mark.parametrize("name", ["shop", "pulsar", "shop/", "shop/n/t", ""])
+def test_only_topics_of_one_namespace_are_listed(broker: RunningBroker, namespace: str, name: str) -> None:
+    listing = CommandGetTopicsOfNamespace(request_id=1, namespace=name)
+    for role in ("root", "keeper"):
+        for asking in (command("GET_TOPICS_OF_NAMESPACE", getTopicsOfNamespace=listing), watching(name)):
+            assert conversation(broker, role, asking)[0].type == BaseCommand.ERROR
+
+
 def test_a_new_namespace_has_no_policies_that_its_creator_may_not_set(
     broker: RunningBroker, root: Admin, namespace: str
 ) -> None:
