@@ -25,6 +25,7 @@ from pulsar_on_spark.cli.produce import produce
 from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
+from pulsar_on_spark.cli.restore import restore
 from pulsar_on_spark.cli.schemas import schemas_app
 from pulsar_on_spark.cli.security import security_app
 from pulsar_on_spark.cli.standalone import broker, standalone
@@ -318,7 +319,7 @@ def _print_maintained(done: MaintainReport) -> None:
 
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
-    ("A root", (init, status, usage, maintain, recover, backup, upgrade), {"storage": storage_app}),
+    ("A root", (init, status, usage, maintain, recover, backup, restore, upgrade), {"storage": storage_app}),
     (
         "A broker",
         (standalone, broker),

@@ -307,3 +307,13 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
             }
         )
     return pa.Table.from_pylist(encoded, schema=MAIN_SCHEMA)
+
+
+def restamped(rows: pa.Table, seq: int, token: str) -> pa.Table:
+    """Return stored rows as rows of another commit, which names its keys elsewhere."""
+    changed = {"seq": seq, "token": token, "cas_keys": None}
+    for name, value in changed.items():
+        field = MAIN_SCHEMA.field(name)
+        column = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        rows = rows.set_column(rows.schema.get_field_index(name), field, column)
+    return rows.select(MAIN_SCHEMA.names).cast(MAIN_SCHEMA)

@@ -66,6 +66,21 @@ class Change:
     keys: Mapping[str, int | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class CopiedRows:
+    """Rows of another root with which a new one begins.
+
+    Attributes:
+        main: Rows of the main table as they are stored; they get a new `seq` and token.
+        keys: The compare-and-set keys with their versions.
+        cursors: The rows of the cursors table.
+    """
+
+    main: pa.Table
+    keys: Mapping[str, int]
+    cursors: Sequence[CursorRow]
+
+
 _T = TypeVar("_T")
 Decide = Callable[[View], Change | None]
 
@@ -152,10 +167,11 @@ class MetadataStore:
         return has_table(root, "main")
 
     @classmethod
-    def create(cls, root: RootPlace, first: Sequence[Record]) -> MetadataStore:
+    def create(cls, root: RootPlace, first: Sequence[Record], copied: CopiedRows | None = None) -> MetadataStore:
         """Create the tables and commit `first`, or complete an interrupted creation.
 
-        If several processes create one root concurrently, the `first` of one of them is committed.
+        If several processes create one root concurrently, the `first` of one of them is committed. Rows that are
+        copied from another root are committed with it, its cursors before.
 
         Raises:
             InvalidArgumentError: the Delta library cannot handle the path.
@@ -167,7 +183,9 @@ class MetadataStore:
         with _durable_folders(root):
             for name, schema in _TABLES:
                 create_table(log_store(root, name), schema)
-        _append_first(TableLog(log_store(root, "main")), first)
+        if copied is not None:
+            _replace_cursors(TableLog(log_store(root, "cursors")), copied.cursors)
+        _append_first(TableLog(log_store(root, "main")), first, copied)
         return cls(root)
 
     def _log(self, name: str) -> TableLog:
@@ -425,7 +443,13 @@ class MetadataStore:
             return count
 
 
-def _append_first(log: TableLog, first: Sequence[Record]) -> None:
+def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
+    """Commit the cursors of a root to be, in place of those of an attempt that was interrupted."""
+    log.refresh()
+    log.replace_all(encode_cursors(rows, log.version + 1, log.new_token()), {})
+
+
+def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | None) -> None:
     """Commit the first records, unless another process has done so.
 
     Raises:
@@ -439,8 +463,12 @@ def _append_first(log: TableLog, first: Sequence[Record]) -> None:
                 return
             token, version = log.new_token(), log.version
             rows = state.encode(((record, False) for record in first), version + 1, token, ("root",))
+            keys = {"root": 1}
+            if copied is not None:
+                rows = pa.concat_tables([rows, state.restamped(copied.main, version + 1, token)])
+                keys = {**copied.keys, **keys}
             try:
-                log.append(rows, {"root": 1}, token)
+                log.append(rows, keys, token)
             except UnknownOutcomeError as error:
                 log.settle(token, version, error)
     raise CommitConflictError("The root's first records could not be committed: try again.")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pulsar
 import pytest
 
 from pulsar_on_spark import cli
+from pulsar_on_spark.cli.restore import parse_moment
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
@@ -66,6 +71,50 @@ def test_backup_and_restore(do: Callable[[str], str], tmp_path: Path) -> None:
     for command in to_do[restoring:]:
         do(command)
     assert messages.values(Root.open(tmp_path / "my-root"), "t") == [b"1", b"2"]
+
+
+def test_back_to_an_earlier_moment(do: Callable[[str], str], tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "my-root")
+    root.create_topic("orders")
+    messages.write(root, "orders", [b"1", b"2"])
+    then = datetime.now(UTC)
+    version = root.store.view().version
+    time.sleep(0.002)  # the log's times have milliseconds
+    messages.write(root, "orders", [b"a mistake"])
+    dry, restoring, *_ = commands("Back to an earlier moment")
+    assert "--dry-run" in dry
+    for command in (dry, restoring):
+        said = do(command.replace("2026-01-31T12:00:00+01:00", then.isoformat()))
+        assert f"(version {version}) to {tmp_path}/restored: 1 topics, 2 messages, 1 files" in said
+    assert messages.values(Root.open(tmp_path / "restored"), "orders") == [b"1", b"2"]
+    assert json.loads(do(f"pulsarpy restore again my-root --to {version} --json"))["missing"] == []
+    assert messages.values(Root.open(tmp_path / "again"), "orders") == [b"1", b"2"]
+
+
+def test_a_restore_with_losses_says_so_and_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Root.create(tmp_path / "my-root")
+    root.create_topic("t")
+    messages.write(root, "t", [b"1"])
+    for copy in root.path.glob("storage/*/segments/*/*.arrow"):
+        copy.unlink()
+    version = str(root.store.view().version)
+    monkeypatch.setattr(
+        sys, "argv", ["pulsarpy", "restore", str(tmp_path / "restored"), str(root.path), "--to", version, "--dry-run"]
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert end.value.code == 1
+    assert "persistent://public/default/t" in said.out
+    assert "readers report them as lost" in said.err
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "9" * 5_000, "99999999y", "-1"])
+def test_a_moment_that_cannot_be_understood_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="a time with a zone such as"):
+        parse_moment(text, datetime.now(UTC))
 
 
 def test_a_full_disk(do: Callable[[str], str], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pulsar_on_spark.metadata.log.requests import run
 from pulsar_on_spark.model.errors import CorruptMetadataError
 
 _LOGGER = logging.getLogger(__name__)
-_EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {}, {})
+EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def open_log(store: LogStore) -> Opened:
     reported = store.reported_version()  # before the log, which then has this entry
     snapshot = _newest_snapshot(store)
     try:
-        tip = _tip_of(store, snapshot.version) if snapshot.version >= 0 else BEFORE_FIRST
+        tip = entry_of(store, snapshot.version).tip if snapshot.version >= 0 else BEFORE_FIRST
         entries = run(follow(tip), store.objects)
         newest = entries[-1].version if entries else tip.version
         if newest < max(0, reported):
@@ -95,15 +95,20 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
             _LOGGER.info("The checkpoint %s of %s is not used: it is unfinished or damaged", version, store.place)
     if listing.checkpoints and listing.entries[:1] != (0,):
         raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
-    return _EMPTY
+    return EMPTY
 
 
-def _tip_of(store: LogStore, version: int) -> Tip:
-    """Read the entry of a checkpoint's version, which stays as long as the checkpoint."""
+def entry_of(store: LogStore, version: int) -> Entry:
+    """Read the entry of a checkpoint's version, which stays as long as the checkpoint.
+
+    Raises:
+        GapError: it was cleaned up meanwhile.
+        CorruptMetadataError: it is not what was written.
+    """
     entry = read_entry(store, version)
     if entry is None:
         raise GapError(version)
-    return entry.tip
+    return entry
 
 
 def read_entry(store: LogStore, version: int) -> Entry | None:

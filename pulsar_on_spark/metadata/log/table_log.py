@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +39,7 @@ from pulsar_on_spark.metadata.log.entry import (
     new_token,
     new_writer,
 )
+from pulsar_on_spark.metadata.log.history import History, read_history
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import damaged, open_log, read_entry
 from pulsar_on_spark.metadata.log.requests import run
@@ -130,6 +131,16 @@ class TableLog:
                 return self._take(run(follow(self._tip), self._store.objects), {})
             except OvertakenError:
                 return self._open()
+
+    def history(self) -> History:
+        """Read the versions that the log keeps; the handle needs no refresh, and stays at its version."""
+        with self._translated():
+            return read_history(self._store)
+
+    def read(self, files: Iterable[DataFile]) -> list[pa.Table]:
+        """Read the rows of data files that a version of the log names."""
+        with self._translated():
+            return [self._read(file) for file in files]
 
     def taken_in(self) -> None:
         """Confirm that the owner has the rows of the last news."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from pulsar_on_spark.metadata.features import OBJECT_PATHS
 from pulsar_on_spark.metadata.log.tables import LOCK, METADATA
 from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord, Record, RootRecord, TenantRecord
-from pulsar_on_spark.metadata.store import FORMAT_VERSION, MetadataStore
+from pulsar_on_spark.metadata.store import FORMAT_VERSION, CopiedRows, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError
 from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
-from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
@@ -23,6 +24,7 @@ from pulsar_on_spark.storage.objects.contract import Exists, ObjectStore
 from pulsar_on_spark.storage.objects.probe import PROBE_PREFIX, probe
 from pulsar_on_spark.storage.reports import REPORTS
 from pulsar_on_spark.storage.root_place import LEASES, ObjectPlace, RootPlace, objects_at
+from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import storage_path
 
 OBJECT_QUORUM: Final = Quorum(1, 1, 1)
@@ -32,12 +34,51 @@ _LOST_AND_FOUND: Final = "lost+found"
 _OWN_NAMES: Final = {METADATA, LEASES, REPORTS, STORAGE, LOCK, _LOST_AND_FOUND}
 
 
-def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode: int) -> None:
-    """Create a root; arguments and errors are those of `RootHandle.create`, with the records' `uris` of its paths."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content of a new root beside its own record and its storage paths.
+
+    Attributes:
+        records: Its records.
+        copied: The rows that it gets from another root; None without one.
+        features: The features that its records need.
+    """
+
+    records: Sequence[Record]
+    copied: CopiedRows | None = None
+    features: Mapping[str, Literal["read", "write"]] = field(default_factory=dict)
+
+
+Fill: TypeAlias = Callable[[Sequence[StoragePath]], Content]
+"""Puts files on the storage paths of a new root; returns the metadata that name them."""
+
+
+def _empty(paths: Sequence[StoragePath]) -> Content:
+    return Content(
+        [TenantRecord(tenant=DEFAULT_TENANT), NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")]
+    )
+
+
+def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode: int, fill: Fill = _empty) -> None:
+    """Create a root; arguments and errors are those of `RootHandle.create`, but for two.
+
+    Args:
+        place: The root.
+        uris: The storage paths, as their records name them.
+        quorum: The default quorum.
+        file_mode: The permissions of a local root's files.
+        fill: Called once the storage paths are there. The root exists when the metadata that it returns are committed.
+    """
     if isinstance(place, Path):
-        _create_in_folder(place, uris, quorum, file_mode)
+        _create_in_folder(place, uris, quorum, file_mode, fill)
     else:
-        _create_on_objects(place, uris, quorum)
+        _create_on_objects(place, uris, quorum, fill)
+
+
+def default_uris(place: RootPlace, quorum: Quorum) -> list[str]:
+    """Return the storage paths inside a root, as their records name them: in a folder at least three."""
+    count = max(DEFAULT_QUORUM.ensemble if isinstance(place, Path) else 1, quorum.ensemble)
+    return [f"{STORAGE}/{index}" for index in range(count)]
 
 
 def is_foreign(place: RootPlace) -> bool | None:
@@ -54,7 +95,7 @@ def is_foreign(place: RootPlace) -> bool | None:
     return None
 
 
-def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode: int) -> None:
+def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode: int, fill: Fill) -> None:
     if root.exists() and not root.is_dir():
         raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
     if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
@@ -73,23 +114,41 @@ def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode
         for name in (METADATA, LEASES, REPORTS):
             make_directory(OS_FILES, root / name)
         cluster_id = _cluster_id(root / METADATA / "cluster-id")
-        records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
-        for record in records:
-            storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
-        MetadataStore.create(root, _first_records(cluster_id, quorum, records, {}))
+        _create_with_paths(root, cluster_id, quorum, uris, fill, {}, mode=permissions.mode_of(root))
 
 
-def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum) -> None:
+def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum, fill: Fill) -> None:
     objects = objects_at(root)
     if _holds_foreign_objects(objects):
         raise NotARootError(f"{root} is not empty and is not a root: choose another prefix.")
     _require_no_root(root)
     probe(objects, str(root))
     cluster_id = _identity(root, objects)
+    _create_with_paths(root, cluster_id, quorum, uris, fill, {OBJECT_PATHS: "read"})
+
+
+def _create_with_paths(
+    root: RootPlace,
+    cluster_id: str,
+    quorum: Quorum,
+    uris: Sequence[str],
+    fill: Fill,
+    features: Mapping[str, Literal["read", "write"]],
+    mode: int | None = None,
+) -> None:
+    """Create the storage paths, fill them, and commit the metadata, the root's record first."""
     records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
-    for record in records:
-        storage_path(root, cluster_id, record).create()
-    MetadataStore.create(root, _first_records(cluster_id, quorum, records, {OBJECT_PATHS: "read"}))
+    paths = [storage_path(root, cluster_id, record) for record in records]
+    for path in paths:
+        path.create(mode=mode)
+    content = fill(paths)
+    own = RootRecord(
+        format_version=FORMAT_VERSION,
+        cluster_id=cluster_id,
+        quorum=str(quorum),
+        features={**content.features, **features},
+    )
+    MetadataStore.create(root, [own, *records, *content.records], content.copied)
 
 
 def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
@@ -137,18 +196,6 @@ def _may_become_root(folder: Path) -> bool:
     """Return True if the folder is empty, or holds an unfinished root, of which the lock file is created first."""
     names = set(os.listdir(folder))
     return names <= {_LOST_AND_FOUND} or (LOCK in names and names <= _OWN_NAMES)
-
-
-def _first_records(
-    cluster_id: str, quorum: Quorum, paths: Sequence[PathRecord], features: Mapping[str, Literal["read", "write"]]
-) -> list[Record]:
-    """Return the content of a new root, the root record first."""
-    return [
-        RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum), features=dict(features)),
-        *paths,
-        TenantRecord(tenant=DEFAULT_TENANT),
-        NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"),
-    ]
 
 
 def _cluster_id(file: Path) -> str:

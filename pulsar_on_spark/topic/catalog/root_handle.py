@@ -100,14 +100,13 @@ class RootHandle:
         place = parse_place(path)
         if quorum is None:
             quorum = DEFAULT_QUORUM if isinstance(place, Path) else root_creation.OBJECT_QUORUM
-        count = max(DEFAULT_QUORUM.ensemble if isinstance(place, Path) else 1, quorum.ensemble)
         paths = [parse_place(each) for each in storage_paths]
         if not isinstance(place, Path) and any(isinstance(each, Path) for each in paths):
             raise InvalidArgumentError(
                 f"The root {place} needs storage paths on object stores: give URLs, and add directories for journals "
                 "with `pulsarpy storage add DIRECTORY --role journal`."
             )
-        uris = [uri_of(place, each) for each in paths] or [f"storage/{index}" for index in range(count)]
+        uris = [uri_of(place, each) for each in paths] or root_creation.default_uris(place, quorum)
         if len(set(uris)) < max(quorum.ensemble, len(uris)):
             raise InvalidArgumentError(
                 f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Final
 
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.entries.row_count import RowCount
+
+_NO_FILE: Final = FileRecord(file_id="", write_id="", copies=(), length=0, batches=0)
+"""The file of a slice that is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,25 @@ def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[i
         if count > 0:
             yield count, count * rows
         entry += entries
+
+
+def clipped(segment: SegmentRecord, end: int) -> SegmentRecord:
+    """Return the segment without its entries from `end` on; the file keeps their rows, which no record names then."""
+    if segment_end(segment) <= end:
+        return segment
+    part = SegmentSlice("", segment.topic_id, -1, segment, _NO_FILE, segment.first_entry, end)
+    batches = part.batches()
+    first_rows = segment.places or tuple((segment.first_batch + index, 0) for index in range(len(batches)))
+    return segment.model_copy(
+        update={
+            "entries": end - segment.first_entry,
+            "rows": part.rows,
+            "bytes": part.bytes,
+            "batch_entries": tuple(min(batch.end, end) - batch.first for batch in batches),
+            "places": first_rows[: len(batches)],
+            "entry_rows": tuple((entries, rows // entries) for entries, rows in part.entry_runs()),
+        }
+    )
 
 
 def segment_end(segment: SegmentRecord) -> int:

@@ -1,0 +1,93 @@
+"""The past of a table, as far as its log keeps it: which files and keys it had at an older version. It only reads.
+
+A log keeps at least 512 entries, and a checkpoint before them. The data files of all versions since are there, too:
+they go only after the entries that name them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pulsar_on_spark.metadata.log.chain import DamagedEntryError, follow
+from pulsar_on_spark.metadata.log.checkpoints import Listing, Snapshot, checkpoint_key, list_log, read_checkpoint
+from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, Entry, entry_key
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.opening import EMPTY, damaged, entry_of
+from pulsar_on_spark.metadata.log.requests import run
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A table's versions from the oldest that can be read to the newest.
+
+    Attributes:
+        base: The oldest version.
+        times_ms: The time of each version, in milliseconds since 1970. A version is no older than the one before it,
+            whatever its writer's clock said.
+        entries: The entries behind the oldest version.
+    """
+
+    base: Snapshot
+    times_ms: Sequence[int]
+    entries: Sequence[Entry]
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return self.base.version + len(self.entries)
+
+    def time_ms(self, version: int) -> int:
+        """Return the time of a version."""
+        return self.times_ms[version - self.base.version]
+
+    def version_at(self, time_ms: int) -> int:
+        """Return the newest version that is no newer than a time; one before the oldest if all are."""
+        return self.base.version + bisect_right(self.times_ms, time_ms) - 1
+
+    def snapshot(self, version: int) -> Snapshot:
+        """Return the files and keys of a version."""
+        files, keys = dict(self.base.files), dict(self.base.keys)
+        for entry in self.entries[: version - self.base.version]:
+            files.update((file.name, file) for file in entry.added)
+            for name in entry.removed:
+                files.pop(name, None)
+            keys.update(entry.keys)
+        return Snapshot(version, files, keys, {}, self.base.head)
+
+    def behind(self, version: int) -> Sequence[Entry]:
+        """Return the entries behind a version."""
+        return self.entries[version - self.base.version :]
+
+
+def read_history(store: LogStore) -> History:
+    """Read a log from its oldest version on.
+
+    Raises:
+        OvertakenError: the log was cleaned up meanwhile: read it again.
+        ForeignEntryError: another program has written to it.
+        CorruptMetadataError: an entry or every checkpoint is damaged or missing.
+        ObjectsUnreachableError: the log cannot be read now.
+    """
+    try:
+        listing = list_log(store.objects)
+        if listing.entries[:1] == (0,):
+            first, *entries = run(follow(BEFORE_FIRST), store.objects)
+            base = Snapshot(0, {file.name: file for file in first.added}, first.keys, {}, first.head)
+        else:
+            base = _oldest_checkpoint(store, listing)
+            first = entry_of(store, base.version)
+            entries = run(follow(first.tip), store.objects)
+    except DamagedEntryError as error:
+        raise damaged(store, entry_key(error.version), "is not what was written") from error
+    return History(base, tuple(accumulate((entry.written_ms for entry in (first, *entries)), max)), tuple(entries))
+
+
+def _oldest_checkpoint(store: LogStore, listing: Listing) -> Snapshot:
+    for version in listing.checkpoints:
+        snapshot = read_checkpoint(store.objects, version)
+        if snapshot is not None:
+            return snapshot
+    raise damaged(store, checkpoint_key(max(listing.checkpoints, default=EMPTY.version)), "is not what was written")

@@ -1,0 +1,287 @@
+"""Restoring a root as it was at an earlier moment, into a new root; brokers, writers and readers may continue.
+
+    logs of both tables ─> plan ─> files ─> is what was gone merged meanwhile? ─ no ─> cursors ─> main: the new root
+                             ▲                                                    │ yes
+                             └────────────────────────────────────────────────────┘
+
+The source is only read. The target shares nothing with it: the files that it needs are copied, each tile from any copy
+that is good. It is a root as soon as its main table has rows, which is one commit at the end; an attempt that was
+killed before is no root, and the next one goes on with the files that it left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.ledger.segments.restoring import restore_copy
+from pulsar_on_spark.ledger.segments.segment_reader import verify_file
+from pulsar_on_spark.metadata.features import FEATURES
+from pulsar_on_spark.metadata.past import Past, read_past
+from pulsar_on_spark.metadata.records import FileRecord, Record, RootRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import CopiedRows
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import (
+    CorruptSegmentError,
+    InvalidArgumentError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.loss import CopyVerdict, in_words, unreachable, verdict_on
+from pulsar_on_spark.storage.placement import preferred
+from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
+from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import root_creation
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_creation import Content
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.backup.restore_plan import (
+    Missing,
+    RestorePlan,
+    plan_restore,
+    reachable_cursors,
+)
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 10
+"""Attempts to copy files while segments are merged: one lasts longer than the merges of that time keep their files."""
+_PLANNED_KINDS: Final = ("root", "path", "incarnation", "seal", "file", "segment", "ledger", "compaction")
+"""Kinds of records that the target gets from the plan, and not as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """The result of a restore, or of a dry run.
+
+    Attributes:
+        target: The target's folder or URL.
+        version: The version of the source's main table.
+        at: The moment that was restored.
+        topics: Number of topics.
+        messages: Number of messages, those in missing files among them.
+        files: Number of segment files, without missing ones.
+        bytes: Bytes of one copy of each of these files.
+        missing: What is lost, by file and topic: readers report it as lost.
+        unsealed: Topics whose last messages may have been in a broker's journal, and are not in the target.
+    """
+
+    target: str
+    version: int
+    at: datetime
+    topics: int
+    messages: int
+    files: int
+    bytes: int
+    missing: tuple[Missing, ...]
+    unsealed: tuple[str, ...]
+
+
+def restore_root(
+    root: RootHandle,
+    target: RootPlace,
+    moment: int | datetime,
+    progress: Progress = silent,
+    *,
+    dry_run: bool = False,
+) -> RestoreReport:
+    """Make a new root of what a root was at a moment.
+
+    Args:
+        root: The source.
+        target: A place where nothing is yet, or what a restore that was killed has left.
+        moment: A version of the main table, or a time with a zone.
+        progress: Called as the restore proceeds.
+        dry_run: True to say what would be there, and write nothing.
+
+    Raises:
+        InvalidArgumentError: the moment is not kept, or the target and the source are inside one another.
+        RootExistsError, NotARootError: the target is a root, or holds something else.
+        CopiesUnreachableError: a file cannot be read now, which does not mean that it is lost.
+        StorageError: the target cannot be written, or segments are merged faster than they can be copied.
+        MetadataError: the metadata cannot be read or written.
+    """
+    _require_apart(root.place, target)
+    past = read_past(root.place, moment)
+    quorum = Quorum.parse(_root_record(past.view).quorum)
+    if dry_run:
+        plan = plan_restore(past, root.store.view())
+        gone = _absent(root, plan.files, progress)
+        return _report(target, past, plan.without_files(gone, past.view), gone)
+    restored: list[RestoreReport] = []
+
+    def fill(paths: Sequence[StoragePath]) -> Content:
+        plan, gone = _copied(root, past, paths, quorum, progress)
+        restored.append(_report(target, past, plan, gone))
+        return _content(past, plan, paths, quorum)
+
+    uris = root_creation.default_uris(target, quorum)
+    root_creation.create_root(target, uris, quorum, _file_mode(root.place), fill)
+    (report,) = restored
+    for file_id in sorted({missing.file_id for missing in report.missing}):
+        reason = f"it was deleted before the root was restored to {past.at.isoformat()}"
+        write_report(target, Finding(ReportKind.LOSS, FileId(file_id), None, reason, current_ms()))
+    return report
+
+
+def _require_apart(source: RootPlace, target: RootPlace) -> None:
+    one, other = f"{source}/", f"{target}/"
+    if one.startswith(other) or other.startswith(one):
+        raise InvalidArgumentError(f"{target} and the root {source} are inside one another: give a place outside.")
+
+
+def _file_mode(source: RootPlace) -> int:
+    """Return the permissions of the target's files: those of the source, if it is in a folder."""
+    is_shared = isinstance(source, Path) and permissions.mode_of(source) == permissions.folder_mode(permissions.SHARED)
+    return permissions.SHARED if is_shared else permissions.PRIVATE
+
+
+def _root_record(view: View) -> RootRecord:
+    record = view.get(RootRecord, "root")
+    assert record is not None, "the oldest version that is kept has it"
+    return record
+
+
+# --- files ---
+
+
+def _copied(
+    root: RootHandle, past: Past, targets: Sequence[StoragePath], quorum: Quorum, progress: Progress
+) -> tuple[RestorePlan, set[str]]:
+    """Copy all files; returns the plan, and the files of which no copy is left.
+
+    What is merged meanwhile is planned again, with the segments that replace it.
+    """
+    for _ in range(ATTEMPTS):
+        before = root.store.view()
+        plan = plan_restore(past, before)
+        gone = _copy_files(root, plan.files, targets, quorum, progress)
+        now = root.store.view()
+        if not any(_is_in_use(before, file_id) and not _is_in_use(now, file_id) for file_id in gone):
+            return plan.without_files(gone, past.view), gone
+    raise StorageError(
+        f"Segments of {root.place} were merged or deleted during each of {ATTEMPTS} attempts to copy them: stop its "
+        "housekeeping, and try again."
+    )
+
+
+def _is_in_use(view: View, file_id: str) -> bool:
+    file = view.get(FileRecord, file_id)
+    return file is not None and file.replaced_at is None
+
+
+def _copy_files(
+    root: RootHandle,
+    files: Sequence[FileRecord],
+    targets: Sequence[StoragePath],
+    quorum: Quorum,
+    progress: Progress,
+) -> set[str]:
+    gone = set()
+    sources = root.current_storage_paths()
+    for number, file in enumerate(files):
+        progress("copy segments", number, len(files))
+        try:
+            for target in _targets_of(file, targets, quorum):
+                _copy(file, [sources[PathId(each)] for each in file.copies if PathId(each) in sources], target)
+        except CorruptSegmentError as error:
+            gone.add(file.file_id)
+            log.warning("File %s is not in the restored root: %s", file.file_id, error, extra={"file": file.file_id})
+    progress("copy segments", len(files), len(files))
+    return gone
+
+
+def _targets_of(file: FileRecord, targets: Sequence[StoragePath], quorum: Quorum) -> list[StoragePath]:
+    return preferred(targets, file.file_id)[: file.write_quorum or quorum.write]
+
+
+def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath) -> None:
+    name = SegmentName(FileId(file.file_id))
+    if target.has_segment(name):  # of an attempt that was killed
+        try:
+            verify_file(file, target, name=name)
+        except CorruptSegmentError:
+            target.delete_segment(name)
+        else:
+            return
+    if not sources:
+        raise SegmentGoneError(f"The storage paths of file {file.file_id} were retired.")
+    restore_copy(file, sources, target, name)
+
+
+def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -> set[str]:
+    """Look for copies without reading them; returns the files that have none."""
+    paths = root.current_storage_paths()
+    absent = set()
+    for number, file in enumerate(files):
+        progress("look for segments", number, len(files))
+        if not _has_copy(file, paths):
+            absent.add(file.file_id)
+    progress("look for segments", len(files), len(files))
+    return absent
+
+
+def _has_copy(file: FileRecord, paths: Mapping[PathId, StoragePath]) -> bool:
+    """True if a path has a copy, good or not.
+
+    Raises:
+        CopiesUnreachableError: none of those that can be reached has one.
+    """
+    away: dict[PathId, Exception] = {}
+    for path_id, name in file.names.items():
+        path = paths.get(PathId(path_id))
+        try:
+            if path is not None and path.has_segment(name):
+                return True
+        except StoragePathError as error:
+            if verdict_on(error, path) is CopyVerdict.UNREACHABLE:
+                away[PathId(path_id)] = error
+    if away:
+        raise unreachable(f"File {file.file_id}", in_words(away))
+    return False
+
+
+# --- metadata ---
+
+
+def _content(past: Past, plan: RestorePlan, paths: Sequence[StoragePath], quorum: Quorum) -> Content:
+    files = [_with_copies(file, _targets_of(file, paths, quorum)) for file in plan.files]
+    records: list[Record] = [*plan.ledgers, *plan.segments, *files, *plan.compactions]
+    is_planned = pc.is_in(past.main.column("kind"), pa.array(_PLANNED_KINDS))
+    copied = CopiedRows(past.main.filter(pc.invert(is_planned)), past.keys, reachable_cursors(past, plan))
+    features = {name: use for name, use in _root_record(past.view).features.items() if name not in FEATURES}
+    return Content(records, copied, features)
+
+
+def _with_copies(file: FileRecord, paths: Sequence[StoragePath]) -> FileRecord:
+    name = SegmentName(FileId(file.file_id))
+    names: dict[int, SegmentName] = {path.path_id: name for path in paths}
+    return file.with_names(names).model_copy(update={"replaced_at": None})
+
+
+def _report(target: RootPlace, past: Past, plan: RestorePlan, gone: Collection[str]) -> RestoreReport:
+    there = [file for file in plan.files if file.file_id not in gone]
+    return RestoreReport(
+        target=str(target),
+        version=past.version,
+        at=past.at,
+        topics=len(past.view.all(TopicRecord)),
+        messages=sum(segment.rows for segment in plan.segments),
+        files=len(there),
+        bytes=sum(file.length for file in there),
+        missing=tuple(plan.missing(gone, past.view)),
+        unsealed=plan.unsealed,
+    )

@@ -1,0 +1,246 @@
+"""Planning a restore: which segments hold the entries that a root had at an earlier moment. Pure.
+
+    the topic then     [0,10) [10,20)          [20,30) in a broker's journal, not sealed yet
+    the topic now      [0,                20)  [20,30) [30,40)
+    restored           [0,                20)  [20,30)
+
+Segments were merged since, and the files of the old ones deleted. Entries keep their ids, so what is there now is used
+wherever it holds the same entries, and the segments of then for the rest: they may still be there, or are lost. What a
+broker had acknowledged, but not sealed, is in segments that were sealed since; those count whose oldest message is not
+newer than the moment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.past import Past
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    FileRecord,
+    IncarnationRecord,
+    LedgerRecord,
+    LostEntries,
+    SegmentRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.managed_ledger.chain.chain import readable_end, trimmed_before
+from pulsar_on_spark.topic.managed_ledger.chain.slices import clipped, segment_end
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A file of which no copy is left, and the topic that lacks it; one that several topics share is there for each.
+
+    Attributes:
+        file_id: The file.
+        topic: The topic's full name.
+        messages: Number of the topic's messages in it.
+    """
+
+    file_id: str
+    topic: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """The content of a restored root, apart from what is copied as it was.
+
+    Attributes:
+        segments: All segments.
+        files: The files that they, and compacted ledgers, name.
+        ledgers: All ledgers; those of brokers are closed.
+        compactions: The compacted ledgers.
+        unsealed: Topics, by full name, whose last messages may have been in a broker's journal only, and are in no
+            segment to this day.
+    """
+
+    segments: tuple[SegmentRecord, ...]
+    files: tuple[FileRecord, ...]
+    ledgers: tuple[LedgerRecord, ...]
+    compactions: tuple[CompactionRecord, ...]
+    unsealed: tuple[str, ...]
+
+    def without_files(self, gone: Collection[str], view: View) -> RestorePlan:
+        """Leave out the compacted ledgers that lack a file, if the log of their topic has all that they had.
+
+        Args:
+            gone: The ids of the files of which no copy is left.
+            view: The metadata of then.
+        """
+        lossy = {segment.topic_id for segment in self.segments if segment.file_id in gone}
+        left_out = {
+            record.topic_id
+            for record in self.compactions
+            if any(file.file_id in gone for file in record.files)
+            and record.topic_id not in lossy
+            and trimmed_before(view, record.topic_id) == EARLIEST
+        }
+        compactions = tuple(record for record in self.compactions if record.topic_id not in left_out)
+        named = {segment.file_id for segment in self.segments} | _compacted_files(compactions)
+        files = tuple(file for file in self.files if file.file_id in named)
+        return RestorePlan(self.segments, files, self.ledgers, compactions, self.unsealed)
+
+    def missing(self, gone: Collection[str], view: View) -> list[Missing]:
+        """List what the topics lack without some files."""
+        names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
+        messages: dict[tuple[str, str], int] = defaultdict(int)
+        for segment in self.segments:
+            messages[segment.topic_id, segment.file_id] += segment.rows
+        for record in self.compactions:
+            for file in record.files:
+                messages[record.topic_id, file.file_id] += sum(rows for _, _, _, rows in file.batches)
+        return [
+            Missing(file_id, names.get(topic_id, topic_id), count)
+            for (topic_id, file_id), count in sorted(messages.items())
+            if file_id in gone
+        ]
+
+
+def plan_restore(past: Past, now: View) -> RestorePlan:
+    """Plan the restore of a root.
+
+    Args:
+        past: The metadata of then.
+        now: The metadata of now.
+    """
+    until_ms = int(past.at.timestamp() * 1000)
+    tails, settled = _tails(past, until_ms), _settled(past, until_ms)
+    later = {ledger.record_id: ledger for ledger in past.later_records(LedgerRecord)}
+    names = {topic.topic_id: topic.name for topic in past.view.all(TopicRecord)}
+    segments: list[SegmentRecord] = []
+    ledgers: list[LedgerRecord] = []
+    unsealed: set[str] = set()
+    for topic_id in sorted({ledger.topic_id for ledger in past.view.all(LedgerRecord)}):
+        then, today = _by_ledger(past.view, topic_id), _by_ledger(now, topic_id)
+        for ledger in past.view.all(LedgerRecord, topic_id):
+            known = [*then.get(ledger.ledger_id, ()), *tails.get(ledger.record_id, ())]
+            end = segment_end(known[-1]) if known else 0
+            segments += _chosen(known, today.get(ledger.ledger_id, ()), end)
+            ledgers.append(_closed(ledger, end))
+            is_known = ledger.entries is not None or later.get(ledger.record_id, ledger).entries == end
+            if not (ledger.incarnation is None or is_known or ledger.incarnation in settled):
+                unsealed.add(names.get(topic_id, topic_id))
+    compactions = tuple(past.view.all(CompactionRecord))
+    named = {segment.file_id for segment in segments} | _compacted_files(compactions)
+    files = tuple(_files(named, past, now))
+    return RestorePlan(tuple(segments), files, tuple(ledgers), compactions, tuple(sorted(unsealed)))
+
+
+def reachable_cursors(past: Past, plan: RestorePlan) -> list[CursorRow]:
+    """Return the cursor rows, none behind the end of its topic, which it would pass over later.
+
+    Clocks that differ can show a cursor before the messages that it has passed.
+    """
+    ends: dict[str, Position] = {}
+    for ledger in plan.ledgers:
+        end = readable_end(past.view, ledger.topic_id, ledger.ledger_id) if ledger.entries is None else ledger.entries
+        ends[ledger.topic_id] = Position(LedgerId(ledger.ledger_id), EntryId(end))
+    rows = []
+    for row in past.cursors:
+        end_of_topic = ends.get(row.topic_id) or trimmed_before(past.view, row.topic_id)
+        if Position(LedgerId(row.ledger), EntryId(row.entry)) > end_of_topic:
+            row = replace(row, ledger=end_of_topic.ledger, entry=end_of_topic.entry, ack_holes=None)
+        rows.append(row)
+    return rows
+
+
+def _tails(past: Past, until_ms: int) -> Mapping[str, Sequence[SegmentRecord]]:
+    """Find the segments, by ledger, that were sealed since and have messages of then."""
+    ends = {
+        ledger.record_id: _Tail(readable_end(past.view, ledger.topic_id, ledger.ledger_id))
+        for ledger in past.view.all(LedgerRecord)
+        if ledger.incarnation is not None
+    }
+    for segment in past.later_records(SegmentRecord):
+        tail = ends.get(_ledger_of(segment))
+        if tail is not None:
+            tail.take(segment, until_ms)
+    return {record_id: tail.segments for record_id, tail in ends.items()}
+
+
+@dataclass
+class _Tail:
+    """The end of a ledger, and the segments behind it as they were sealed; a merge repeats some, and is passed over."""
+
+    end: int
+    segments: list[SegmentRecord] = field(default_factory=list)
+    is_over: bool = False
+
+    def take(self, segment: SegmentRecord, until_ms: int) -> None:
+        if self.is_over or segment.first_entry < self.end:
+            return
+        if segment.publish_min_ms > until_ms:
+            self.is_over = True
+        else:
+            self.segments.append(segment)
+            self.end = segment_end(segment)
+
+
+def _settled(past: Past, until_ms: int) -> set[str]:
+    """Return the incarnations that had, or have since, sealed everything that they had acknowledged then.
+
+    Frames are sealed in order, so a later message in a segment shows that all earlier ones are in segments, too.
+    """
+    owners = {
+        ledger.record_id: ledger.incarnation
+        for ledger in (*past.view.all(LedgerRecord), *past.later_records(LedgerRecord))
+    }
+    newer = {
+        owner
+        for segment in past.later_records(SegmentRecord)
+        if segment.publish_min_ms > until_ms and (owner := owners.get(_ledger_of(segment))) is not None
+    }
+    known = {record.incarnation for record in past.view.all(IncarnationRecord)}
+    return newer | {owner for owner in owners.values() if owner is not None and owner not in known}
+
+
+def _chosen(known: Sequence[SegmentRecord], today: Sequence[SegmentRecord], end: int) -> Iterable[SegmentRecord]:
+    """Choose the segments of a ledger that ended at `end`: those of today, and the known ones for what these lack."""
+    present = [clipped(segment, end) for segment in today if segment.first_entry < end]
+    rest = [segment for segment in known if not any(_overlap(segment, each) for each in present)]
+    return sorted([*present, *rest], key=lambda segment: segment.first_entry)
+
+
+def _overlap(one: SegmentRecord, other: SegmentRecord) -> bool:
+    return one.first_entry < segment_end(other) and other.first_entry < segment_end(one)
+
+
+def _closed(ledger: LedgerRecord, end: int) -> LedgerRecord:
+    """Close a broker's ledger at the end of its segments; acknowledged entries behind it are lost."""
+    if ledger.incarnation is None:
+        return ledger
+    lost = ledger.lost
+    if ledger.entries is not None and ledger.entries > end:
+        lost = (*lost, LostEntries(ledger_id=ledger.ledger_id, first=end, end=ledger.entries))
+    return ledger.model_copy(update={"closed": True, "entries": end, "lost": lost})
+
+
+def _files(named: Collection[str], past: Past, now: View) -> Iterable[FileRecord]:
+    """Return the newest records of files, by which their copies are found."""
+    later = {file.file_id: file for file in past.later_records(FileRecord)}
+    for file_id in sorted(named):
+        file = now.get(FileRecord, file_id) or later.get(file_id) or past.view.get(FileRecord, file_id)
+        if file is not None:
+            yield file
+
+
+def _by_ledger(view: View, topic_id: str) -> Mapping[int, Sequence[SegmentRecord]]:
+    found: dict[int, list[SegmentRecord]] = defaultdict(list)
+    for segment in view.all(SegmentRecord, topic_id):
+        found[segment.ledger_id].append(segment)
+    return found
+
+
+def _ledger_of(segment: SegmentRecord) -> str:
+    return f"{segment.topic_id}/{segment.ledger_id:020d}"
+
+
+def _compacted_files(compactions: Iterable[CompactionRecord]) -> set[str]:
+    return {file.file_id for record in compactions for file in record.files}
