@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from pulsar_on_spark.ledger.segments.segment_reader import verify_file
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, TopicRecord
 from pulsar_on_spark.model.errors import (
     CorruptSegmentError,
     InvalidArgumentError,
@@ -25,17 +27,21 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
+from pulsar_on_spark.topic.maintenance.backup import restore
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
+from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
 AT_ONCE = RepairLimits(replace_after=timedelta())
+AGES_AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 
 
 @pytest.fixture
@@ -268,3 +274,91 @@ def test_deleted_topics_leave_no_objects(root: Root) -> None:
         root.maintain(Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1))
     (path,) = root.current_storage_paths().values()
     assert list(path.segment_files(0)) == []
+
+
+def test_a_root_is_restored_as_it_was(root: Root, bucket: str, tmp_path: Path) -> None:
+    """To another prefix, and to a folder; what was merged and deleted since is used, or named."""
+    root.create_topic("t")
+    root.create_topic("gone")
+    for number in range(3):
+        messages.write(root, "t", [b"%d" % number * 100])
+    messages.write(root, "gone", [b"x", b"y"])
+    root.store.append_cursors([CursorRow(root.store.view().all(TopicRecord)[1].topic_id, "s", 0, 1, 1, 1, 2)])
+    before = messages.read(root, "t")
+    then = root.store.view().version
+    messages.write(root, "t", [b"later"])
+    root.delete_topic("gone")
+    for _ in range(2):
+        root.maintain(AGES_AT_ONCE)
+    targets = [parse_place(f"{bucket}/restored"), tmp_path / "restored"]
+    for target in targets:
+        assert restore_root(root, target, then, dry_run=True).missing
+        done = restore_root(root, target, then)
+        assert [(each.topic, each.messages) for each in done.missing] == [("persistent://public/default/gone", 2)]
+        with pytest.raises(RootExistsError):
+            restore_root(root, target, then)
+    root.delete_topic("t")
+    for _ in range(2):
+        root.maintain(AGES_AT_ONCE)
+    for target in targets:
+        restored = Root.open(target)
+        assert messages.read(restored, "t") == before
+        assert messages.read(restored, "gone", fail_on_data_loss=False) == []
+        assert set(restored.store.root_record.features) == (set() if isinstance(target, Path) else {"object-paths"})
+        messages.write(restored, "t", [b"new"])
+        assert messages.values(Root.open(target), "t")[-1] == b"new"
+
+
+@pytest.mark.parametrize("step", ["restore_copy", "CopiedRows"])
+def test_a_restore_that_was_killed_can_be_repeated(
+    root: Root, bucket: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    root.create_topic("t")
+    for number in range(3):
+        messages.write(root, "t", [b"%d" % number])
+    original, calls = getattr(restore, step), [0]
+
+    def die_second(*given: object, **named: object) -> object:
+        calls[0] += 1
+        if step == "CopiedRows" or calls[0] == 2:
+            raise KeyboardInterrupt
+        return original(*given, **named)
+
+    then = root.store.view().version
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, step, die_second)
+        with pytest.raises(KeyboardInterrupt):
+            restore_root(root, parse_place(f"{bucket}/restored"), then)
+    with pytest.raises(NotARootError):
+        Root.open(f"{bucket}/restored")
+    assert restore_root(root, parse_place(f"{bucket}/restored"), then).missing == ()
+    assert messages.values(Root.open(f"{bucket}/restored"), "t") == [b"0", b"1", b"2"]
+
+
+def test_a_root_is_restored_while_it_is_written_and_merged(root: Root, bucket: str) -> None:
+    root.create_topic("t")
+    is_over = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        other = Root.open(root.place)
+        while not is_over.is_set():
+            messages.write(other, "t", [b"%d" % len(written)])
+            written.append(len(written))
+            if len(written) % 4 == 0:
+                other.maintain(AGES_AT_ONCE)
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            for attempt in range(3):
+                wait_until(lambda attempt=attempt: len(written) > 6 * (attempt + 1))
+                least = len(written)
+                done = restore_root(root, parse_place(f"{bucket}/restored-{attempt}"), datetime.now(UTC))
+                assert done.missing == ()
+                found = [int(value or b"") for value in messages.values(Root.open(done.target), "t")]
+                assert found == list(range(len(found)))
+                assert len(found) >= least
+        finally:
+            is_over.set()
+        writing.result()
