@@ -8,8 +8,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_on_spark.datasource.stream_plan import cut_off
 from pulsar_on_spark.metadata.records import IncarnationRecord
@@ -112,6 +114,26 @@ def test_what_another_host_cannot_read_is_never_lost(root: Root, monkeypatch: py
         assert cut_off(root.store.view(), parts, read) != []
         assert recover_dead(root)[0].outcome != "recovered"
         assert root.store.view().all(IncarnationRecord)[0].state == "OPEN"
+
+
+def test_a_brokers_requests_are_counted_by_process(root: Root) -> None:
+    with RunningBroker(str(root.place), QUICK) as broker:
+        send(broker.url, "t", [b"v"])
+        counts: dict[str, float] = {}
+
+        def has_sealed() -> bool:
+            page = httpx.get(f"{broker.web_url}/metrics").text
+            counts.clear()
+            for family in text_string_to_metric_families(page):
+                if family.name == "pulsarpy_object_requests":
+                    for sample in family.samples:
+                        counts["{process} {operation} {result}".format(**sample.labels)] = sample.value
+            return counts.get("sealer upload ok", 0) >= 1
+
+        wait_until(has_sealed)
+        assert counts["broker put ok"] >= 2, "the broker has committed"
+        assert counts["sealer put ok"] >= 2, "the sealer has committed the segment"
+        assert {key for key in counts if key.endswith(("failed", "refused"))} == set()
 
 
 def test_what_was_acknowledged_is_sealed_soon(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable
+from ctypes import Array, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,6 +23,7 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.storage.objects import meter
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import start_giving_way
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
@@ -65,6 +67,7 @@ class ReadingProcess:
         # Unlike a shared array, this memory is not filled with zeros, so unused slabs take none.
         self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))
         self.slabs = views_of(self._memory, slabs)
+        self._requests = self._context.RawArray(c_int64, meter.CELLS)
         self._given: dict[int, _Given] = {}
         self._number = 0
         self._process: SpawnProcess | None = None
@@ -77,11 +80,16 @@ class ReadingProcess:
         """The process id; None before the start."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def requests(self) -> meter.Counts:
+        """The requests to object stores, also of processes that have died."""
+        return meter.counts_in(self._requests)
+
     def start(self) -> None:
         """Start the process. Jobs wait until it is ready, which takes a second or two."""
         self._started_s = time.monotonic()
         self._pipe, theirs = self._context.Pipe()
-        arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), theirs)
+        arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), self._requests, theirs)
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
         start_giving_way(self._process)
         theirs.close()
@@ -184,7 +192,15 @@ def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
     return [view[number * size : (number + 1) * size] for number in range(slabs)]
 
 
-def _run(root: RootPlace, max_message_size_bytes: int, memory: BufferWrapper, slabs: int, jobs: Connection) -> None:
+def _run(
+    root: RootPlace,
+    max_message_size_bytes: int,
+    memory: BufferWrapper,
+    slabs: int,
+    requests: Array[c_int64],
+    jobs: Connection,
+) -> None:
+    meter.REQUESTS.move_to(requests)
     worker.run(root, max_message_size_bytes, views_of(memory, slabs), jobs)
 
 

@@ -16,6 +16,7 @@ from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position
+from pulsar_on_spark.storage.objects.meter import Counts
 from pulsar_on_spark.storage.reports import write_report
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -78,6 +79,11 @@ class EntryReader:
     def pid(self) -> int | None:
         """The id of the process that reads entries that are not in memory."""
         return self._process.pid
+
+    @property
+    def requests(self) -> Counts:
+        """The requests to object stores of that process."""
+        return self._process.requests
 
     def start(self) -> None:
         """Start the process that reads entries that are not in memory."""

@@ -24,6 +24,7 @@ from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.storage.objects.meter import REQUESTS, Counts
 
 _CLUSTER: Final = ("cluster",)
 _JOURNAL: Final = ("cluster", "quorum")
@@ -41,6 +42,7 @@ def store_families(services: Services, broker_health: BrokerHealth) -> Iterator[
     yield from _of_journals(cluster, services.journals.all)
     yield from _of_paths(cluster, state)
     yield from _of_processes(cluster, services)
+    yield _of_requests(cluster, services)
     if services.tls is not None:
         text = "Time until the broker's TLS certificate expires; negative once it has"
         yield from _gauges(cluster, [("pulsarpy_tls_certificate_expiry_seconds", text, services.tls.expires_in_s)])
@@ -231,6 +233,21 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
             memory.add_metric((cluster, process, quorum), numbers["process_resident_memory_bytes"])
             cpu.add_metric((cluster, process, quorum), numbers["process_cpu_seconds_total"])
     yield from (memory, cpu)
+
+
+def _of_requests(cluster: str, services: Services) -> Metric:
+    """Count the requests to object stores of this process and its children; none on a local root."""
+    labels = ("cluster", "process", "quorum", "operation", "result")
+    counter = CounterMetricFamily("pulsarpy_object_requests", "Requests to object stores", labels=labels)
+    processes: list[tuple[str, str, Counts]] = [
+        ("broker", "", REQUESTS.counts()),
+        ("reader", "", services.reader.requests),
+    ]
+    processes += [("sealer", each.quorum, each.sealing.requests) for each in services.journals.all]
+    for process, quorum, counts in processes:
+        for (operation, result), count in counts.items():
+            counter.add_metric((cluster, process, quorum, operation, result), count)
+    return counter
 
 
 def _process(pid: int | str) -> dict[str, float]:

@@ -19,12 +19,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import from_url
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
+from pulsar_on_spark.storage.objects.meter import REQUESTS, Operation, Result, result_of
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -46,6 +53,13 @@ _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 
 _ERRORS: Final = (BaseError, OSError)
 """Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""
+
+_RESULTS: Final = (
+    (FileNotFoundError, Result.ABSENT),
+    ((AlreadyExistsError, PreconditionError), Result.CONFLICT),
+    ((PermissionDeniedError, UnauthenticatedError), Result.REFUSED),
+)
+"""Results that an error's kind tells."""
 
 _T = TypeVar("_T")
 
@@ -113,7 +127,8 @@ class RemoteObjects:
 
         def attempt() -> tuple[bytes | None]:
             try:
-                return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
+                with _counted(Operation.GET):
+                    return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
             except FileNotFoundError:
                 return (None,)
             except _ERRORS as error:
@@ -149,7 +164,8 @@ class RemoteObjects:
 
         def attempt() -> tuple[Listed | None]:
             try:
-                return (_listed(obstore.head(self._store, key)),)
+                with _counted(Operation.HEAD):
+                    return (_listed(obstore.head(self._store, key)),)
             except FileNotFoundError:
                 return (None,)
 
@@ -165,20 +181,22 @@ class RemoteObjects:
         """Delete the object."""
 
         def attempt() -> tuple[()]:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError), _counted(Operation.DELETE):
                 obstore.delete(self._store, key)
             return ()
 
         self._until_certain(f"delete {key}", attempt)
 
     def _put(self, key: str, content: bytes, mode: PutMode) -> Version:
-        written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
+        with _counted(Operation.PUT):
+            written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
         return Version(written["e_tag"], written["version"])
 
     def _get(self, key: str) -> Fetched | None:
         try:
-            answer = obstore.get(self._store, key)
-            return Fetched(bytes(answer.bytes()), _version(answer.meta))
+            with _counted(Operation.GET):
+                answer = obstore.get(self._store, key)
+                return Fetched(bytes(answer.bytes()), _version(answer.meta))
         except FileNotFoundError:
             return None
 
@@ -206,8 +224,9 @@ class RemoteObjects:
             raise _GoneError(f"it has no object {IDENTITY_NAME}")
 
     def _page(self, prefix: str, after: str) -> list[Listed]:
-        listing = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=_PAGE)
-        return [_listed(each) for each in next(iter(listing), [])]
+        with _counted(Operation.LIST):
+            listing = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=_PAGE)
+            return [_listed(each) for each in next(iter(listing), [])]
 
     def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
         """Attempt something until it has an answer, which None is not.
@@ -248,7 +267,7 @@ class _RemoteUpload:
     def finish(self) -> None:
         """Put the last part and complete the upload; after an error, look if that was carried out."""
         try:
-            with self._translated():
+            with self._translated(), _counted(Operation.UPLOAD):
                 self._writer.close()
         except ObjectsUnreachableError:
             present = self._objects.head(self._key)
@@ -278,6 +297,25 @@ def _require_first_process(url: str) -> None:
             f"{url} cannot be used: this process was forked from process {_first_process[0]}, which had opened an "
             "object store; start processes with the method spawn or forkserver."
         )
+
+
+@contextmanager
+def _counted(operation: Operation) -> Iterator[None]:
+    """Count a request by its result."""
+    try:
+        yield
+    except _ERRORS as error:
+        REQUESTS.count(operation, _result(error))
+        raise
+    REQUESTS.count(operation, Result.OK)
+
+
+def _result(error: Exception) -> Result:
+    for kinds, result in _RESULTS:
+        if isinstance(error, kinds):
+            return result
+    status = _STATUS.search(str(error))
+    return result_of(None if status is None else int(status[1]))
 
 
 def unreachable(url: str, what: str, reason: str) -> ObjectsUnreachableError:

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists
+from pulsar_on_spark.storage.objects.meter import REQUESTS
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.object_store_contract import ObjectStoreContract, created, key
@@ -158,3 +160,35 @@ def test_an_uncontended_write_is_one_request_and_a_lost_one_two(
         ("PUT", 412),
         ("GET", 200),
     ]
+
+
+def test_requests_are_counted_by_operation_and_result(s3_server: S3Server, faults: S3Faults, bucket: str) -> None:
+    store = objects(s3_server, bucket, faults.url)
+    before = Counter(REQUESTS.counts())
+    version = created(store, "a", b"1")
+    assert isinstance(store.create("a", b"2"), Exists)
+    assert store.replace("a", b"3", version) is not None
+    assert store.fetch("b") is None
+    assert store.fetch_range("a", 0, 1) == b"3"
+    assert store.head("b") is None
+    assert len(list(store.list_after(""))) == 1
+    upload = store.upload("large")
+    upload.write(bytes(100))
+    upload.finish()
+    store.delete("large")
+    left = [Fault.ERROR_500, Fault.FORBIDDEN_403, Fault.RESET]
+    faults.decide = lambda request: left.pop() if left else None
+    assert store.fetch("a") is not None
+    assert dict(Counter(REQUESTS.counts()) - before) == {
+        ("put", "ok"): 2,
+        ("put", "conflict"): 1,
+        ("get", "ok"): 3,  # one settles the conflict
+        ("get", "absent"): 1,
+        ("get", "failed"): 2,
+        ("get", "refused"): 1,
+        ("head", "absent"): 1,
+        ("list", "ok"): 1,
+        ("upload", "ok"): 1,
+        ("delete", "ok"): 1,
+    }
+    assert sum(REQUESTS.counts().values()) - before.total() == len(faults.outcomes)

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import c_double, c_int64
+from ctypes import Array, c_double, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -25,6 +25,7 @@ from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.objects import meter
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent, start_giving_way
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -135,6 +136,7 @@ class SealingProcess:
             lag_bytes=context.RawValue(c_int64, 0),
             deleted_before=context.RawValue(c_int64, 0),
             alive_at_s=context.RawValue(c_double, time.monotonic()),
+            requests=context.RawArray(c_int64, meter.CELLS),
         )
         self._context = context
         self._process: SpawnProcess | None = None
@@ -180,6 +182,11 @@ class SealingProcess:
         return self._gauges.deleted_before.value
 
     @property
+    def requests(self) -> meter.Counts:
+        """The requests to object stores of all children."""
+        return meter.counts_in(self._gauges.requests)
+
+    @property
     def lag_limit_bytes(self) -> int:
         """The limit of `lag_bytes` (see `SealingPolicy`)."""
         return self._policy.lag_limit_bytes
@@ -215,6 +222,7 @@ class _Gauges:
     lag_bytes: c_int64
     deleted_before: c_int64
     alive_at_s: c_double
+    requests: Array[c_int64]
 
 
 class _StoppedError(Exception):
@@ -233,6 +241,7 @@ def _run(
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
+    meter.REQUESTS.move_to(gauges.requests)
     try:
         _Worker(parent, RootHandle.open(root), incarnation, policy, gauges, stop).run()
     except _StoppedError:

@@ -1,0 +1,86 @@
+"""Counts of the requests to object stores, by operation and result: what stores charge for, and what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, MutableSequence
+from ctypes import Array, c_int64
+from enum import StrEnum
+from itertools import product
+from typing import Final, TypeAlias
+
+
+class Operation(StrEnum):
+    """Kind of a request, as stores charge for it; an upload in parts counts as one."""
+
+    PUT = "put"
+    UPLOAD = "upload"
+    GET = "get"
+    HEAD = "head"
+    LIST = "list"
+    DELETE = "delete"
+
+
+class Result(StrEnum):
+    """Result of a request."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    """404."""
+    CONFLICT = "conflict"
+    """409 or 412: a condition of the request does not hold."""
+    REFUSED = "refused"
+    """Another status of 400 to 499, such as 403."""
+    FAILED = "failed"
+    """A status of 500 or more, or no answer."""
+
+
+_RESULTS: Final[Mapping[int, Result]] = {404: Result.ABSENT, 409: Result.CONFLICT, 412: Result.CONFLICT}
+
+
+Cells: TypeAlias = MutableSequence[int] | Array[c_int64]
+Counts: TypeAlias = Mapping[tuple[Operation, Result], int]
+"""Numbers of requests by operation and result, without those that are 0."""
+CELLS: Final = len(Operation) * len(Result)
+"""Number of counts of a meter."""
+_KINDS: Final = tuple(product(Operation, Result))
+
+
+class RequestMeter:
+    """Counter of the requests of a process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cells: Cells = [0] * CELLS
+
+    def count(self, operation: Operation, result: Result) -> None:
+        """Count a request."""
+        with self._lock:
+            self._cells[_KINDS.index((operation, result))] += 1
+
+    def move_to(self, cells: Cells) -> None:
+        """Add the counts to `CELLS` numbers, and count there from now on: in memory that another process reads."""
+        with self._lock:
+            for number, count in enumerate(self._cells):
+                cells[number] += count
+            self._cells = cells
+
+    def counts(self) -> Counts:
+        """Return the counts that are not 0 (see `counts_in`)."""
+        return counts_in(self._cells)
+
+
+def counts_in(cells: Cells) -> Counts:
+    """Return the counts in the numbers of a meter."""
+    return {kind: cells[number] for number, kind in enumerate(_KINDS) if cells[number]}
+
+
+def result_of(status: int | None) -> Result:
+    """Return the result that an HTTP status of an error stands for; None if there was no answer."""
+    if status is None or not 400 <= status < 500:
+        return Result.FAILED
+    return _RESULTS.get(status, Result.REFUSED)
+
+
+REQUESTS: Final = RequestMeter()
+"""The requests of this process."""
