@@ -121,7 +121,7 @@ def plan_restore(past: Past, now: View) -> RestorePlan:
         then, today = _by_ledger(past.view, topic_id), _by_ledger(now, topic_id)
         for ledger in past.view.all(LedgerRecord, topic_id):
             known = [*then.get(ledger.ledger_id, ()), *tails.get(ledger.record_id, ())]
-            end = segment_end(known[-1]) if known else 0
+            end = segment_end(known[-1]) if known else _trimmed_end(past.view, ledger)
             segments += _chosen(known, today.get(ledger.ledger_id, ()), end)
             ledgers.append(_closed(ledger, end))
             is_known = ledger.entries is not None or later.get(ledger.record_id, ledger).entries == end
@@ -144,7 +144,7 @@ def reachable_cursors(past: Past, plan: RestorePlan) -> list[CursorRow]:
         ends[ledger.topic_id] = Position(LedgerId(ledger.ledger_id), EntryId(end))
     rows = []
     for row in past.cursors:
-        end_of_topic = ends.get(row.topic_id) or trimmed_before(past.view, row.topic_id)
+        end_of_topic = max(ends.get(row.topic_id, EARLIEST), trimmed_before(past.view, row.topic_id))
         if Position(LedgerId(row.ledger), EntryId(row.entry)) > end_of_topic:
             row = replace(row, ledger=end_of_topic.ledger, entry=end_of_topic.entry, ack_holes=None)
         rows.append(row)
@@ -199,6 +199,14 @@ def _settled(past: Past, until_ms: int) -> set[str]:
     }
     known = {record.incarnation for record in past.view.all(IncarnationRecord)}
     return newer | {owner for owner in owners.values() if owner is not None and owner not in known}
+
+
+def _trimmed_end(view: View, ledger: LedgerRecord) -> int:
+    """Return the end of a ledger without segments: that of its trimmed entries."""
+    trimmed = trimmed_before(view, ledger.topic_id)
+    if trimmed.ledger > ledger.ledger_id:
+        return ledger.entries or 0
+    return trimmed.entry if trimmed.ledger == ledger.ledger_id else 0
 
 
 def _chosen(known: Sequence[SegmentRecord], today: Sequence[SegmentRecord], end: int) -> Iterable[SegmentRecord]:

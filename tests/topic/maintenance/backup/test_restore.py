@@ -25,12 +25,16 @@ from pulsar_on_spark.model.errors import (
     NotARootError,
     RootExistsError,
 )
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.transactions import Transaction
 from pulsar_on_spark.topic.maintenance.backup import restore
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.files import merge
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.retention.trim import truncate
+from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 
@@ -133,6 +137,37 @@ def test_a_topic_that_was_deleted_by_mistake_comes_back(root: Root, memory_path:
     root.maintain()
     assert restore_root(root, memory_path / "restored", then).missing == ()
     assert messages.read(Root.open(memory_path / "restored"), "t") == before
+
+
+def test_a_compacted_ledger_whose_file_is_gone_is_made_again_from_the_log(root: Root, memory_path: Path) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"1", b"2"], [b"k", b"k"])
+    compact(root, "t")
+    then = version(root)
+    messages.write(root, "t", [b"3"], [b"k"])
+    compact(root, "t")
+    for _ in range(2):
+        root.maintain(AT_ONCE)
+    assert restore_root(root, memory_path / "restored", then).missing == ()
+    restored = Root.open(memory_path / "restored")
+    assert messages.read_compacted(restored, "t") == []
+    compact(restored, "t")
+    assert [message.value for message in messages.read_compacted(restored, "t")] == [b"2"]
+
+
+def test_messages_that_were_trimmed_before_are_not_lost(root: Root, memory_path: Path) -> None:
+    write_some(root)
+    root.store.append_cursors([CursorRow(topic_id(root), "s", 0, 1, 1, 1, 3)])
+    truncate(root.store, TopicName.parse("t"), read_limit(root.store.view(), topic_id(root)))
+    root.maintain(AT_ONCE)
+    assert messages.values(root, "t") == []
+    done = restore_root(root, memory_path / "restored", version(root))
+    assert (done.messages, done.missing) == (0, ())
+    restored = Root.open(memory_path / "restored")
+    assert messages.values(restored, "t") == []
+    assert [row.entry for row in restored.store.cursors().of(topic_id(root), "s")] == [3]
+    messages.write(restored, "t", [b"new"])
+    assert messages.values(restored, "t") == [b"new"]
 
 
 def test_transactions_are_known_as_of_then(root: Root, memory_path: Path) -> None:
@@ -274,6 +309,7 @@ import sys
 from tests.kit import messages
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.retention.trim import truncate
 
 root = Root.open(sys.argv[1])
 number = 0
