@@ -104,6 +104,11 @@ class MetadataStore:
         """Durations of appends to `cursors`."""
         self._root_row: object = None
         self._unknown_features: list[str] = []
+        if not has_table(self._root, "main"):
+            raise NotARootError(
+                f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
+                f"`pulsarpy init {self._root}`."
+            )
         self._main = self._log("main")
         self._state = State()
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
@@ -189,11 +194,6 @@ class MetadataStore:
         return cls(root)
 
     def _log(self, name: str) -> TableLog:
-        if not has_table(self._root, name):
-            raise NotARootError(
-                f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
-                f"`pulsarpy init {self._root}`."
-            )
         return TableLog(log_store(self._root, name), self._require_writer)
 
     def _table(self, name: str) -> str:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from pulsar_on_spark.ledger.segments.segment_reader import verify_file
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord, TopicRecord
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, TenantRecord, TopicRecord
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import (
     CorruptSegmentError,
     InvalidArgumentError,
@@ -27,6 +29,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
+from pulsar_on_spark.testing.s3_faults import S3Faults
 from pulsar_on_spark.topic.maintenance.backup import restore
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
@@ -36,7 +39,9 @@ from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
+from tests.kit.s3_server import S3Server
 from tests.kit.waiting import wait_until
+from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 
@@ -362,3 +367,29 @@ def test_a_root_is_restored_while_it_is_written_and_merged(root: Root, bucket: s
         finally:
             is_over.set()
         writing.result()
+
+
+def test_a_commit_takes_four_requests_also_the_first_one(
+    s3_server: S3Server, faults: S3Faults, bucket: str, tmp_path: Path
+) -> None:
+    write_profile(tmp_path / "storage.toml", bucket, s3_server.options(faults.url))
+    Root.create(f"{bucket}/counted")
+    store = Root.open(f"{bucket}/counted").store
+
+    def requests(commit: Callable[[], object]) -> list[str]:
+        before = len(faults.outcomes)
+        commit()
+        made = [outcome.request for outcome in faults.outcomes[before:]]
+        return ["LIST" if "list-type" in request.query else request.method for request in made]
+
+    def put(number: int) -> None:
+        store.commit(lambda view: Change(puts=[TenantRecord(tenant=f"t{number}")], keys={"key": None}))
+
+    def move(number: int) -> None:
+        store.append_cursors([CursorRow("t", "s", 0, 1, number, 1, 1)])
+
+    four = ["LIST", "PUT", "PUT", "LIST"]
+    assert [requests(lambda number=number: put(number)) for number in range(3)] == [four] * 3
+    opening = ["GET", "LIST", "LIST", "GET", "GET", "LIST"]
+    assert requests(lambda: move(0)) == [*opening, *four[1:]], "cursors are opened by their first use"
+    assert [requests(lambda number=number: move(number)) for number in range(1, 3)] == [four] * 2
