@@ -42,7 +42,7 @@ from pulsar_on_spark.broker.runtime.broker_lock import BrokerLock
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
-from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.repeating import attempt, every
 from pulsar_on_spark.broker.runtime.serving_alone import lock_broker, sealing_policy
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
@@ -375,7 +375,7 @@ class Broker:
         """Drain: acknowledge published entries, disconnect clients, save cursors, close ledgers and the journal."""
         try:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
-                await self._handover.drain()
+                await attempt(self._handover.drain, "The topics could not be given to other brokers")
                 await self._web.stop()
                 await self._connections.stop_listening()
                 await self._path.drain_entries()
@@ -383,7 +383,7 @@ class Broker:
                 self._connections.close()
                 assert self._keeper is not None, "the broker has started"
                 await self._keeper.stop()
-                await self._registry.deregister()
+                await attempt(self._registry.deregister, "The registration stays until another broker removes it")
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
             # Everything acknowledged is durable; the next owner recovers the journal.

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from operator import is_
 from typing import Final
 
 from pulsar_on_spark.broker.cluster.ownership import Ownership
@@ -20,6 +21,7 @@ from pulsar_on_spark.broker.cluster.registry import Registry
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.records import BundlesRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.brokers import serving_brokers
@@ -61,6 +63,7 @@ class Handover:
         self._registry = registry
         self._default_count = default_count
         self._checking: asyncio.Task[None] | None = None
+        self._checked: Sequence[BundlesRecord] = ()
 
     def start(self) -> None:
         """Start to check the loaded topics."""
@@ -105,6 +108,10 @@ class Handover:
     async def _unload_lost(self) -> None:
         """Unload topics that this broker does not own any more."""
         view = self._views.recent
+        records = view.all(BundlesRecord)
+        if len(records) == len(self._checked) and all(map(is_, records, self._checked)):
+            return  # views parse each row once, so unchanged rows are identical objects
+        self._checked = records
         for topic in self._topics:
             if self._ownership.is_elsewhere(view, topic.name):
                 log.warning(

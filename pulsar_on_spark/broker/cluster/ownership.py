@@ -191,7 +191,10 @@ class Ownership:
         return True
 
     async def _assign(self, view: RecentView, free: Collection[Bundle]) -> None:
-        alive = [record for record in serving_brokers(view) if not self._is_dead(record.incarnation)]
+        others = (each for each in serving_brokers(view) if each.incarnation != self.incarnation)
+        alive = [each for each in others if not self._is_dead(each.incarnation)]
+        if self._registry.record.state == "serving":
+            alive.append(self._registry.record)  # its registration may not be in the view yet
         if not alive:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady, "All brokers are about to end, and none takes new topics: try again."

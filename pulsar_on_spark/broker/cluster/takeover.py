@@ -88,7 +88,7 @@ class Takeover:
         due = {incarnation for incarnation, since_s in self._proved.items() if now_s - since_s >= patience_s}
         others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)} - set(own)
         self._dead_brokers.recover_dead_logs(view, others - (self._proved.keys() - due), due)
-        self._clean_up(locks)
+        self._clean_up(view, locks)
 
     def _rank(self, view: View) -> int:
         """Count the living brokers with a lesser id than this one."""
@@ -97,9 +97,8 @@ class Takeover:
             record.broker < own_id and not self.is_dead(record.incarnation) for record in registered_brokers(view)
         )
 
-    def _clean_up(self, locks: Collection[OtherLock]) -> None:
+    def _clean_up(self, view: View, locks: Collection[OtherLock]) -> None:
         """Remove registrations and lock files of brokers whose journals are closed."""
-        view = self._root.store.view()
         for record in ended_brokers(view):
             self._root.store.commit(partial(decide_deregister, incarnation=record.incarnation))
             log.warning("Broker %s has ended, and its bundles are free.", record.broker)
