@@ -100,6 +100,11 @@ class BrokerCluster:
             with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=60) as admin:
                 assert admin.put("/namespaces/public/default/unload?authoritative=true").is_success
 
+    def forget(self, broker: RunningBroker) -> None:
+        """Wait for the end of a broker that the caller has ended, and run without it."""
+        broker.wait()
+        self._brokers.remove(broker)
+
     def stop(self) -> int:
         """SIGTERM to all, one after the other; returns 0 if all have ended well."""
         return max(broker.stop() for broker in self._brokers)
