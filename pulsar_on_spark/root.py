@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
     from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
     from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
-    from pulsar_on_spark.topic.maintenance.status import RootStatus, TopicSubscription
+    from pulsar_on_spark.topic.maintenance.status import RootStatus
     from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import RecoveredIncarnation
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
 
 class Root(RootHandle):

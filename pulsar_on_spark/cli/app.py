@@ -44,7 +44,8 @@ from pulsar_on_spark.model.quorum import Quorum
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
-    from pulsar_on_spark.topic.maintenance.status import RootStatus, StorageStatus, TopicSubscription
+    from pulsar_on_spark.topic.maintenance.status import RootStatus, StorageStatus
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
 app = typer.Typer(
     name="pulsarpy",
@@ -185,10 +186,10 @@ def maintain(
 def _show_broker(target: BrokerTarget, as_json: bool) -> None:
     """Print the broker's state; raises `RequestRefusedError` if it is not healthy."""
     admin = target.admin
-    running = admin.request("GET", ("brokers", "version"), {}).text
+    running = admin.request("GET", ("brokers", "version"), {}).content.decode()
     topics, subscriptions, storage = target.topics(), target.subscriptions(), target.storage()
     try:
-        warning = admin.request("GET", ("brokers", "health"), {}).headers.get("X-Pulsarpy-Warning")
+        warning = admin.request("GET", ("brokers", "health"), {}).headers.get("x-pulsarpy-warning")
     except RequestRefusedError:
         if storage is not None and not as_json:
             print_paths(storage.paths)

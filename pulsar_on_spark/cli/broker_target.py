@@ -17,8 +17,11 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName, check_namespace
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.maintenance.status import StorageStatus, TopicSubscription
-    from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
+    from pulsar_on_spark.topic.maintenance.status import StorageStatus
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import (
+        SubscriptionStatus,
+        TopicSubscription,
+    )
 
 
 class BrokerTarget(Target):
@@ -192,12 +195,12 @@ class BrokerTarget(Target):
                 raise
             headers = answer.headers
             yield {
-                "id": headers["X-Pulsar-Message-ID"],
-                "published": headers.get("X-Pulsar-publish-time"),
-                "producer": headers.get("X-Pulsar-producer-name"),
-                "key": headers.get("X-Pulsar-partition-key"),
-                "properties": json.loads(headers.get("X-Pulsar-PROPERTY", "{}")),
-                "messages": int(headers.get("X-Pulsar-num-batch-message", "1")),
+                "id": headers["x-pulsar-message-id"],
+                "published": headers.get("x-pulsar-publish-time"),
+                "producer": headers.get("x-pulsar-producer-name"),
+                "key": headers.get("x-pulsar-partition-key"),
+                "properties": json.loads(headers.get("x-pulsar-property", "{}")),
+                "messages": int(headers.get("x-pulsar-num-batch-message", "1")),
                 "payload": answer.content,
             }
 
@@ -210,7 +213,7 @@ class BrokerTarget(Target):
         ]
 
     def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
-        from pulsar_on_spark.topic.maintenance.status import TopicSubscription
+        from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
         path = topic_path(topic)
         if partitions is None:
@@ -255,7 +258,7 @@ _ANSWERS_IF_UNSET: Final[dict[str, object]] = {
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
-    from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import SubscriptionStatus
 
     ledger, _, entry = cursor["markDeletePosition"].rpartition(":")
     owner = [stats["owner"]] if "owner" in stats else []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from typing import Final
+
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
@@ -10,17 +13,16 @@ def missing(module: str, part: str, extra: str) -> str:
     return f"{part} needs {module}, which is not installed: `pip install 'pulsar-on-spark[{extra}]'`."
 
 
+_SECURITY: Final = ("bcrypt", "cryptography", "jwt", "passlib")
+"""Modules that only the extra `security` installs."""
+
+
 def require_security() -> None:
-    """Require the libraries of certificates, keys, tokens and passwords.
+    """Require the libraries of certificates, keys, tokens and passwords, without loading them.
 
     Raises:
         InvalidArgumentError: one of them is not installed.
     """
-    try:
-        import pulsar_on_spark.security.certificates
-        import pulsar_on_spark.security.issuing
-        import pulsar_on_spark.security.passwords  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("pulsar_on_spark"):
-            raise
-        raise InvalidArgumentError(missing(error.name, "This command", "security")) from error
+    for module in _SECURITY:
+        if find_spec(module) is None:
+            raise InvalidArgumentError(missing(module, "This command", "security"))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.names import TopicName, check_namespace
 
 if TYPE_CHECKING:
-    import ssl
-
-    import httpx
+    from http.client import HTTPResponse
+    from urllib.error import HTTPError
+    from urllib.request import OpenerDirector
 
     from pulsar_on_spark.cli.connection import ClientOptions
 
 TIMEOUT_S: Final = 60.0
 """Time limit of a request: taking over a subscription may last as long as a lease."""
-
-
-_REDIRECTS: Final = 5
-"""Maximum number of redirections of a request."""
 
 
 class RequestRefusedError(PulsarpyError):
@@ -35,6 +33,26 @@ class RequestRefusedError(PulsarpyError):
     def __init__(self, reason: str, status: int = 0) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A broker's answer to a request.
+
+    Attributes:
+        headers: The headers, by their names in lower case.
+        content: The body; empty for none.
+    """
+
+    headers: Mapping[str, str]
+    content: bytes
+
+    @classmethod
+    def read(cls, response: HTTPResponse | HTTPError) -> Answer:
+        """Read a response to its end."""
+        # Python decodes headers as Latin-1; brokers write properties of messages in UTF-8.
+        headers = {name.lower(): value.encode("latin-1").decode() for name, value in response.headers.items()}
+        return cls(headers, response.read())
 
 
 class HttpAdmin:
@@ -69,54 +87,52 @@ class HttpAdmin:
         """True if a topic has partitions (errors as `request`)."""
         return bool(self.get(*topic_path(topic), "partitions")["partitions"])
 
-    def request(
-        self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None
-    ) -> httpx.Response:
-        """Send one request and return the response.
+    def request(self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None) -> Answer:
+        """Send one request and return the answer.
 
         Raises:
             RequestRefusedError: the broker refuses the request, or cannot be reached.
         """
-        import httpx
+        from http.client import HTTPException
+        from ssl import SSLCertVerificationError
+        from urllib.error import HTTPError
+        from urllib.request import Request
 
         url = "/".join((self.url, "admin", "v2", *(quote(part, safe="") for part in path)))
-        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
+        if params:
+            url += "?" + urlencode({name: _as_param(value) for name, value in params.items()})
+        content = None if body is None else json.dumps(body).encode()
+        headers = self._headers | {"Content-Type": "application/json"}
         try:
-            with httpx.Client(headers=self._headers, timeout=TIMEOUT_S, verify=self._trusted) as client:
-                request = client.build_request(method, url, params=given, json=body)  # type: ignore[arg-type]
-                answer = client.send(request)
-                for _ in range(_REDIRECTS):
-                    if answer.next_request is None:
-                        break
-                    # The addressed broker redirects to the topic's broker, which needs the credentials, too.
-                    answer.next_request.headers.update(self._headers)
-                    answer = client.send(answer.next_request)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            _, is_refused, reason = str(error).partition("certificate verify failed: ")
-            if is_refused:
-                raise refused_certificate(self.url, reason.partition(" (_ssl")[0]) from error
+            with self._opener.open(Request(url, content, headers, method=method), timeout=TIMEOUT_S) as response:
+                return Answer.read(response)
+        except HTTPError as error:
+            raise RequestRefusedError(_reason(error, f"{method} {url}"), error.code) from error
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: a URL that is not valid
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, SSLCertVerificationError):
+                raise refused_certificate(self.url, reason.verify_message) from error
             raise RequestRefusedError(
-                f"The broker at {self.url} does not answer ({error}): start it, or give another --url."
+                f"The broker at {self.url} does not answer ({reason}): start it, or give another --url."
             ) from error
-        if not answer.is_success:
-            raise RequestRefusedError(_reason(answer), answer.status_code)
-        return answer
 
     @cached_property
-    def _trusted(self) -> ssl.SSLContext:
-        """The trusted CAs, read once, because that takes longer than a request; public CAs for redirects to HTTPS."""
-        import httpx
+    def _opener(self) -> OpenerDirector:
+        """The sender of requests: it follows redirects, and has read the trusted CAs, which takes long."""
+        from urllib.request import HTTPSHandler, build_opener
 
-        return self._tls or httpx.create_ssl_context()
+        from pulsar_on_spark.cli.http_redirects import RedirectsToOwners
 
-    def _content(self, answer: httpx.Response) -> Any:
+        return build_opener(RedirectsToOwners, *([HTTPSHandler(context=self._tls)] if self._tls else []))
+
+    def _content(self, answer: Answer) -> Any:
         if not answer.content:
             return None
         try:
-            return answer.json()
+            return json.loads(answer.content)
         except ValueError as error:
             raise RequestRefusedError(
-                f"The server at {self.url} is not a broker: {answer.request.url.path} is not JSON; give another --url."
+                f"The server at {self.url} is not a broker: its answer is not JSON; give another --url."
             ) from error
 
 
@@ -149,8 +165,12 @@ def namespace_path(namespace: str) -> tuple[str, str, str]:
     return "namespaces", tenant, name
 
 
-def _reason(answer: httpx.Response) -> str:
+def _as_param(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reason(refusal: HTTPError, request: str) -> str:
     try:
-        return str(answer.json()["reason"])
-    except (ValueError, KeyError, TypeError):
-        return f"The broker answered {answer.status_code} to {answer.request.method} {answer.request.url.path}."
+        return str(json.loads(refusal.read())["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"The broker answered {refusal.code} to {request}."

@@ -11,12 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.filesize import decimal
-
 from pulsar_on_spark.model.text import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import TaskID
 
     from pulsar_on_spark.topic.catalog.progress import Progress as Report
@@ -26,11 +24,15 @@ Cell = str | int | None
 
 def out() -> Console:
     """Return the console for results, which is wide unless it is a terminal, so that pipes get whole lines."""
+    from rich.console import Console
+
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
 
 
 def err() -> Console:
     """Return the console for progress and errors."""
+    from rich.console import Console
+
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -76,6 +78,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
 
 def size(size_bytes: int | None) -> str:
     """Format a number of bytes for display."""
+    from rich.filesize import decimal
+
     return "-" if size_bytes is None else decimal(size_bytes)
 
 
@@ -122,10 +126,8 @@ def _text(cell: Cell) -> str:
 
 
 def _plain(value: object) -> object:
-    from pydantic import BaseModel
-
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+    if (dump := getattr(value, "model_dump", None)) is not None:  # Pydantic is slow to import
+        return dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import Enum
@@ -110,6 +108,9 @@ def _require_listener(url: str, options: ClientOptions) -> None:
         InvalidArgumentError: the URL is not a broker's.
         RequestRefusedError: no broker listens there.
     """
+    import socket
+    import ssl
+
     scheme, _, hosts = url.partition("://")
     try:
         default = _PORTS[scheme]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pulsar_on_spark.broker.observe.models import Stats
     from pulsar_on_spark.topic.entries.rows import StoredEntry
     from pulsar_on_spark.topic.maintenance.retention.trim import TrimmedTopics
-    from pulsar_on_spark.topic.maintenance.status import TopicSubscription
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
 
 class RootTarget(Target):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.maintenance.status import TopicSubscription
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
 
 class Target(Protocol):

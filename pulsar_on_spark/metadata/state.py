@@ -127,12 +127,11 @@ class State:
         """Apply rows of the main table."""
         added: dict[tuple[str, str | None], list[str]] = {}
         self.revision += 1
-        for kind in table.column("kind").unique().to_pylist():
-            self._own(kind)
         for batch in table.select(_READ_COLUMNS).to_batches(_ROWS_AT_ONCE):
             for kind, record_id, seq, token, deleted, *fields in zip(
                 *(column.to_pylist() for column in batch.columns), strict=True
             ):
+                self._own(kind)
                 fields[_TOPIC_ID] = topic_id = self._shared(fields[_TOPIC_ID])
                 row = _Row(seq, self._shared(token), deleted, tuple(fields), topic_id)
                 self._apply_row(kind, record_id, row, added)

@@ -76,16 +76,3 @@ def sign(
             f"Algorithm {chosen!r} does not fit the key: give one of {', '.join(key.algorithms)}, or none."
         )
     return jwt.encode(dict(claims), cast(Any, key.material), chosen, headers=dict(headers or {}))
-
-
-def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the header and the claims of a token, without checking its signature.
-
-    Raises:
-        InvalidArgumentError: it is not a token.
-    """
-    try:
-        parts = jwt.decode_complete(token, options={"verify_signature": False})
-    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise InvalidArgumentError("This is not a token: give one such as `pulsarpy tokens create` prints.") from None
-    return parts["header"], parts["payload"]

@@ -20,7 +20,6 @@ from pulsar_on_spark.storage.leases.files import LeaseFiles, sweep_lease_files
 from pulsar_on_spark.storage.leases.objects import LeaseObjects, sweep_lease_objects
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 from pulsar_on_spark.storage.objects.local import LocalObjects
-from pulsar_on_spark.storage.objects.profiles import resolve_profile
 
 LEASES: Final = "leases"
 BROKERS: Final = "brokers"
@@ -121,7 +120,8 @@ def sweep_leases(place: RootPlace, before_s: float) -> int:
 @lru_cache(maxsize=_MAX_STORES)
 def _remote_objects(place: ObjectPlace, process: int) -> ObjectStore:
     """Open an object store once in each process."""
-    # Imported here: its library takes a moment to load, and local roots do not need it.
+    # Imported here: their libraries take a moment to load, and local roots do not need them.
+    from pulsar_on_spark.storage.objects.profiles import resolve_profile
     from pulsar_on_spark.storage.objects.remote import RemoteObjects
 
     return RemoteObjects(place.url, resolve_profile(place.url, place.profile).plain_options())

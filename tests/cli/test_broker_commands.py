@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,19 +78,6 @@ def test_policies_and_schemas(run: Run, target: list[str], tmp_path: Path) -> No
     ok(run("schemas", "register", topic, tmp_path / "click.avsc", "--type", "AVRO", *target))
     (version,) = json.loads(ok(run("schemas", "list", topic, "--json", *target)))
     assert (version["version"], version["type"]) == (0, "AVRO")
-
-
-def test_trusted_cas_are_read_once_for_all_requests_of_a_command(
-    run: Run,  # noqa: F811
-    broker: RunningBroker,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Reading the public CAs takes longer than a request."""
-    reads: list[str] = []
-    read = ssl.create_default_context
-    monkeypatch.setattr(ssl, "create_default_context", lambda **given: reads.append("read") or read(**given))
-    ok(run("policies", "show", "public/default", "--url", broker.web_url))
-    assert reads == ["read"]
 
 
 def test_messages_and_subscriptions(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import jwt
+
 from conformance.security import TOKEN_ROLE, parse_conf, python_security, snake_case
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
-from pulsar_on_spark.security import issuing
 
 CONF = """# authenticationEnabled=false
 brokerServicePortTls=6651
@@ -40,7 +41,8 @@ def test_a_python_suite_gets_private_copies_a_token_and_settings_of_ours(tmp_pat
     key = Path(settings["tls_key_file_path"])
     assert (key.read_text(), stat.S_IMODE(key.stat().st_mode)) == ("broker-key.pem", 0o600)
     assert settings["token_secret_key"] == (tmp_path / "work" / "secret.key").as_uri()
-    _, claims = issuing.unverified((tmp_path / "tests" / ".test-token.txt").read_text())
+    token = (tmp_path / "tests" / ".test-token.txt").read_text()
+    claims = jwt.decode(token, options={"verify_signature": False})
     assert claims == {"sub": TOKEN_ROLE}
     assert made.headers["Authorization"].startswith("Bearer ")
 

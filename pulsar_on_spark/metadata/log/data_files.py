@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
@@ -39,9 +38,9 @@ def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, write_statistics=["seq"])
     content = sink.getvalue().to_pybytes()
-    bounds = pc.min_max(rows.column("seq")).as_py()
+    seq = rows.column("seq").to_numpy()
     name = f"part-{read_version:020d}-{token}.parquet"
-    return DataFile(name, len(content), rows.num_rows, bounds["min"], bounds["max"], crc32c(content)), content
+    return DataFile(name, len(content), rows.num_rows, int(seq.min()), int(seq.max()), crc32c(content)), content
 
 
 def read_version_of(name: str) -> int:

@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_on_spark.metadata.keys import FOLD
 
@@ -90,6 +89,9 @@ def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
 
 def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Mark the rows that count: the row with the largest rank of each record key."""
+    # Imported here, as below: commands on a root need no folds, and start faster without it.
+    import pyarrow.compute as pc
+
     keys = np.zeros(rows.num_rows, dtype=np.int64)
     for name in order.key:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
@@ -116,6 +118,8 @@ def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettabl
     Returns:
         The kept rows, all with range_.above < seq <= range_.up_to.
     """
+    import pyarrow.compute as pc
+
     rows = rows.combine_chunks()
     seq = rows.column("seq").to_numpy()
     kept = rows.filter(pa.array(newest(rows, order) & (seq > range_.above) & (seq <= range_.up_to)))
@@ -126,6 +130,7 @@ def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettabl
 
 def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
     """Select tombstones of certain kinds committed before a time."""
+    import pyarrow.compute as pc
 
     def mask(rows: pa.Table) -> pa.Array:
         old = pc.and_(rows.column("deleted"), pc.less(rows.column("committed_at"), before))

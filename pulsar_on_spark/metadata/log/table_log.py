@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_on_spark.metadata.log import cleaning, folding
 from pulsar_on_spark.metadata.log.chain import (
@@ -322,7 +321,7 @@ class TableLog:
             tip = Tip(tip.version - 1, entry.previous or "", is_chained=True)
         else:
             return False
-        if any(pc.any(pc.equal(self._read(file).column("token"), token)).as_py() for file in self.files):
+        if any(token in self._read(file).column("token").to_pylist() for file in self.files):
             return True
         raise self._unknown("this process was suspended while others committed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,7 +33,7 @@ from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
-from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
+from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import SubscriptionStatus, TopicSubscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +79,6 @@ class TopicStatus:
     segments: int
     files: int
     given_up: tuple[tuple[int, int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSubscription:
-    """A subscription on a topic: one cursor for each partition that has it."""
-
-    topic: str
-    name: str
-    type: str
-    consumers: tuple[str, ...]
-    backlog_messages: int
-    backlog_bytes: int
-    cursors: tuple[SubscriptionStatus, ...]
-
-    @classmethod
-    def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
-        """Combine one or more cursors into the subscription of a topic."""
-        return cls(
-            topic=topic,
-            name=name,
-            type=parts[0].type,
-            consumers=tuple(sorted({consumer for part in parts for consumer in part.consumers})),
-            backlog_messages=sum(part.backlog_messages for part in parts),
-            backlog_bytes=sum(part.backlog_bytes for part in parts),
-            cursors=tuple(parts),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

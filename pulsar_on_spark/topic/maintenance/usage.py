@@ -37,8 +37,9 @@ from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.status import TopicSubscription, topic_subscriptions, view_with_journals
+from pulsar_on_spark.topic.maintenance.status import topic_subscriptions, view_with_journals
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
+from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import TopicSubscription
 
 
 class Reason(Enum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pulsar_on_spark.metadata import keys
@@ -25,27 +24,10 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import TopicOffse
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Release, SubscriptionType, next_epoch
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions, mark_delete
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
+from pulsar_on_spark.topic.managed_ledger.subscription.subscription_status import SubscriptionStatus
 
 _MAX_WAIT_S = 30.0
 _WAIT_STEP_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatus:
-    """A subscription on one topic: its cursor and its backlog.
-
-    `consumers` are Spark's, or the owning broker's incarnation as `broker <id>`. `mark_delete` is the next entry of the
-    slowest slot. A broker's cursor is that of its last row. The backlog counts unacknowledged messages; for Key_Shared,
-    each slot is estimated as one 64th of a range.
-    """
-
-    topic: str
-    name: str
-    type: str
-    consumers: tuple[str, ...]
-    mark_delete: Position
-    backlog_messages: int
-    backlog_bytes: int
 
 
 def create_subscriptions(

@@ -1,0 +1,52 @@
+"""Subscriptions as `status` and `subscriptions list` show them: cursors and backlogs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.model.ids import Position
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatus:
+    """A subscription on one topic: its cursor and its backlog.
+
+    `consumers` are Spark's, or the owning broker's incarnation as `broker <id>`. `mark_delete` is the next entry of the
+    slowest slot. A broker's cursor is that of its last row. The backlog counts unacknowledged messages; for Key_Shared,
+    each slot is estimated as one 64th of a range.
+    """
+
+    topic: str
+    name: str
+    type: str
+    consumers: tuple[str, ...]
+    mark_delete: Position
+    backlog_messages: int
+    backlog_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSubscription:
+    """A subscription on a topic: one cursor for each partition that has it."""
+
+    topic: str
+    name: str
+    type: str
+    consumers: tuple[str, ...]
+    backlog_messages: int
+    backlog_bytes: int
+    cursors: tuple[SubscriptionStatus, ...]
+
+    @classmethod
+    def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
+        """Combine one or more cursors into the subscription of a topic."""
+        return cls(
+            topic=topic,
+            name=name,
+            type=parts[0].type,
+            consumers=tuple(sorted({consumer for part in parts for consumer in part.consumers})),
+            backlog_messages=sum(part.backlog_messages for part in parts),
+            backlog_bytes=sum(part.backlog_bytes for part in parts),
+            cursors=tuple(parts),
+        )
