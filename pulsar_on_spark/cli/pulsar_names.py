@@ -39,6 +39,9 @@ ALIASES: Final[Mapping[str, str]] = {
 HINTS: Final[Mapping[str, str]] = {
     "bookies": "storage list",
     "broker-stats": "status --url URL",
+    "brokers healthcheck": "status --url URL",
+    "brokers leader-broker": "brokers list",
+    "brokers namespaces": "namespaces bundles NAMESPACE",
     "clusters": "status",
     "namespaces clear-backlog": "subscriptions clear TOPIC SUBSCRIPTION",
     "non-persistent": "topics",
