@@ -246,7 +246,10 @@ class Broker:
             self._ownership.require_served,
             self._ownership.is_elsewhere,
         )
-        self._handover = Handover(self.root.store, self._views, self._topics, self._ownership, self._registry, bundles)
+        drain_s = self._settings.broker_shutdown_timeout_ms / 2000
+        self._handover = Handover(
+            self.root.store, self._views, self._topics, self._ownership, self._registry, bundles, drain_s
+        )
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)
         self._surroundings = Surroundings(self.root, self._views, self._journals, self._path)

@@ -10,7 +10,6 @@ A broker that dies in between is recovered, which frees all of its bundles.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from operator import is_
@@ -22,12 +21,12 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.records import BundlesRecord
+from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.errors import TopicBusyError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.brokers import serving_brokers
 from pulsar_on_spark.topic.catalog.bundles import Bundle, decide_give
-
-log = logging.getLogger(__name__)
 
 GIVEN_AT_ONCE: Final = 4
 """Bundles that a broker gives up at the same time when it drains."""
@@ -45,6 +44,7 @@ class Handover:
         ownership: The owners of bundles.
         registry: This broker's registration.
         default_count: The number of bundles of a namespace that was created without one.
+        drain_s: Time limit of `drain`, in seconds.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class Handover:
         ownership: Ownership,
         registry: Registry,
         default_count: int,
+        drain_s: float,
     ) -> None:
+        self._drain_s = drain_s
         self._store = store
         self._views = views
         self._topics = topics
@@ -80,30 +82,51 @@ class Handover:
         """Close the topics of bundles that this broker owns, and give the bundles up if another broker can take them.
 
         Args:
-            bundles: The bundles.
+            bundles: The bundles; those that this broker does not own any more are left out.
             to: The incarnation that owns them next; None to leave the choice to the next lookups.
 
         Raises:
+            TopicBusyError: a topic could not be closed now, and its bundle stays here.
             MetadataError: the metadata cannot be read or written; the bundles may have been given.
         """
+        await self._ownership.wait_for_others(bundles)
         with self._ownership.leave(bundles):
-            await self._topics.unload_some(lambda name: _is_in(name, bundles))
-            if to is not None or len(serving_brokers(await self._views.view())) > 1:
+            view = await self._views.view()
+            epochs = self._ownership.epochs(view, bundles)
+            unclosed = await self._topics.unload_some(lambda name: _is_in(name, epochs))
+            given = {bundle: epoch for bundle, epoch in epochs.items() if not any(name in bundle for name in unclosed)}
+            if given and (to is not None or self._has_others(view)):
                 own, now = self._ownership.incarnation, datetime.now(UTC)
                 await asyncio.to_thread(
-                    self._store.commit, lambda view: decide_give(view, bundles, own, to, self._default_count, now)
+                    self._store.commit, lambda view: decide_give(view, given, own, to, self._default_count, now)
                 )
                 await self._views.view()
+        if unclosed:
+            raise TopicBusyError(
+                f"Topic {unclosed[0]} could not be closed now, and its bundle stays at this broker: try again."
+            )
+
+    def _has_others(self, view: RecentView) -> bool:
+        """Return True if another broker takes bundles."""
+        return any(record.incarnation != self._ownership.incarnation for record in serving_brokers(view))
 
     async def drain(self) -> None:
-        """Take no more bundles, and give up all if there is another broker (errors as `unload`)."""
+        """Take no more bundles, and give up all if there is another broker, those without topics at once.
+
+        Raises:
+            TimeoutError: this took more than `drain_s`; the other bundles are freed by the end of the journal.
+            PulsarpyError: as `unload`.
+        """
         await self._registry.drain()
         view = await self._views.view()
-        if not serving_brokers(view):
+        if not self._has_others(view):
             return
         owned = self._ownership.owned(view)
-        for begin in range(0, len(owned), GIVEN_AT_ONCE):
-            await self.unload(owned[begin : begin + GIVEN_AT_ONCE])
+        in_use = [bundle for bundle in owned if any(_is_in(topic.name, [bundle]) for topic in self._topics)]
+        async with asyncio.timeout(self._drain_s):
+            await self.unload([bundle for bundle in owned if bundle not in in_use])
+            for begin in range(0, len(in_use), GIVEN_AT_ONCE):
+                await self.unload(in_use[begin : begin + GIVEN_AT_ONCE])
 
     async def _unload_lost(self) -> None:
         """Unload topics that this broker does not own any more."""
@@ -111,13 +134,8 @@ class Handover:
         records = view.all(BundlesRecord)
         if len(records) == len(self._checked) and all(map(is_, records, self._checked)):
             return  # views parse each row once, so unchanged rows are identical objects
+        await self._topics.unload_lost(view)
         self._checked = records
-        for topic in self._topics:
-            if self._ownership.is_elsewhere(view, topic.name):
-                log.warning(
-                    "Topic %s belongs to another broker now, and is unloaded.", topic.name, extra={"topic": topic.name}
-                )
-                await self._topics.unload_if_loaded(topic)
 
 
 def _is_in(name: TopicName, bundles: Collection[Bundle]) -> bool:

@@ -109,6 +109,11 @@ class Ownership:
             if bundles.owner_of(bundle).incarnation == owner
         ]
 
+    def epochs(self, view: RecentView, bundles: Collection[Bundle]) -> dict[Bundle, int]:
+        """Return the epochs of the bundles among these that this broker owns."""
+        owners = ((bundle, self.bundles(view, bundle.namespace).owner_of(bundle)) for bundle in bundles)
+        return {bundle: owner.epoch for bundle, owner in owners if owner.incarnation == self.incarnation}
+
     def is_elsewhere(self, view: RecentView, name: TopicName) -> bool:
         """Return True if another broker owns the topic's bundle."""
         bundles = self.bundles(view, name.namespace)
@@ -166,7 +171,7 @@ class Ownership:
             return self._registry.record  # this broker reports that the namespace is missing
         bundles = self.bundles(view, namespace)
         bundle = locate(bundles)
-        if (leaving := self._leaving.get(bundle)) is not None:
+        if (leaving := self._leaving_with(bundle)) is not None:
             await leaving.wait()
             return None
         owner = effective_owner(view, bundles.owner_of(bundle))
@@ -208,10 +213,29 @@ class Ownership:
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
+    def _leaving_with(self, bundle: Bundle) -> asyncio.Event | None:
+        """Return the end of the giving that covers a bundle, which may be a part of the bundle that is given."""
+        return next((event for leaving, event in self._leaving.items() if leaving.covers(bundle)), None)
+
+    async def wait_for_others(self, bundles: Collection[Bundle]) -> None:
+        """Wait until none of these bundles, or of their parts, is being given up."""
+        while True:
+            running = [
+                event
+                for leaving, event in self._leaving.items()
+                if any(leaving.covers(bundle) or bundle.covers(leaving) for bundle in bundles)
+            ]
+            if not running:
+                return
+            await running[0].wait()
+
     @contextmanager
     def leave(self, bundles: Collection[Bundle]) -> Iterator[None]:
-        """Let lookups of these bundles wait until the context ends; they then find the next owner."""
-        gone = {bundle: asyncio.Event() for bundle in bundles if bundle not in self._leaving}
+        """Let lookups of these bundles wait until the context ends; they then find the next owner.
+
+        None of them is being given up already (`wait_for_others`).
+        """
+        gone = {bundle: asyncio.Event() for bundle in bundles}
         self._leaving |= gone
         try:
             yield

@@ -1,8 +1,8 @@
 """Takeover: the recovery of other brokers' journals once they are dead, which frees their bundles.
 
-A lock file proves that a broker of this host is dead. Any other broker is believed to be dead if its lease has not been
-renewed for its duration; it may be alive, and is fenced by the recovery. Every broker looks; the one with the least id
-acts first.
+A lock file proves that a broker of this host is dead; the living broker with the least id recovers its journal first.
+Any other broker is believed to be dead if its lease has not been renewed for its duration; it may be alive, and is
+fenced by the recovery.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.cluster.registry import Registry
 from pulsar_on_spark.broker.runtime.broker_lock import BrokerLock, OtherLock
-from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.journals import LEASE_S, Journals
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord
@@ -56,6 +56,7 @@ class Takeover:
         self._dead_brokers = DeadBrokers(root)
         self._proved: dict[IncarnationId, float] = {}
         """Incarnations that a lock proves to be dead, and the time of the proof on the monotonic clock."""
+        self._looked_s = time.monotonic()
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,10 +77,18 @@ class Takeover:
     async def _look(self) -> None:
         view = await self._views.view()
         own = {incarnation.id for incarnation in self._journals}
-        await asyncio.to_thread(self._recover, view, own)
+        lease_age_s = self._journals.first.incarnation.lease_age_s
+        await asyncio.to_thread(self._recover, view, own, lease_age_s)
+        self._looked_s = time.monotonic()
 
-    def _recover(self, view: View, own: Collection[IncarnationId]) -> None:
-        """Recover dead brokers' journals; runs in a thread."""
+    def _recover(self, view: View, own: Collection[IncarnationId], lease_age_s: float) -> None:
+        """Recover dead brokers' journals; runs in a thread.
+
+        A broker that did not look for a while, or cannot renew its own lease, was perhaps paused or cut off, and the
+        others, too: it begins to watch the leases anew.
+        """
+        if max(time.monotonic() - self._looked_s, lease_age_s) > LEASE_S / 2:
+            self._dead_brokers = DeadBrokers(self._root)
         locks = self._lock.others()
         proved = {incarnation for lock in locks for incarnation in lock.dead() or ()} - set(own)
         now_s = time.monotonic()

@@ -1,7 +1,8 @@
 """The locks of a root's brokers on this host; the kernel releases a lock when its holder dies for any reason.
 
-Each broker locks a file of its own, whose first line lists its incarnations, and the second its process. Whoever can
-lock the file knows that these incarnations are dead, and recovers their journals without waiting for their leases.
+Each broker locks a file of its own, whose lines are its incarnations, its process, and the boot of its host. A broker
+that can lock the file of another one knows that these incarnations are dead, if they began since this host was booted:
+on a file system that hosts share without sharing its locks, a free lock says nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from pulsar_on_spark.model.errors import BrokerRunningError
 from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.durability import boot_id
 from pulsar_on_spark.storage.permissions import opener
 from pulsar_on_spark.storage.root_place import RootPlace
 
@@ -54,7 +56,7 @@ class BrokerLock:
         """
         self._file = file
         self._descriptor = _locked(root, file)
-        self.former, _ = _read(self._descriptor)
+        self.former = _read(self._descriptor).incarnations
         self._write(self.former, "")
 
     def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
@@ -67,7 +69,7 @@ class BrokerLock:
         self._write(incarnations, f" at {url}")
 
     def _write(self, incarnations: Iterable[IncarnationId], where: str) -> None:
-        text = f"{' '.join(incarnations)}\nprocess {os.getpid()} on {socket.gethostname()}{where}\n"
+        text = f"{' '.join(incarnations)}\nprocess {os.getpid()} on {socket.gethostname()}{where}\n{boot_id()}\n"
         size = os.pwrite(self._descriptor, text.encode(), 0)
         os.ftruncate(self._descriptor, size)
 
@@ -91,13 +93,14 @@ class OtherLock:
     file: Path
 
     def dead(self) -> list[IncarnationId] | None:
-        """Return the incarnations of the broker if it is dead; None if it lives, or has removed its file.
+        """Return the incarnations of the broker if it is dead for certain; None if it lives, or has removed its file.
 
         Raises:
             OSError: the file cannot be read.
         """
         with self._probed() as descriptor:
-            return None if descriptor is None else _read(descriptor)[0]
+            noted = None if descriptor is None else _read(descriptor)
+            return None if noted is None or noted.boot not in ("", boot_id()) else noted.incarnations
 
     def remove(self, incarnations: Iterable[IncarnationId]) -> None:
         """Remove the file of a dead broker, unless another one has locked it since.
@@ -109,7 +112,7 @@ class OtherLock:
             OSError: the file cannot be removed.
         """
         with self._probed() as descriptor:
-            if descriptor is not None and _read(descriptor)[0] == list(incarnations):
+            if descriptor is not None and _read(descriptor).incarnations == list(incarnations):
                 self.file.unlink(missing_ok=True)
 
     @contextmanager
@@ -137,7 +140,7 @@ def _locked(root: RootPlace, file: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            _, holder = _read(descriptor)
+            holder = _read(descriptor).holder
             os.close(descriptor)
             if time.monotonic() >= deadline_s:
                 raise BrokerRunningError(
@@ -157,8 +160,17 @@ def _is_same(descriptor: int, file: Path) -> bool:
     return False
 
 
-def _read(descriptor: int) -> tuple[list[IncarnationId], str]:
-    """Return the incarnations in a lock file, and a clause about its holder."""
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What a lock file says: incarnations, a clause about the holder, and the boot of its host; "" for none."""
+
+    incarnations: list[IncarnationId]
+    holder: str
+    boot: str
+
+
+def _read(descriptor: int) -> _Noted:
     text = os.pread(descriptor, _MAX_BYTES, 0).decode("utf-8", "replace")
-    incarnations, _, holder = text.partition("\n")
-    return [IncarnationId(each) for each in incarnations.split()], f" ({holder.strip()})" if holder.strip() else ""
+    incarnations, holder, boot, *_ = (*text.split("\n"), "", "", "")
+    clause = f" ({holder.strip()})" if holder.strip() else ""
+    return _Noted([IncarnationId(each) for each in incarnations.split()], clause, boot.strip())

@@ -21,7 +21,7 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
@@ -87,7 +87,7 @@ class Compactions:
     """
 
     def __init__(
-        self, root: RootHandle, settings: BrokerSettings, is_elsewhere: Callable[[View, TopicName], bool]
+        self, root: RootHandle, settings: BrokerSettings, is_elsewhere: Callable[[RecentView, TopicName], bool]
     ) -> None:
         self._is_elsewhere = is_elsewhere
         self._root = root

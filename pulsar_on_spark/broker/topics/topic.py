@@ -189,11 +189,12 @@ class BrokerTopic:
             self._follower.unfollow_topic(self.topic_id)
             self._journals.release_journal(self.topic_id)
 
-    async def unload(self) -> None:
+    async def unload(self) -> bool:
         """Close the topic after its entries in the journal have their receipts, then close its ledger.
 
-        If the journal cannot acknowledge them, or the metadata cannot be written, the ledger stays open, and the next
-        load of the topic in this broker continues in it.
+        Returns:
+            True if the ledger is closed. If the journal cannot acknowledge its entries, or the metadata cannot be
+            written, it is closed later, and until then no other broker can serve the topic.
         """
         self.producers.hold_producers(_unloaded(self.name))
         try:
@@ -202,9 +203,12 @@ class BrokerTopic:
             await self.incarnation.close_ledgers([self.topic_id])
         except PulsarpyError as error:
             log.warning(
-                "Topic %s is unloaded, but its ledger stays open: %s", self.name, error, extra={"topic": self.name}
+                "Topic %s is unloaded, but its ledger is closed later: %s", self.name, error, extra={"topic": self.name}
             )
             await self.close()
+            self.incarnation.retire_ledger(self.topic_id)
+            return False
+        return True
 
     async def terminate(self) -> MessageId:
         """Terminate the topic, so that it accepts no more messages, and return the id of its last one.

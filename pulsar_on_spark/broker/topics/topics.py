@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Final
@@ -20,7 +21,7 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_creation import TopicCreation, not_there, require_namespace
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, topic_limits
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.model.errors import SchemaNotFoundError, TopicBusyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
@@ -29,6 +30,8 @@ from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog import catalog, permissions, registry
 from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+
+log = logging.getLogger(__name__)
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]
@@ -65,7 +68,7 @@ class Topics:
         load: Load,
         publish_rate: Throttle,
         require_served: Callable[[TopicName], Awaitable[None]],
-        is_elsewhere: Callable[[View, TopicName], bool],
+        is_elsewhere: Callable[[RecentView, TopicName], bool],
     ) -> None:
         self.compactions = Compactions(root, settings, is_elsewhere)
         self._root = root
@@ -141,10 +144,11 @@ class Topics:
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
             self._require_running()
+            view = await self._views.view() if create is not None and not name.is_persistent else None
             if name.is_persistent or name not in self._non_persistent:
                 await self._require_served(name)  # no wait from here to the load's start: `unload_some` relies on it
             if not name.is_persistent:
-                return self._get_non_persistent(name, await self._views.view() if create is not None else None)
+                return self._get_non_persistent(name, view)
             if (loading := self._loading.get(key)) is None:
                 loading = self._loading[key] = asyncio.create_task(self._load_topic(name, create))
                 loading.add_done_callback(lambda _: self._loading.pop(key, None))
@@ -303,10 +307,19 @@ class Topics:
         return CompactionStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
-        """Return the topic or its partitions, without those that another broker serves."""
+        """Return the topic or its partitions, without those that another broker serves.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            ServerRefusalError: it has no partitions, and another broker serves it.
+        """
         view = await self._views.view()
-        parts = [TopicName.parse(part.name) for part in catalog.parts(view, catalog.require_topic(view, name))]
-        return [part for part in parts if not self.is_elsewhere(view, part)]
+        record = catalog.require_topic(view, name)
+        parts = [TopicName.parse(part.name) for part in catalog.parts(view, record)]
+        own = [part for part in parts if not self.is_elsewhere(view, part)]
+        if not own and record.partitions is None:
+            raise _moved(name)
+        return own
 
     def _require_unused(self, parts: Sequence[TopicName], view: View) -> None:
         for name in parts:
@@ -333,25 +346,41 @@ class Topics:
             if record is None or record.topic_id != topic.topic_id:
                 await self.unload_if_loaded(topic)
 
-    async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> None:
-        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile."""
+    async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> list[TopicName]:
+        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile.
+
+        Returns:
+            The topics whose ledgers are not closed yet (see `BrokerTopic.unload`).
+        """
         loading = [task for (name, _), task in self._loading.items() if is_wanted(name)]
         await asyncio.gather(*loading, return_exceptions=True)
-        await asyncio.gather(*(self.unload_if_loaded(topic) for topic in self if is_wanted(topic.name)))
-        for topic in self.non_persistent:
-            if is_wanted(topic.name):
+        topics = [topic for topic in self if is_wanted(topic.name)]
+        closed = await asyncio.gather(*(self.unload_if_loaded(topic) for topic in topics))
+        for volatile in self.non_persistent:
+            if is_wanted(volatile.name):
+                await volatile.close()
+        return [topic.name for topic, is_closed in zip(topics, closed, strict=True) if not is_closed]
+
+    async def unload_lost(self, view: RecentView) -> None:
+        """Unload the topics that another broker serves."""
+        for topic in [*self, *self.non_persistent]:
+            if not self.is_elsewhere(view, topic.name):
+                continue
+            log.warning("Topic %s belongs to another broker now, and is unloaded.", topic.name)
+            if isinstance(topic, NonPersistentTopic):
                 await topic.close()
+            else:
+                await self.unload_if_loaded(topic)
 
-    async def unload_if_loaded(self, topic: BrokerTopic) -> None:
-        """Unload a topic, if it is still loaded."""
+    async def unload_if_loaded(self, topic: BrokerTopic) -> bool:
+        """Unload a topic, if it is still loaded; returns False if its ledger is not closed yet."""
         async with self._lock(topic.name):
-            if self._loaded.get(topic.name) is topic:
-                await self._unload(topic.name)
+            return self._loaded.get(topic.name) is not topic or await self._unload(topic.name)
 
-    async def _unload(self, name: TopicName) -> None:
+    async def _unload(self, name: TopicName) -> bool:
         """Unload a topic; the caller holds its lock, so that it is not loaded meanwhile."""
-        if (topic := self._loaded.pop(name, None)) is not None:
-            await topic.unload()
+        topic = self._loaded.pop(name, None)
+        return topic is None or await topic.unload()
 
     def _lock(self, name: TopicName) -> asyncio.Lock:
         """Return the lock that is held while a topic is loaded, unloaded, terminated or deleted."""
@@ -392,6 +421,8 @@ class Topics:
                     ServerError.NotAllowedError,
                     f"Topic {name} has {record.partitions} partitions: use {name.partition(0)} and so on.",
                 )
+            if self.is_elsewhere(view, name):
+                raise _moved(name)
             with self.loads.timed():
                 topic = self._load(name, record)
                 await topic.load(view)
@@ -404,3 +435,9 @@ class Topics:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady, "The broker is shutting down: look the topic up again."
             )
+
+
+def _moved(name: TopicName) -> ServerRefusalError:
+    return ServerRefusalError(
+        ServerError.ServiceNotReady, f"Topic {name} is served by another broker now: look it up again."
+    )

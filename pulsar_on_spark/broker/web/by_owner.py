@@ -27,6 +27,7 @@ from pulsar_on_spark.broker.topics.compaction import CompactionStatus
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
 from pulsar_on_spark.metadata.records import BrokerRecord, TopicRecord
+from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.topic.catalog.brokers import registered_brokers
@@ -74,6 +75,7 @@ OF_A_NAMESPACE: Final = frozenset(
     }
 )
 """Requests about all topics of a namespace: every broker does its part."""
+_UNLOADS: Final = (f"{NAMESPACE}/unload", f"{TOPIC}/unload")
 _DELETION: Final = ("DELETE", f"{TOPIC}/partitions")
 """The deletion of a partitioned topic, by any broker: one commit deletes all partitions, which their brokers unload."""
 _TIMEOUT_S: Final = 60.0
@@ -151,14 +153,14 @@ class ByOwner:
             return await self._gathered(scope, receive, path, brokers)
         name = TopicName.parse_any("{domain}://{tenant}/{namespace}/{topic}".format(**values))
         owners = await self._owners(name)
+        if (scope["method"], path) == _DELETION:
+            await self._require_unused(scope, name, owners.values())
+            return None
         is_own = self._services.ownership.broker.broker in owners
         if is_own and (is_authoritative or len(owners) == 1):
             return None
         if is_authoritative:
             raise InvalidArgumentError(f"Topic {name} is not served by this broker: look it up again.")
-        if (scope["method"], path) == _DELETION:
-            await self._require_no_producers(scope, name, list(owners.values()))
-            return None
         if len(owners) == 1:
             return redirect(scope, next(iter(owners.values())))
         return await self._gathered(scope, receive, path, list(owners.values()))
@@ -175,38 +177,62 @@ class ByOwner:
 
     async def _owners(self, name: TopicName) -> dict[str, BrokerRecord]:
         """Return the brokers of a topic, or of its partitions, by id."""
-        record = self._services.views.recent.get(TopicRecord, name.full)
+        record = (await self._services.views.view()).get(TopicRecord, name.full)
         partitions = 0 if record is None else record.partitions or 0
         names = [name.partition(index) for index in range(partitions)] or [name]
         owners = [await self._services.ownership.find_owner(each) for each in names]
         return {owner.broker: owner for owner in owners}
 
     async def _gathered(self, scope: Scope, receive: Receive, path: str, brokers: Collection[BrokerRecord]) -> Response:
-        """Send the request to several brokers, and return their common answer, or the first refusal."""
+        """Send the request to several brokers, and return their common answer, or the first refusal.
+
+        Raises:
+            HTTPException: a broker does not answer; or bundles have moved meanwhile, so that some topics may have been
+                left out.
+        """
+        before = self._owners_of_bundles(await self._services.views.view(), scope)
         answers = await self._ask_all(scope, await _body(receive), brokers)
         done = [answer for answer in answers if answer.is_success]
         # A broker without any partition that has the object answers 404.
         refused = [answer for answer in answers if not answer.is_success and (answer.status_code != 404 or not done)]
         if refused:
             return Response(refused[0].content, refused[0].status_code, media_type="application/json")
+        is_moved = self._owners_of_bundles(await self._services.views.view(), scope) != before
+        if is_moved and path not in _UNLOADS:
+            raise HTTPException(503, "Some of the topics moved to another broker meanwhile: try again.")
         if path in _MERGES:
             return JSONResponse(_MERGES[path]([answer.json() for answer in done]))
         return Response(done[0].content, done[0].status_code, media_type=done[0].headers.get("content-type"))
 
-    async def _require_no_producers(self, scope: Scope, name: TopicName, brokers: Collection[BrokerRecord]) -> None:
-        """Refuse a deletion that is not forced, if the topic has producers at any of its brokers.
+    def _owners_of_bundles(self, view: RecentView, scope: Scope) -> tuple[object, ...]:
+        """Return the boundaries and owners of the bundles of the request's namespace."""
+        matched = self._matched(scope)
+        assert matched is not None, "only such requests are gathered"
+        values = matched[1]
+        bundles = self._services.ownership.bundles(view, f"{values['tenant']}/{values['namespace']}")
+        return bundles.boundaries, bundles.owners
+
+    async def _require_unused(self, scope: Scope, name: TopicName, brokers: Iterable[BrokerRecord]) -> None:
+        """Refuse a deletion that is not forced, if the topic is in use at another broker.
 
         Raises:
-            TopicBusyError: it has.
-            HTTPException: a broker does not answer.
+            TopicBusyError: it has producers or subscriptions.
+            HTTPException: a broker does not tell.
         """
-        if parse_qs(scope["query_string"].decode("latin-1")).get("force") == ["true"]:
+        own = self._services.ownership.broker.broker
+        others = [broker for broker in brokers if broker.broker != own]
+        if not others or parse_qs(scope["query_string"].decode("latin-1")).get("force") == ["true"]:
             return
         path = raw_path(scope).removesuffix("/partitions") + "/partitioned-stats"
         asked = {**scope, "method": "GET", "raw_path": path.encode("latin-1"), "query_string": b""}
-        for answer in await self._ask_all(asked, b"", brokers):
-            if answer.is_success and answer.json()["publishers"]:
-                raise TopicBusyError(f"Topic {name} has producers: close them, or force the deletion.")
+        for answer in await self._ask_all(asked, b"", others):
+            if not answer.is_success:
+                raise HTTPException(
+                    503, f"It is not known whether topic {name} is in use at another broker ({answer.text}): try again."
+                )
+            stats = answer.json()
+            if stats["publishers"] or stats["subscriptions"]:
+                raise TopicBusyError(f"Topic {name} has producers or subscriptions: close them, or force the deletion.")
 
     async def _ask_all(self, scope: Scope, body: bytes, brokers: Collection[BrokerRecord]) -> list[httpx.Response]:
         """Send a request to several brokers (errors as `_ask`)."""
@@ -239,11 +265,17 @@ def redirect(scope: Scope, broker: BrokerRecord) -> Response:
 
 
 def url_at(scope: Scope, broker: BrokerRecord) -> str:
-    """Return the URL of a request at another broker, by HTTPS if the request came that way."""
+    """Return the URL of a request at another broker, by HTTPS if the request came that way.
+
+    Raises:
+        HTTPException: the broker has no such URL.
+    """
     urls = broker.default_listener
-    preferred = (urls.web_url_tls, urls.web_url) if scope["scheme"] == "https" else (urls.web_url, urls.web_url_tls)
+    url = urls.web_url_tls if scope["scheme"] == "https" else urls.web_url or urls.web_url_tls
+    if not url:
+        raise HTTPException(503, f"Broker {broker.broker} has no HTTPS URL for this request: give it one.")
     query = scope["query_string"].decode("latin-1")
-    return f"{preferred[0] or preferred[1]}{raw_path(scope)}?{query}{'&' if query else ''}authoritative=true"
+    return f"{url}{raw_path(scope)}?{query}{'&' if query else ''}authoritative=true"
 
 
 def raw_path(scope: Scope) -> str:
@@ -255,6 +287,8 @@ async def _body(receive: Receive) -> bytes:
     parts: list[bytes] = []
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HTTPException(400, "The client has disconnected.")
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)

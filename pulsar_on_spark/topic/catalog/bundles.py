@@ -25,7 +25,7 @@ from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import BundleOwner, BundlesRecord, IncarnationRecord, NamespaceRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError
 from pulsar_on_spark.model.names import TopicName
 
 MAX_HASH: Final = 2**32 - 1
@@ -54,6 +54,10 @@ class Bundle:
     def __str__(self) -> str:
         """`tenant/namespace/0x00000000_0x40000000`."""
         return f"{self.namespace}/{self.hash_range}"
+
+    def covers(self, other: Bundle) -> bool:
+        """Return True if another bundle is a part of this one, or the same."""
+        return self.namespace == other.namespace and self.lower <= other.lower and other.upper <= self.upper
 
     def __contains__(self, name: TopicName) -> bool:
         """True if a topic of the namespace is in the bundle."""
@@ -202,13 +206,14 @@ def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, 
 
 
 def decide_give(
-    view: View, given: Collection[Bundle], incarnation: str, to: str | None, default_count: int, now: datetime
+    view: View, given: Mapping[Bundle, int], incarnation: str, to: str | None, default_count: int, now: datetime
 ) -> Change | None:
-    """Give up the bundles among these that an incarnation owns; None if it owns none of them.
+    """Give up the bundles that an incarnation owns; None if it owns none of them any more.
 
     Args:
         view: The metadata.
-        given: The bundles.
+        given: The bundles, each with the epoch of its owner when the owner began to close its topics. If one was split
+            since, its parts are given.
         incarnation: The owner, which has closed their topics.
         to: The next owner; None, or one that is not OPEN, for no owner.
         default_count: The number of bundles of a namespace without a record.
@@ -216,10 +221,12 @@ def decide_give(
     """
     next_owner = to if to is not None and is_open(view, to) else None
     changed: dict[str, NamespaceBundles] = {}
-    for bundle in given:
-        bundles = changed.get(bundle.namespace) or bundles_of(view, bundle.namespace, default_count)
-        if bundles.owner_of(bundle).incarnation == incarnation:
-            changed[bundle.namespace] = bundles.with_owner(bundle, next_owner, now)
+    for whole, epoch in given.items():
+        bundles = changed.get(whole.namespace) or bundles_of(view, whole.namespace, default_count)
+        for bundle in bundles:
+            owner = bundles.owner_of(bundle)
+            if whole.covers(bundle) and (owner.incarnation, owner.epoch) == (incarnation, epoch):
+                changed[whole.namespace] = bundles = bundles.with_owner(bundle, next_owner, now)
     return _change(view, changed.values())
 
 
@@ -234,7 +241,10 @@ def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_c
 
     Raises:
         InvalidArgumentError: there is no such bundle any more, or there would be more than `MAX_BUNDLES`.
+        NamespaceNotFoundError: the namespace was deleted.
     """
+    if view.get(NamespaceRecord, bundle.namespace) is None:
+        raise NamespaceNotFoundError(f"Namespace {bundle.namespace} was deleted: its bundles cannot be split.")
     bundles = bundles_of(view, bundle.namespace, default_count)
     bundles.require_bundle(bundle.hash_range)
     inside = sorted({position for position in positions if bundle.lower < position < bundle.upper})

@@ -1,7 +1,6 @@
 """Namespace isolation policies of a root: which brokers may serve which namespaces.
 
-They are stored for Pulsar's tools and for roots with several brokers. A single broker serves all namespaces, and
-ignores them.
+They are stored for Pulsar's tools, and have no effect: any broker may serve any namespace.
 """
 
 from __future__ import annotations

@@ -103,6 +103,7 @@ class LeaseKeeper:
         failures: Number of renewals that failed.
         last_error: The cause of the last failure, or None.
         superseded: True if another process of the same consumer owns the lease now; this keeper no longer renews it.
+        renewed_s: Time of the last renewal, on the monotonic clock.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class LeaseKeeper:
         self.failures = 0
         self.last_error: str | None = None
         self.superseded = False
+        self.renewed_s = time.monotonic()
         self._store = store
         self._name = f"of {consumer} in {store.place}"
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
@@ -232,6 +234,7 @@ class LeaseKeeper:
         if not self._store.write(lease.consumer, lease.token, lease.encode()):
             return False
         self._lease = lease
+        self.renewed_s = time.monotonic()
         return True
 
     def _count_other_live(self, now_s: float) -> int:

@@ -213,10 +213,13 @@ def create_namespace(
         if permissions is not None:
             beside.append(permissions)
             moved[keys.permissions(namespace)] = None
+        stale = view.get(BundlesRecord, namespace)
         if boundaries is not None:
             beside.append(new_record(namespace, boundaries))
+        if boundaries is not None or stale is not None:
             moved[keys.bundles(namespace)] = None
-        return Change(puts=[new, *beside], keys=moved)
+        deletes = [stale] if stale is not None and boundaries is None else []
+        return Change(puts=[new, *beside], deletes=deletes, keys=moved)
 
     store.commit(decide)
 

@@ -36,7 +36,7 @@ def admin(broker: RunningBroker) -> httpx.Client:
 
 
 def owner_of(broker: RunningBroker, topic: str) -> str:
-    found = httpx.get(f"{broker.web_url}/lookup/v2/topic/persistent/{topic}").json()
+    found = httpx.get(f"{broker.web_url}/lookup/v2/topic/persistent/{topic}", timeout=30).json()
     return str(found["httpUrl"])
 
 
@@ -144,8 +144,12 @@ def test_a_partitioned_topic_with_a_producer_at_another_broker_is_not_deleted(
         producer = client.create_producer(elsewhere)
         refused = http.delete(f"{base}/partitions")
         assert (refused.status_code, "producers" in refused.json()["reason"]) == (412, True)
-        assert http.delete(f"{base}/partitions", params={"force": True}).is_success
+        assert http.delete(f"{base}/partitions?authoritative=true").status_code == 412
         producer.close()
+        reader = client.create_reader(elsewhere, pulsar.MessageId.earliest)
+        assert http.delete(f"{base}/partitions").status_code == 412
+        assert http.delete(f"{base}/partitions", params={"force": True}).is_success
+        reader.close()
 
 
 def test_a_namespace_is_unloaded_and_its_backlog_cleared_at_all_brokers(

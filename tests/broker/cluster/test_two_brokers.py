@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pulsar
 import pytest
 
+from pulsar_on_spark.broker.runtime.journals import LEASE_S
+from pulsar_on_spark.metadata.records import BundleOwner, BundlesRecord
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
@@ -22,8 +29,14 @@ def brokers(memory_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
         yield one, two
 
 
+def owners_of(root: Path | str) -> list[BundleOwner]:
+    record = Root.open(root).store.view().get(BundlesRecord, "public/default")
+    assert record is not None
+    return list(record.owners)
+
+
 def url_of(broker: RunningBroker, topic: str) -> str:
-    found = httpx.get(f"{broker.web_url}/lookup/v2/topic/persistent/public/default/{topic}").json()
+    found = httpx.get(f"{broker.web_url}/lookup/v2/topic/persistent/public/default/{topic}", timeout=30).json()
     return str(found["brokerUrl"])
 
 
@@ -75,9 +88,57 @@ def test_a_broker_that_stops_gives_its_topics_to_the_other_one(brokers: tuple[Ru
     consumers = [client.subscribe(f"t-{number}", "s") for number in range(TOPICS)]
     for producer in producers:
         producer.send(b"before")
+    before = owners_of(two.root)
     assert two.stop() == 0
+    given = [(was, now) for was, now in zip(before, owners_of(two.root), strict=True) if was != now]
+    assert len(given) == len(before) // 2, "they are given, and not only freed by the end of the journal"
+    assert all(now.epoch > was.epoch for was, now in given)
     for producer in producers:
         producer.send(b"after")
     for consumer in consumers:
         assert [consumer.receive(20_000).data() for _ in range(2)] == [b"before", b"after"]
     client.close()
+
+
+def test_a_non_persistent_topic_has_one_broker_after_its_namespace_was_created_again(
+    brokers: tuple[RunningBroker, RunningBroker],
+) -> None:
+    one, two = brokers
+    with httpx.Client(base_url=f"{two.web_url}/admin/v2", timeout=60) as admin:
+        assert admin.put("/namespaces/public/again").is_success
+        names = [f"non-persistent://public/again/n{number}" for number in range(8)]
+        sender, receiver = pulsar.Client(one.url), pulsar.Client(two.url)
+        producers = [sender.create_producer(name) for name in names]
+        assert admin.delete("/namespaces/public/again", params={"force": True}).is_success
+        assert admin.put("/namespaces/public/again").is_success
+    consumers = [receiver.subscribe(name, "s") for name in names]
+
+    def arrives(producer: pulsar.Producer, consumer: pulsar.Consumer) -> bool:
+        producer.send(b"x")
+        try:
+            return bool(consumer.receive(200).data() == b"x")
+        except pulsar.Timeout:
+            return False
+
+    for producer, consumer in zip(producers, consumers, strict=True):
+        wait_until(partial(arrives, producer, consumer), "producer and consumer are at the same broker")
+    sender.close()
+    receiver.close()
+
+
+@pytest.mark.long
+def test_no_broker_takes_over_after_all_were_paused(brokers: tuple[RunningBroker, RunningBroker]) -> None:
+    """As after a suspended machine: each has heard nothing of the other, and both live."""
+    one, two = brokers
+    wait_until(lambda: len(owners_of(one.root)) > 0 if url_of(one, "t") else False, "a bundle has an owner")
+    before = owners_of(one.root)
+    for broker in brokers:
+        os.kill(broker.pid, signal.SIGSTOP)
+    time.sleep(1.5 * LEASE_S)
+    for broker in brokers:
+        os.kill(broker.pid, signal.SIGCONT)
+    time.sleep(1.5 * LEASE_S)
+    assert owners_of(one.root) == before
+    assert url_of(one, "t") == url_of(two, "t")
+    for broker in brokers:
+        assert "taken over" not in broker.said

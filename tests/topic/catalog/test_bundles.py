@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import MAIN_SCHEMA, State, View, encode
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.bundles import (
     MAX_BUNDLES,
@@ -73,9 +73,8 @@ def applied(view: View, change: Change | None) -> NamespaceBundles:
     return NamespaceBundles(record.namespace, record.boundaries, record.owners)
 
 
-@pytest.mark.parametrize("name", HASHES)
-def test_hashes_are_those_of_pulsar(name: str) -> None:
-    assert topic_hash(TopicName.parse(name)) == HASHES[name]
+def test_hashes_are_those_of_pulsar() -> None:
+    assert {name: topic_hash(TopicName.parse(name)) for name in HASHES} == HASHES
 
 
 def test_boundaries_are_those_of_pulsar() -> None:
@@ -158,9 +157,33 @@ def test_a_bundle_that_was_split_meanwhile_gets_no_owner() -> None:
 def test_only_the_owner_gives_a_bundle_up(to: str | None, owner: str | None) -> None:
     view = view_of(root({0: "a", 1: "b"}))
     first, second, *_ = bundles_of(view, NAMESPACE, 4)
-    after = applied(view, decide_give(view, [first, second], "a", to, 4, NOW))
+    after = applied(view, decide_give(view, {first: 0, second: 0}, "a", to, 4, NOW))
     assert [each.incarnation for each in after.owners] == [owner, "b", None, None]
     assert after.owners[0].epoch == 1
+
+
+def test_a_bundle_that_changed_its_owner_meanwhile_is_not_given() -> None:
+    view = view_of(root({0: "a"}))
+    first = next(iter(bundles_of(view, NAMESPACE, 4)))
+    assert decide_give(view, {first: 1}, "a", None, 4, NOW) is None
+
+
+def test_the_parts_of_a_bundle_that_was_split_meanwhile_are_given() -> None:
+    records = root({0: "a", 1: "a"})
+    view = view_of(records)
+    first, *_ = bundles_of(view, NAMESPACE, 4)
+    change = decide_split(view, first, [first.lower + 5], 4)
+    assert change is not None
+    after = view_of([each for each in records if not isinstance(each, BundlesRecord)] + list(change.puts))
+    given = applied(after, decide_give(after, {first: 0}, "a", "b", 4, NOW))
+    assert [owner.incarnation for owner in given.owners] == ["b", "b", "a", None, None]
+
+
+def test_bundles_of_a_deleted_namespace_are_not_split() -> None:
+    view = view_of([each for each in root() if not isinstance(each, NamespaceRecord)])
+    bundle = next(iter(bundles_of(view, NAMESPACE, 4)))
+    with pytest.raises(NamespaceNotFoundError, match="was deleted"):
+        decide_split(view, bundle, [5], 4)
 
 
 def test_both_parts_of_a_split_bundle_keep_the_owner() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import BundlesRecord
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceExistsError, NamespaceNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog, tenants
+from pulsar_on_spark.topic.catalog.bundles import MAX_HASH, new_record
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
@@ -135,3 +139,17 @@ def test_names_and_properties_are_bounded(root: Root) -> None:
     root.create_topic("t")
     with pytest.raises(InvalidArgumentError, match="t cannot have 1 properties"):
         tenants.set_topic_properties(store, TopicName.parse("t"), {"k": "v" * 16_384})
+
+
+def test_a_new_namespace_does_not_inherit_bundles(root: Root) -> None:
+    """A split that was decided before the deletion, and committed after it, by a version without its check."""
+    stale = new_record("public/again", [0, 5, MAX_HASH])
+    root.store.commit(lambda _: Change(puts=[stale], keys={keys.bundles("public/again"): None}))
+    tenants.create_namespace(root.store, "public/again")
+    assert root.store.view().get(BundlesRecord, "public/again") is None
+    tenants.create_namespace(root.store, "public/given", boundaries=[0, 9, MAX_HASH])
+    given = root.store.view().get(BundlesRecord, "public/given")
+    assert given is not None
+    assert given.boundaries == (0, 9, MAX_HASH)
+    tenants.delete_namespace(root.store, "public/given")
+    assert root.store.view().get(BundlesRecord, "public/given") is None

@@ -125,6 +125,7 @@ async def unload_bundle(
 @router.put(f"{_BUNDLE}/split", status_code=204, responses=_MISSING)
 async def split_bundle(
     services: BrokerServices,
+    request: Request,
     bundle: NamedBundle,
     algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = _DIVIDE[0],
     unload: bool = False,
@@ -133,6 +134,8 @@ async def split_bundle(
     """Split a bundle in two, or at the positions of the body; its owner keeps all parts, or unloads them."""
     if algorithm not in _DIVIDE:
         raise HTTPException(412, f"Split algorithm {algorithm!r} is not supported: choose one of {', '.join(_DIVIDE)}.")
+    if unload:
+        await _own_bundle(services, request, bundle)
     view = await services.views.view()
     positions = _positions(view, bundle, algorithm, body or ())
     count = services.given.default_number_of_namespace_bundles

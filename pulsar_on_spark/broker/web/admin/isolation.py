@@ -1,4 +1,4 @@
-"""Namespace isolation policies: stored and returned, but without effect, because one broker serves a root."""
+"""Namespace isolation policies: stored and returned, but without effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_on_spark.topic.catalog.isolation import (
 router = APIRouter(prefix="/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", tags=["clusters"])
 
 _MISSING: Final = refused(404, "There is no such cluster or policy.")
-_NO_EFFECT: Final = "One broker serves all of a root: isolation policies are stored, but have no effect."
+_NO_EFFECT: Final = "Isolation policies are stored, but have no effect: any broker may serve any namespace."
 _Word = Annotated[str, Field(min_length=1, max_length=1024)]
 _Words = Annotated[list[_Word], Field(max_length=1000)]
 _Some = Annotated[_Words, Field(min_length=1)]

@@ -151,6 +151,11 @@ class Incarnation:
         finally:
             await asyncio.to_thread(self._lease.stop)
 
+    @property
+    def lease_age_s(self) -> float:
+        """Seconds since the lease was last renewed."""
+        return time.monotonic() - self._lease.renewed_s
+
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
     @property
@@ -185,6 +190,10 @@ class Incarnation:
         for ledger in retired:
             await ledger.wait_until_drained()
         await self._close_retired()
+
+    def retire_ledger(self, topic_id: TopicId) -> None:
+        """Append nothing more to a topic's ledger, which the poll closes once its entries are acknowledged."""
+        self._retire([topic_id])
 
     async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
         """Terminate a topic, and close its ledger in the same commit.

@@ -1,0 +1,65 @@
+"""What happens to a bundle if one of its topics cannot be closed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.broker import Broker
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.model.errors import MetadataError, TopicBusyError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+
+LIMIT_S = 120
+NAME = TopicName.parse("t")
+
+
+def test_a_bundle_stays_until_its_topics_are_closed(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closes: list[TopicSubscriptions] = []
+    close = TopicSubscriptions.close
+
+    async def fails_once(subscriptions: TopicSubscriptions) -> None:
+        closes.append(subscriptions)
+        if len(closes) == 1:
+            raise MetadataError("The metadata cannot be written now.")
+        await close(subscriptions)
+
+    monkeypatch.setattr(TopicSubscriptions, "close", fails_once)
+    settings = BrokerSettings(broker_service_port=0, web_service_port=0)
+
+    async def go() -> None:
+        one = await Broker.start(memory_path / "root", settings)
+        two = await Broker.start(memory_path / "root", settings)
+        try:
+            await one._ownership.find_owner(NAME)
+            owner, other = (one, two) if not await is_elsewhere(one) else (two, one)
+            one.root.create_topic("t")
+            topic = await owner._topics.get(NAME)
+            assert isinstance(topic, BrokerTopic)
+            await topic.incarnation.open_ledgers([TopicPart(topic.part.name, topic.part.topic_id, -1)])
+            bundle = owner._ownership.bundles(await owner._views.view(), NAME.namespace).bundle_of(NAME)
+            to = other._ownership.incarnation
+            with pytest.raises(TopicBusyError, match="its bundle stays at this broker"):
+                await owner._handover.unload([bundle], to)
+            assert not await is_elsewhere(owner)
+            await owner._handover.unload([bundle], to)
+            assert await is_elsewhere(owner)
+            # The ledger that stayed open is closed in the background, and then the next owner opens one.
+            await other._views.view()
+            loaded = await other._topics.get(NAME)
+            assert isinstance(loaded, BrokerTopic)
+            while (await loaded.incarnation.open_ledgers([loaded.part])).values():
+                await asyncio.sleep(0.1)
+        finally:
+            await one.stop()
+            await two.stop()
+
+    async def is_elsewhere(broker: Broker) -> bool:
+        return broker._ownership.is_elsewhere(await broker._views.view(), NAME)
+
+    asyncio.run(asyncio.wait_for(go(), LIMIT_S))
