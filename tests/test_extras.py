@@ -49,7 +49,7 @@ def normal(name: str) -> str:
         ("protocol", ()),
         ("topic", ()),
         ("datasource", ("delta",)),
-        ("broker", ("broker",)),
+        ("broker", ("broker", "cli")),
         ("cli", ("cli", "broker", "client")),
         ("jobs", ("cli", "demo")),
         ("security", ("security",)),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -38,6 +39,7 @@ ROOT = {"numpy", "pyarrow", "pydantic"}
 TOKEN = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0."
 PROGRAM = """
 import sys
+sys.modules |= dict.fromkeys({absent!r})
 from pulsar_on_spark import cli
 sys.argv = ["pulsarpy", *sys.argv[1:]]
 try:
@@ -47,9 +49,13 @@ finally:
 """
 
 
+def started(*arguments: str, absent: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    program = PROGRAM.format(absent=absent)
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+
+
 def loaded(*arguments: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False)
-    return HEAVY & set(done.stderr.rpartition("\nloaded ")[2].split())
+    return HEAVY & set(started(*arguments).stderr.rpartition("\nloaded ")[2].split())
 
 
 @pytest.mark.parametrize(
@@ -113,3 +119,27 @@ def test_backlogs_of_a_root_need_arrows_functions_but_neither_spark_nor_a_client
     root: str, arguments: list[str]
 ) -> None:
     assert loaded(*arguments, "--root", root) == ROOT | {"pyarrow.compute"}
+
+
+OF_OTHER_EXTRAS = ("bcrypt", "cryptography", "fastapi", "h11", "hdrh", "httpx", "jwt", "obstore", "passlib")
+OF_OTHER_EXTRAS += ("prometheus_client", "pulsar", "starlette", "uvicorn", "uvloop")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "stats", "t"],
+        ["topics", "internal-stats", "t"],
+        ["read", "t"],
+        ["schemas", "list", "t"],
+        ["policies", "show", "t"],
+        ["usage"],
+        ["maintain"],
+        ["storage", "check"],
+    ],
+)
+def test_commands_on_a_root_need_the_extra_cli_only(tmp_path: Path, arguments: list[str]) -> None:
+    made = Root.create(tmp_path / "root")
+    made.create_topic("t")
+    done = started(*arguments, "--root", str(made.path), absent=OF_OTHER_EXTRAS)
+    assert (done.returncode, "not installed" in done.stderr) == (0, False)
