@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
 from pyarrow import csv
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -58,8 +59,8 @@ def main(
     started = time.monotonic()
     try:
         run(root, console)
-    except PulsarpyError as error:
-        console.print(f"[bold red]The demo failed:[/] {error}")
+    except (PulsarpyError, PySparkException) as error:
+        console.print(f"[bold red]The demo failed:[/] {str(error).splitlines()[0]}")
         raise typer.Exit(1) from error
     console.print(
         f"\nDone in {time.monotonic() - started:.0f} s. The topic stays in [bold]{root}[/]; inspect it with\n"
