@@ -30,7 +30,7 @@ _known: set[tuple[int, RootPlace, str, PathId]] = set()
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """A storage path below a URL; `StoragePath` describes what is not said here.
+    """A storage path below a URL; for what is not described here, see `StoragePath`.
 
     Attributes:
         path_id: The path's id in the root.
@@ -57,7 +57,7 @@ class ObjectPath:
         return False
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Put the identity object; one that is there must be this path's."""
+        """Put the identity object; an existing one must be this path's."""
         with translated():
             written = self._objects.create(IDENTITY_NAME, self._identity.encode())
         if isinstance(written, Exists):
@@ -78,7 +78,7 @@ class ObjectPath:
         _known.add(self._as_known)
 
     def hide_identity(self) -> bool:
-        """Overwrite the identity object with one that is hidden: a deletion could arrive late."""
+        """Overwrite the identity object with a hidden one. It is not deleted, because a deletion could arrive late."""
         return self._write_identity(self._identity.encode(hidden=secrets.token_hex(8)), is_hidden=True)
 
     def show_identity(self) -> None:
@@ -107,7 +107,7 @@ class ObjectPath:
         return self
 
     def space(self) -> None:
-        """Check that the path is there; it has no limit."""
+        """Check that the path can be reached; its space is unlimited, which None means."""
         self.check()
 
     def try_write(self) -> None:
@@ -118,7 +118,7 @@ class ObjectPath:
             self._objects.delete(key)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> ObjectSink:
-        """Begin an upload. The path is checked before and after it, so that none ends on a path that is retired."""
+        """Begin an upload. The path is checked before and after it, so that no copy ends on a retired path."""
         self.check()
         return ObjectSink(self._objects, segment_key(name), sidecar_key(name), self.check)
 
@@ -129,7 +129,7 @@ class ObjectPath:
         return ObjectSource(self._objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
 
     def has_segment(self, name: SegmentName) -> bool:
-        """Look for the object, and after "not found" at the identity."""
+        """Look for the object; after "not found", check the path, too."""
         with translated():
             if self._objects.head(segment_key(name)) is not None:
                 return True
@@ -142,7 +142,7 @@ class ObjectPath:
         return self.unchecked_segment_files(now_s)
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the objects without a look at the identity."""
+        """List the objects without checking the path."""
         with translated():
             for listed in self._objects.list_after(SEGMENTS):
                 if (parsed := parse_file_name(listed.key.rpartition("/")[2])) is not None:

@@ -74,7 +74,7 @@ class PoolDispatcher(Dispatcher):
         """Choose the consumer of an entry; None if it must wait. At least one consumer is available."""
 
     def _group_of_returned(self, group: int) -> int:
-        """Return the group of an entry that a consumer returned; the same one if groups are permanent."""
+        """Return the group in which a returned or due entry waits: the same group, unless groups change."""
         return group
 
     def _begin_offer(self) -> None:
@@ -84,7 +84,7 @@ class PoolDispatcher(Dispatcher):
         """Note that an entry was delivered to a consumer."""
 
     def _note_returned(self, consumer: Consumer, group: int) -> None:
-        """Note that a consumer no longer has an entry: it is acknowledged, or will wait."""
+        """Note that a consumer no longer has an entry, which is acknowledged or waits again."""
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class PoolDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Handle due times."""
+        """Move the delayed entries that are due to the waiting ones."""
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
             return []
@@ -274,7 +274,7 @@ class PoolDispatcher(Dispatcher):
         """True if earlier entries of a read entry's group may be waiting.
 
         Waiting entries are read in order, except for those that began to wait during the read. (An entry that is not
-        delivered within an offer blocks the rest of its group: no consumer becomes available meanwhile.)
+        delivered within an offer blocks the rest of its group: no consumer becomes available during the offer.)
         """
         return group in self._returned_groups if self._is_replay else self._replay.waiting(group) > 0
 
@@ -337,7 +337,7 @@ class PoolDispatcher(Dispatcher):
         return next((consumer for consumer in self._consumers.values() if position in consumer.pending), None)
 
     def _return_entry(self, consumer: Consumer, position: EntryPosition) -> bool:
-        """Return an entry of a consumer to the waiting ones, unless it is acknowledged."""
+        """Let an entry of a consumer wait again, unless it is acknowledged."""
         group = self._release(consumer, position)
         if self._cursor.is_acked(LedgerId(position[0]), EntryId(position[1])):
             return False

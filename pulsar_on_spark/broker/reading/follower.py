@@ -136,10 +136,11 @@ class ChainFollower:
         self._topics.pop(topic_id, None)
 
     def grow_ledger(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
-        """Note that entries of a ledger of this broker are acknowledged up to `end`; True if they are readable at once.
+        """Record that the entries of one of this broker's ledgers are acknowledged up to `end`.
 
-        They are not readable while an earlier ledger has not ended, or before a scan has shown their ledger; the
-        listener is called when they become readable.
+        Returns:
+            True if they are readable now. They are not while an earlier ledger has not ended, or before a scan has
+            found their ledger; the listener is called once they are.
         """
         followed = self._topics.get(topic_id)
         if followed is None:

@@ -1,4 +1,4 @@
-"""The broker's TLS: its settings, and its certificate, which is read again when its files were replaced."""
+"""The broker's TLS: its settings, and its certificate, which is read again after its files were replaced."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class BrokerTls:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def check(self) -> None:
-        """Read the files again if they were replaced; if they cannot be used, log an error and keep what is loaded."""
+        """Read the files again if they were replaced; if they cannot be used, log an error and keep the former ones."""
         try:
             self._loaded = await asyncio.to_thread(self._read_if_replaced, self._loaded)
         except (PulsarpyError, OSError) as error:

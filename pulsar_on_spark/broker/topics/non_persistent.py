@@ -37,7 +37,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import Policies
 _NO_ID: Final = 0
 """The ledger id and entry id of every message."""
 _AT_ONCE: Final = 0
-"""Time and delay of a change of the active consumer: the previous one has nothing left to acknowledge."""
+"""Time and delay of a change of the active consumer: it needs no delay, as messages are not acknowledged."""
 
 
 class NonPersistentSubscription:
@@ -168,7 +168,7 @@ class NonPersistentSubscription:
         """Ignore the request: no message is stored."""
 
     def writable_again(self, consumer: Consumer) -> None:
-        """Do nothing: messages that arrived meanwhile were dropped."""
+        """Do nothing: messages that arrived while the connection had no room were dropped."""
 
 
 class NonPersistentSubscriptions:

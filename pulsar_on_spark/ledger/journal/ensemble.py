@@ -112,7 +112,7 @@ class Ensemble:
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
     def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
-        """Begin a created file with frame `first`; a file whose path was given up meanwhile is ignored."""
+        """Begin a created file with frame `first`; ignored if its path was given up during the creation."""
         fd = self._created.pop(copy, None)
         if fd is None:
             return
@@ -153,7 +153,11 @@ class Ensemble:
     # -- reports of threads --------------------------------------------------------------------------------------------
 
     def take_in(self, event: CopyEvent) -> bool:
-        """Record a thread's report; returns False if the caller must drop it: it is stale, or its file not needed."""
+        """Record an event of a thread.
+
+        Returns:
+            False if the caller must drop the event: it is out of date, or its file is no longer needed.
+        """
         match event:
             case CopyAcked(copy, watermark):
                 self._confirmed(copy, watermark)
@@ -178,9 +182,9 @@ class Ensemble:
             del state.outstanding[copy]
 
     def _is_failure(self, copy: Copy, *, is_fenced: bool) -> bool:
-        """Return True if a lost file means a failed path.
+        """Return True if the failure of a file is a failure of its path.
 
-        A file of an ended fragment does not: it may be trimmed while its path still lags behind.
+        It is not for a file of an ended fragment, which may be trimmed while its path still lags behind.
         """
         state = self._states.get(copy.path)
         if state is None or copy not in state.outstanding:
@@ -244,7 +248,7 @@ class Ensemble:
         return slow_copies
 
     def give_up(self, path: PathId) -> Copy | None:
-        """Send nothing more to this path, and ignore its later answers: its files do not count.
+        """Stop using this path, and ignore its later events: its files do not count.
 
         Returns:
             One of the path's unreleased files, if it has any, to report to the core.

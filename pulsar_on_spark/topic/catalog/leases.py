@@ -58,12 +58,12 @@ class Lease:
     released: bool = False
 
     def encode(self) -> bytes:
-        """Return the lease as it is stored: JSON."""
+        """Return the stored form of the lease: JSON."""
         return json.dumps({"v": FORMAT_VERSION, **asdict(self)}, sort_keys=True).encode()
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Lease | None:
-        """Read what is stored; None if it is no lease.
+        """Decode a stored lease; None if the content is not a lease.
 
         Raises:
             FormatVersionError: a newer version of this project wrote it.
@@ -267,9 +267,9 @@ class _Observed:
         return self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
 
     def forgive(self, out_of_reach_s: float, now_s: float) -> None:
-        """Begin to watch anew if the observer could not read leases for half of the duration.
+        """Restart the observation if leases could not be read for half of this lease's duration.
 
-        While the store is out of reach, the holder cannot renew its lease either.
+        While the store cannot be reached, the holder cannot renew its lease either.
         """
         if out_of_reach_s >= self.duration_s / 2:
             self.first_s = self.changed_s = now_s
@@ -295,10 +295,10 @@ class LeaseWatcher:
         self._clock = clock
         self._seen: dict[str, _Observed] = {}
         self._unread_since_s: float | None = None
-        """Time of the first look after the last that succeeded; None if that was the latest."""
+        """Time of the first failed read since the last successful one; None if the latest read succeeded."""
 
     def observe_leases(self) -> None:
-        """Read the leases once: call it often, and before each `lease_states`.
+        """Read the leases once. Call this often, and before each `lease_states`.
 
         Raises:
             FormatVersionError: a newer version of this project wrote a lease.

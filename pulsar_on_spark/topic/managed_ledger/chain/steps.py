@@ -1,4 +1,4 @@
-"""The size of a reader's step, and of its backlog: from the metadata alone."""
+"""The sizes of a reader's next step and of its backlog, by the metadata alone."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, entry_runs, segment_end
 
 _UNLIMITED = 1e18
-"""More than anything here; unlike infinity it can be divided."""
+"""More rows and bytes than any topic has; unlike infinity, it can be divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The messages between two positions, counted without planning them.
+    """The messages between two positions, counted without planning a read.
 
     Attributes:
         rows: Exact number of messages.
         bytes: Key and value bytes.
-        enough: A position by which the requested limits are reached, or the range's end.
+        enough: A position at which one of the limits is reached, or the end of the range.
     """
 
     rows: int
@@ -37,7 +37,7 @@ def count_waiting(
     max_rows: int | None = None,
     max_bytes: int | None = None,
 ) -> Waiting:
-    """Count the messages and bytes of [start, end), cheaply even for a long backlog of small segments."""
+    """Count the messages and bytes from `start` to before `end` of a topic by its segments, without planning a read."""
     rows = size = 0
     enough = end
     if start >= end:

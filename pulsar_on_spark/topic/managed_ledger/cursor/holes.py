@@ -1,8 +1,8 @@
 """Ack holes: the messages that are acknowledged beyond a mark-delete position, without a limit.
 
 One roaring bitmap for each ledger has the wholly acknowledged entries; a partly acknowledged entry has the bits of its
-other messages (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor holes only grow, so they may be
-joined in any order and any number of times.
+other messages (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor, holes only grow: joining them in any
+order, any number of times, gives the same holes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 MAX_BATCH_MESSAGES: Final = 1 << 20
-"""More messages than any entry of maxMessageSize can hold; bounds the bits that a client can make us keep."""
+"""More messages than an entry of maxMessageSize can hold; limits the bits that a client can make a broker keep."""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
@@ -127,7 +127,7 @@ class AckHoles:
             self._whole.setdefault(ledger, BitMap64()).update(BitMap64(entries.astype(np.uint64)))
 
     def narrow(self, ledger: int, entry: int, unacked: int) -> bool:
-        """Acknowledge all messages of an entry except those in `unacked`; acknowledged messages stay so.
+        """Acknowledge all messages of an entry except those in `unacked`; acknowledged messages stay acknowledged.
 
         An entry with no bit left is acknowledged as a whole.
 
