@@ -124,4 +124,7 @@ def _remote_objects(place: ObjectPlace, process: int) -> ObjectStore:
     from pulsar_on_spark.storage.objects.profiles import resolve_profile
     from pulsar_on_spark.storage.objects.remote import RemoteObjects
 
-    return RemoteObjects(place.url, resolve_profile(place.url, place.profile).plain_options())
+    def options() -> Mapping[str, str]:
+        return resolve_profile(place.url, place.profile).plain_options()
+
+    return RemoteObjects(place.url, options(), renewed_options=options)

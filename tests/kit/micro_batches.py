@@ -50,7 +50,7 @@ class MicroBatchQuery:
     """A run of a streaming query: a process, as far as the checkpoint and the subscription can tell.
 
     Args:
-        root: The root.
+        root: The root's folder or URL.
         checkpoint: Of an earlier run, or a fresh one.
         available_now: With Trigger.AvailableNow.
         once: With Trigger.Once, which ignores limits.
@@ -59,7 +59,7 @@ class MicroBatchQuery:
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         checkpoint: Checkpoint,
         options: Mapping[str, str],
         *,

@@ -67,14 +67,14 @@ class S3Server:
         folder: A folder for its buckets, on a file system with extended attributes.
 
     Attributes:
+        folder: The folder; a bucket is a folder in it.
         url: The endpoint.
         secret: The user's secret key.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key = f"key{secrets.token_hex(8)}"
-        self.secret = secrets.token_hex(20)
+        self.folder = folder
+        self._key, self.secret = _new_account()
         self._address = ("127.0.0.1", free_port())
         host_and_port = f"{self._address[0]}:{self._address[1]}"
         self.url = f"http://{host_and_port}"
@@ -117,10 +117,16 @@ class S3Server:
             self._process.kill()
             self._process.wait()
 
+    def change_account(self) -> None:
+        """Start it again with another user: the former one is refused from now on."""
+        self.stop()
+        self._key, self.secret = _new_account()
+        self.start()
+
     def make_bucket(self) -> str:
         """Make a bucket, which is a folder, and return its URL."""
         name = f"bucket-{secrets.token_hex(6)}"
-        (self._folder / name).mkdir()
+        (self.folder / name).mkdir()
         return f"s3://{name}"
 
     def options(self, endpoint: str = "") -> Mapping[str, str]:
@@ -131,6 +137,11 @@ class S3Server:
             "aws_access_key_id": self._key,
             "aws_secret_access_key": self.secret,
         }
+
+
+def _new_account() -> tuple[str, str]:
+    """Return a new user's access key and secret key."""
+    return f"key{secrets.token_hex(8)}", secrets.token_hex(20)
 
 
 if __name__ == "__main__":

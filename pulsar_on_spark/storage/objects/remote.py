@@ -50,6 +50,10 @@ _BEYOND_THE_END: Final = "416"
 _first_process: list[int] = []
 """The id of the process that opened an object store first; empty before. A forked process inherits it."""
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
+"""The store's own name of an error, such as `ExpiredToken`."""
+_ABSENT: Final = frozenset({"NoSuchKey", "BlobNotFound"})
+"""Those of status 404 that are about the object; others are about the bucket or the user."""
 
 _ERRORS: Final = (BaseError, OSError)
 """Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""
@@ -75,6 +79,8 @@ class RemoteObjects:
         url: `s3://bucket/prefix`, `gs://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`.
         options: Options by obstore's names, such as `aws_endpoint`; others come from the environment, as for the
             store's own tools.
+        renewed_options: Called after a request that failed; returns the options of the next one, because credentials
+            may have expired. None to keep `options`.
         patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`; None for
             `PATIENCE_S`.
 
@@ -82,13 +88,20 @@ class RemoteObjects:
         InvalidArgumentError: the URL or an option is not one of obstore's.
     """
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        renewed_options: Callable[[], Mapping[str, str]] | None = None,
+        patience_s: float | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
+        self._renewed_options = renewed_options
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
         if not _first_process:
             _first_process.append(os.getpid())
-        self._store = _open(self.url, options or {}, {"max_retries": 0})
-        self._uploads = _open(self.url, options or {}, {"retry_timeout": timedelta(seconds=self._patience_s)})
+        self._use(options or {})
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self.url!r})"
@@ -129,11 +142,11 @@ class RemoteObjects:
             try:
                 with _counted(Operation.GET):
                     return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_absent(error)
                 return (None,)
             except _ERRORS as error:
-                status = _STATUS.search(str(error))
-                if status is None or status[1] != _BEYOND_THE_END:
+                if _found(_STATUS, error) != _BEYOND_THE_END:
                     raise
                 return (b"",)
 
@@ -166,7 +179,8 @@ class RemoteObjects:
             try:
                 with _counted(Operation.HEAD):
                     return (_listed(obstore.head(self._store, key)),)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_absent(error)
                 return (None,)
 
         (listed,) = self._until_certain(f"look at {key}", attempt)
@@ -181,11 +195,27 @@ class RemoteObjects:
         """Delete the object."""
 
         def attempt() -> tuple[()]:
-            with suppress(FileNotFoundError), _counted(Operation.DELETE):
-                obstore.delete(self._store, key)
+            try:
+                with _counted(Operation.DELETE):
+                    obstore.delete(self._store, key)
+            except FileNotFoundError as error:
+                _require_absent(error)
             return ()
 
         self._until_certain(f"delete {key}", attempt)
+
+    def _use(self, options: Mapping[str, str]) -> None:
+        self._options = options
+        self._store = _open(self.url, options, {"max_retries": 0})
+        self._uploads = _open(self.url, options, {"retry_timeout": timedelta(seconds=self._patience_s)})
+
+    def _renew(self) -> None:
+        """Use the options as they are now; while they are being written and not valid, keep the former ones."""
+        if self._renewed_options is None:
+            return
+        with suppress(InvalidArgumentError):
+            if (options := self._renewed_options()) != self._options:
+                self._use(options)
 
     def _put(self, key: str, content: bytes, mode: PutMode) -> Version:
         with _counted(Operation.PUT):
@@ -197,7 +227,8 @@ class RemoteObjects:
             with _counted(Operation.GET):
                 answer = obstore.get(self._store, key)
                 return Fetched(bytes(answer.bytes()), _version(answer.meta))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            _require_absent(error)
             return None
 
     def _settle_create(self, key: str, content: bytes) -> tuple[Created | Exists] | None:
@@ -243,6 +274,7 @@ class RemoteObjects:
                     return answer
             except _ERRORS as error:
                 reason = _reason(error)
+                self._renew()
             if time.monotonic() + pause_s > deadline_s:
                 break
             time.sleep(pause_s)
@@ -360,9 +392,25 @@ def _version(meta: ObjectMeta) -> Version:
     return Version(meta["e_tag"], meta["version"])
 
 
+def _require_absent(error: FileNotFoundError) -> None:
+    """Check that it is the object that is not there; a missing bucket or user is an error like any other.
+
+    Raises:
+        FileNotFoundError: the error, if the store says that something else is missing. The answer to HEAD says nothing.
+    """
+    if _found(_CODE, error) not in (None, *_ABSENT):
+        raise error
+
+
+def _found(pattern: re.Pattern[str], error: Exception) -> str | None:
+    match = pattern.search(str(error))
+    return None if match is None else match[1]
+
+
 def _reason(error: Exception) -> str:
-    """Describe an error without its text, which may hold a signed URL: its kind, and the HTTP status if it has one."""
+    """Describe an error without its text, which may hold a signed URL: its kind, HTTP status and the store's code."""
     if isinstance(error, _GoneError):
         return str(error)
-    status = _STATUS.search(str(error))
-    return type(error).__name__ if status is None else f"{type(error).__name__}, HTTP status {status[1]}"
+    status, code = _found(_STATUS, error), _found(_CODE, error)
+    parts = (type(error).__name__, status and f"HTTP status {status}", code)
+    return ", ".join(part for part in parts if part)

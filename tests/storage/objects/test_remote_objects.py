@@ -8,14 +8,14 @@ import secrets
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
-from pulsar_on_spark.storage.objects.contract import Created, Exists
+from pulsar_on_spark.storage.objects.contract import Created, Exists, Version
 from pulsar_on_spark.storage.objects.meter import REQUESTS
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.objects.remote import RemoteObjects
@@ -37,6 +37,19 @@ def bucket(s3_server: S3Server) -> str:
 
 def objects(server: S3Server, url: str, endpoint: str = "", patience_s: float = 60.0) -> RemoteObjects:
     return RemoteObjects(url, server.options(endpoint), patience_s=patience_s)
+
+
+def every_question(store: RemoteObjects, name: str, version: Version) -> tuple[Callable[[], object], ...]:
+    """Every request whose answer may be that the object is absent, but for a look at its metadata alone."""
+    return (
+        lambda: store.fetch(name),
+        lambda: store.fetch_range(name, 0, 1),
+        lambda: store.confirm_absent(name),
+        lambda: store.create(name, b"2"),
+        lambda: store.replace(name, b"2", version),
+        lambda: list(store.list_after("")),
+        lambda: store.delete(name),
+    )
 
 
 class TestS3(ObjectStoreContract):
@@ -119,13 +132,21 @@ def test_a_vanished_bucket_is_no_proof_that_an_object_is_absent(tmp_path: Path) 
         name = key()
         version = created(store, name, b"1")
         shutil.rmtree(tmp_path / url.removeprefix("s3://"))
-        for ask in (
-            lambda: store.confirm_absent(name),
-            lambda: store.create(name, b"2"),
-            lambda: store.replace(name, b"2", version),
-            lambda: list(store.list_after("")),
-        ):
-            with pytest.raises(ObjectsUnreachableError):
+        for ask in every_question(store, name, version):
+            with pytest.raises(ObjectsUnreachableError, match="NoSuchBucket"):
+                ask()
+
+
+def test_a_user_that_the_store_does_not_know_any_more_is_no_proof_that_an_object_is_absent(tmp_path: Path) -> None:
+    """This server answers 404 then, as to requests for objects that do not exist."""
+    with S3Server(tmp_path) as server:
+        store = objects(server, server.make_bucket(), patience_s=SHORT_S)
+        created(store, IDENTITY_NAME, b"identity")
+        name = key()
+        version = created(store, name, b"1")
+        server.change_account()
+        for ask in every_question(store, name, version):
+            with pytest.raises(ObjectsUnreachableError, match="XAdminUserNotFound"):
                 ask()
 
 
