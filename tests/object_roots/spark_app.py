@@ -21,6 +21,7 @@ def main(master: str, root: str, folder: Path) -> None:
         "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
+        "spark.task.maxFailures": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),

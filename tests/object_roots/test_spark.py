@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,13 +59,19 @@ def strangers(bucket: str, tmp_path: Path, s3_server: S3Server) -> Iterator[list
 
 def run(master: str, root: str, folder: Path) -> dict[str, list[int]]:
     """Run the application, and return what it found."""
-    folder.mkdir()
-    command = [sys.executable, "-m", spark_app.__name__, master, root, str(folder)]
-    with (folder / "said").open("wb") as said:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=said, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, (folder / "said").read_text()[-5_000:]
+    done = tried(master, root, folder)
+    assert done.returncode == 0, done.stderr[-5_000:]
     found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def tried(master: str, root: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the application to its end, which may be an error."""
+    folder.mkdir()
+    command = [sys.executable, "-m", spark_app.__name__, master, root, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    (folder / "said").write_text(done.stderr)
+    return done
 
 
 def test_batches_and_streams_with_a_subscription(bucket: str, tmp_path: Path, s3_server: S3Server) -> None:
@@ -84,6 +91,25 @@ def test_executors_share_nothing_but_the_store(
     for worker in strangers:
         for log in worker.folder.rglob("std*"):
             assert s3_server.secret.encode() not in log.read_bytes()
+
+
+def test_executors_with_other_credentials_than_the_driver_say_so(
+    bucket: str, tmp_path: Path, s3_server: S3Server
+) -> None:
+    """Their write is in no topic, and the driver's message names the store and the remedy."""
+    root = Root.create(f"{bucket}/root")
+    root.create_topic("t")
+    profiles, wrong = tmp_path / "wrong.toml", secrets.token_hex(20)
+    write_profile(profiles, bucket, {**s3_server.options(), "aws_secret_access_key": wrong})
+    worker = Worker("127.0.0.1", tmp_path / "work", environment={FILE_VARIABLE: str(profiles)})
+    with spark_cluster(tmp_path, [worker]) as master:
+        done = tried(master, f"{bucket}/root", tmp_path / "driver")
+    assert done.returncode != 0
+    assert f"{bucket}/root/storage/0 could not" in done.stderr
+    assert "HTTP status 403, SignatureDoesNotMatch): check the store, its endpoint and the credentials" in done.stderr
+    assert messages.values(Root.open(f"{bucket}/root"), "t") == []
+    for file in (tmp_path / "work").rglob("std*"):
+        assert wrong.encode() not in file.read_bytes()
 
 
 def check(found: dict[str, list[int]], root: str, folder: Path, secret: str) -> None:
