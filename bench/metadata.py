@@ -1,15 +1,18 @@
 """Measures commits to a metadata table: this project's log and delta-rs's append, on a disk and on an S3 server.
 
-Requests to the S3 server wait a while in a proxy, as on a network; each commit is alone.
+Requests to the S3 server wait a while in a proxy, as on a network. Commits are alone, and the sides take turns, so that
+the machine's other work is distributed evenly over them.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,6 +35,9 @@ from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
 from tests.kit.s3_server import S3Server, build_server
 
 _WARM_UP: Final = 5
+_ONE_REQUEST: Final = "S3: one request"
+_OWN_LOG: Final = "S3: own log"
+_DELTA: Final = "S3: delta-rs"
 
 
 def main(
@@ -41,26 +47,74 @@ def main(
 ) -> None:
     """Measure and print."""
     build_server()
-    table = Table("", "p50 ms", "p99 ms", "CPU ms", "requests", title=f"{commits} commits")
-    for column in table.columns[1:]:
-        column.justify = "right"
     with tempfile.TemporaryDirectory(prefix="bench-metadata-", dir=work) as folder:
         local = LocalLog(_made(Path(folder) / "own"))
         create_table(local, MAIN_SCHEMA)
-        _measure(table, "disk: own log", commits, _own(local))
-        _measure(table, "disk: delta-rs, not synced", commits, _delta(str(_made(Path(folder) / "delta")), {}))
-        with S3Server(_made(Path(folder) / "s3")) as server, S3Faults(server.url, _waiting(delay_ms)) as proxy:
+        sides = [
+            Side("disk: own log", _own(local)),
+            Side("disk: delta-rs, not synced", _delta(str(_made(Path(folder) / "delta")), {})),
+        ]
+        with S3Server(_made(Path(folder) / "s3")) as server, S3Faults(server.url, waiting(delay_ms)) as proxy:
             options = dict(server.options(proxy.url))
             url = f"{server.make_bucket()}/table"
             objects = RemoteObjects(url, options)
             objects.create(IDENTITY_NAME, b"identity")
-            _measure(table, "S3: one request", commits, lambda: objects.fetch(IDENTITY_NAME), proxy)
             store = ObjectLog(objects, url)
             create_table(store, MAIN_SCHEMA)
-            _measure(table, "S3: own log", commits, _own(store), proxy)
             delta_options = {**options, "aws_allow_http": "true", "conditional_put": "etag"}
-            _measure(table, "S3: delta-rs", commits, _delta(f"{url}-delta", delta_options), proxy)
-    Console().print(table)
+            sides += [
+                Side(_ONE_REQUEST, lambda: objects.fetch(IDENTITY_NAME), proxy),
+                Side(_OWN_LOG, _own(store), proxy),
+                Side(_DELTA, _delta(f"{url}-delta", delta_options), proxy),
+            ]
+            for number in range(-_WARM_UP, commits):
+                for side in sides:
+                    side.run(is_counted=number >= 0)
+    _print(sides, f"{commits} commits of each, requests wait {delay_ms:g} ms, load average {os.getloadavg()[0]:.0f}")
+
+
+@dataclass(slots=True)
+class Side:
+    """One way to commit, and its measurements: milliseconds, CPU milliseconds of this process, requests."""
+
+    name: str
+    act: Callable[[], object]
+    proxy: S3Faults | None = None
+    taken_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+
+    def run(self, *, is_counted: bool) -> None:
+        """Commit once."""
+        sent, cpu_s, began_s = self._sent(), time.process_time(), time.perf_counter()
+        self.act()
+        if is_counted:
+            self.taken_ms.append((time.perf_counter() - began_s) * 1000)
+            self.cpu_ms.append((time.process_time() - cpu_s) * 1000)
+            self.requests.append(self._sent() - sent)
+
+    @property
+    def p50_ms(self) -> float:
+        """The median duration."""
+        return statistics.median(self.taken_ms)
+
+    def _sent(self) -> int:
+        return 0 if self.proxy is None else len(self.proxy.outcomes)
+
+
+def _print(sides: Sequence[Side], title: str) -> None:
+    table = Table("", "p50 ms", "p99 ms", "CPU ms", "requests", title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for side in sides:
+        figures = (side.p50_ms, statistics.quantiles(side.taken_ms, n=100)[98], statistics.mean(side.cpu_ms))
+        asked = f"{statistics.mean(side.requests):.1f}" if side.proxy else ""
+        table.add_row(side.name, *(f"{figure:.2f}" for figure in figures), asked)
+    p50_ms = {side.name: side.p50_ms for side in sides}
+    console = Console()
+    console.print(table)
+    console.print(f"own log / one request: {p50_ms[_OWN_LOG] / p50_ms[_ONE_REQUEST]:.2f}, at most 3.5")
+    console.print(f"delta-rs / own log: {p50_ms[_DELTA] / p50_ms[_OWN_LOG]:.2f}, at least 2.5")
 
 
 def _made(folder: Path) -> Path:
@@ -68,27 +122,14 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _waiting(delay_ms: float) -> Callable[[Request], Fault | None]:
+def waiting(delay_ms: float) -> Callable[[Request], Fault | None]:
+    """Let each request to a proxy wait."""
+
     def wait(request: Request) -> Fault | None:
         time.sleep(delay_ms / 1000)
         return None
 
     return wait
-
-
-def _measure(table: Table, name: str, count: int, act: Callable[[], object], proxy: S3Faults | None = None) -> None:
-    for _ in range(_WARM_UP):
-        act()
-    taken_ms: list[float] = []
-    requests, cpu_s = len(proxy.outcomes) if proxy else 0, time.process_time()
-    for _ in range(count):
-        began_s = time.perf_counter()
-        act()
-        taken_ms.append((time.perf_counter() - began_s) * 1000)
-    cpu_ms = (time.process_time() - cpu_s) * 1000 / count
-    figures = (statistics.median(taken_ms), statistics.quantiles(taken_ms, n=100)[98], cpu_ms)
-    asked = f"{(len(proxy.outcomes) - requests) / count:.1f}" if proxy else ""
-    table.add_row(name, *(f"{figure:.2f}" for figure in figures), asked)
 
 
 def _rows(version: int, token: str) -> pa.Table:
