@@ -248,7 +248,14 @@ class Broker:
         )
         drain_s = self._settings.broker_shutdown_timeout_ms / 2000
         self._handover = Handover(
-            self.root.store, self._views, self._topics, self._ownership, self._registry, bundles, drain_s
+            self.root.store,
+            self._views,
+            self._topics,
+            self._journals,
+            self._ownership,
+            self._registry,
+            bundles,
+            drain_s,
         )
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)

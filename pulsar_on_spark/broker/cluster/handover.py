@@ -17,6 +17,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.cluster.ownership import Ownership
 from pulsar_on_spark.broker.cluster.registry import Registry
+from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
@@ -41,6 +42,7 @@ class Handover:
         store: The root's metadata.
         views: The same, read by the broker's event loop.
         topics: The broker's topics.
+        journals: The broker's journals.
         ownership: The owners of bundles.
         registry: This broker's registration.
         default_count: The number of bundles of a namespace that was created without one.
@@ -52,12 +54,14 @@ class Handover:
         store: MetadataStore,
         views: Views,
         topics: Topics,
+        journals: Journals,
         ownership: Ownership,
         registry: Registry,
         default_count: int,
         drain_s: float,
     ) -> None:
         self._drain_s = drain_s
+        self._journals = journals
         self._store = store
         self._views = views
         self._topics = topics
@@ -93,7 +97,8 @@ class Handover:
         with self._ownership.leave(bundles):
             view = await self._views.view()
             epochs = self._ownership.epochs(view, bundles)
-            unclosed = await self._topics.unload_some(lambda name: _is_in(name, epochs))
+            await self._topics.unload_some(lambda name: _is_in(name, epochs))
+            unclosed = await self._unclosed(epochs)
             given = {bundle: epoch for bundle, epoch in epochs.items() if not any(name in bundle for name in unclosed)}
             if given and (to is not None or self._has_others(view)):
                 own, now = self._ownership.incarnation, datetime.now(UTC)
@@ -105,6 +110,13 @@ class Handover:
             raise TopicBusyError(
                 f"Topic {unclosed[0]} could not be closed now, and its bundle stays at this broker: try again."
             )
+
+    async def _unclosed(self, bundles: Collection[Bundle]) -> list[TopicName]:
+        """Close what an earlier attempt left open, and return the topics of bundles that still have an open ledger."""
+        for incarnation in self._journals:
+            await incarnation.close_ledgers(())
+        names = (TopicName.parse(name) for incarnation in self._journals for name in incarnation.unclosed_topics)
+        return [name for name in names if _is_in(name, bundles)]
 
     def _has_others(self, view: RecentView) -> bool:
         """Return True if another broker takes bundles."""

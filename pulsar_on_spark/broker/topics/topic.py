@@ -189,12 +189,11 @@ class BrokerTopic:
             self._follower.unfollow_topic(self.topic_id)
             self._journals.release_journal(self.topic_id)
 
-    async def unload(self) -> bool:
+    async def unload(self) -> None:
         """Close the topic after its entries in the journal have their receipts, then close its ledger.
 
-        Returns:
-            True if the ledger is closed. If the journal cannot acknowledge its entries, or the metadata cannot be
-            written, it is closed later, and until then no other broker can serve the topic.
+        If the journal cannot acknowledge them, or the metadata cannot be written, the ledger is closed later, and until
+        then no other broker can serve the topic (`Incarnation.unclosed_topics`).
         """
         self.producers.hold_producers(_unloaded(self.name))
         try:
@@ -207,8 +206,6 @@ class BrokerTopic:
             )
             await self.close()
             self.incarnation.retire_ledger(self.topic_id)
-            return False
-        return True
 
     async def terminate(self) -> MessageId:
         """Terminate the topic, so that it accepts no more messages, and return the id of its last one.

@@ -346,20 +346,14 @@ class Topics:
             if record is None or record.topic_id != topic.topic_id:
                 await self.unload_if_loaded(topic)
 
-    async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> list[TopicName]:
-        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile.
-
-        Returns:
-            The topics whose ledgers are not closed yet (see `BrokerTopic.unload`).
-        """
+    async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> None:
+        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile."""
         loading = [task for (name, _), task in self._loading.items() if is_wanted(name)]
         await asyncio.gather(*loading, return_exceptions=True)
-        topics = [topic for topic in self if is_wanted(topic.name)]
-        closed = await asyncio.gather(*(self.unload_if_loaded(topic) for topic in topics))
+        await asyncio.gather(*(self.unload_if_loaded(topic) for topic in self if is_wanted(topic.name)))
         for volatile in self.non_persistent:
             if is_wanted(volatile.name):
                 await volatile.close()
-        return [topic.name for topic, is_closed in zip(topics, closed, strict=True) if not is_closed]
 
     async def unload_lost(self, view: RecentView) -> None:
         """Unload the topics that another broker serves."""
@@ -372,15 +366,16 @@ class Topics:
             else:
                 await self.unload_if_loaded(topic)
 
-    async def unload_if_loaded(self, topic: BrokerTopic) -> bool:
-        """Unload a topic, if it is still loaded; returns False if its ledger is not closed yet."""
+    async def unload_if_loaded(self, topic: BrokerTopic) -> None:
+        """Unload a topic, if it is still loaded."""
         async with self._lock(topic.name):
-            return self._loaded.get(topic.name) is not topic or await self._unload(topic.name)
+            if self._loaded.get(topic.name) is topic:
+                await self._unload(topic.name)
 
-    async def _unload(self, name: TopicName) -> bool:
+    async def _unload(self, name: TopicName) -> None:
         """Unload a topic; the caller holds its lock, so that it is not loaded meanwhile."""
-        topic = self._loaded.pop(name, None)
-        return topic is None or await topic.unload()
+        if (topic := self._loaded.pop(name, None)) is not None:
+            await topic.unload()
 
     def _lock(self, name: TopicName) -> asyncio.Lock:
         """Return the lock that is held while a topic is loaded, unloaded, terminated or deleted."""

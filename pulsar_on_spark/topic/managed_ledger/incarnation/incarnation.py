@@ -191,6 +191,11 @@ class Incarnation:
             await ledger.wait_until_drained()
         await self._close_retired()
 
+    @property
+    def unclosed_topics(self) -> list[str]:
+        """The topics with a ledger that is not closed yet, by full name; no other broker can serve them."""
+        return [ledger.part.name for ledger in (*self._ledgers.values(), *self._retired)]
+
     def retire_ledger(self, topic_id: TopicId) -> None:
         """Append nothing more to a topic's ledger, which the poll closes once its entries are acknowledged."""
         self._retire([topic_id])
