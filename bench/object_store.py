@@ -115,29 +115,33 @@ def main(
             spark = spark_session("bench-objects", delta=False, **_confs(jars, (near, far)))
             spark.sparkContext.setLogLevel("OFF")
             for place, title in ((near, "no delay"), (far, f"each request waits {delay_ms:g} ms")):
-                _measure(spark, place, folder / "parquet", rows, rounds, title, console)
+                _measure_place(spark, place, folder / "parquet", rows, rounds, title, console)
             spark.stop()
 
 
-def _measure(
+def _measure_place(
     spark: SparkSession, place: Place, parquet: Path, rows: int, rounds: int, title: str, console: Console
 ) -> None:
     source = spark.read.schema("key STRING, value BINARY").parquet(str(parquet)).select("value")
-    for number, (benchmark, costs) in enumerate((_writes(place, source, rows), _reads(spark, place, rows))):
-        if number == 1:
-            _to_topic(source, place.root, _TOPIC)
-        result = measure(benchmark, rounds, lambda line: console.print(line, style="dim"))
-        gb = rows * VALUE_SIZE_BYTES / 1e9
-        load = f"load average {min(result.load_average)} to {max(result.load_average)}"
-        table = Table("side", "rows/s", "lowest", "highest", "CPU s/GB", "requests/GB", title=f"{title}, {load}")
-        for name, numbers in result.numbers.items():
-            spent = statistics.median(costs.cpu_s[name][-rounds:]) / gb
-            asked = f"{statistics.median(costs.requests[name][-rounds:]) / gb:,.0f}" if place.proxy else ""
-            rates = (statistics.median(numbers), min(numbers), max(numbers))
-            table.add_row(f"{benchmark.name}: {name}", *(f"{rate:,.0f}" for rate in rates), f"{spent:.1f}", asked)
-        console.print(table)
-        for goal in benchmark.goals:
-            console.print(f"{goal.text}: {reached(goal, result.medians()):.2f}, at least {goal.at_least}")
+    _measure(*_writes(place, source, rows), rows, rounds, title, console)
+    _to_topic(source, place.root, _TOPIC)  # Parquet's files are those of the last write
+    _measure(*_reads(spark, place, rows), rows, rounds, title, console)
+
+
+def _measure(benchmark: Benchmark, costs: Costs, rows: int, rounds: int, title: str, console: Console) -> None:
+    result = measure(benchmark, rounds, lambda line: console.print(line, style="dim"))
+    gb = rows * VALUE_SIZE_BYTES / 1e9
+    load = f"load average {min(result.load_average)} to {max(result.load_average)}"
+    table = Table("side", "rows/s", "lowest", "highest", "CPU s/GB", "requests/GB", title=f"{title}, {load}")
+    for name, numbers in result.numbers.items():
+        spent = statistics.median(costs.cpu_s[name][-rounds:]) / gb
+        requests = costs.requests[name][-rounds:]
+        asked = f"{statistics.median(requests) / gb:,.0f}" if any(requests) else ""
+        rates = (statistics.median(numbers), min(numbers), max(numbers))
+        table.add_row(f"{benchmark.name}: {name}", *(f"{rate:,.0f}" for rate in rates), f"{spent:.1f}", asked)
+    console.print(table)
+    for goal in benchmark.goals:
+        console.print(f"{goal.text}: {reached(goal, result.medians()):.2f}, at least {goal.at_least}")
 
 
 def _writes(place: Place, source: DataFrame, rows: int) -> tuple[Benchmark, Costs]:
@@ -156,14 +160,23 @@ def _reads(spark: SparkSession, place: Place, rows: int) -> tuple[Benchmark, Cos
     def topic(**options: str) -> DataFrame:
         return spark.read.format("pulsarpy").options(topic=_TOPIC, **options).load(place.root)
 
-    sides = {
-        "pulsarpy": lambda: to_noop(topic()),
-        "pulsarpy, value": lambda: to_noop(topic(columns="value")),
-        "Parquet": lambda: to_noop(spark.read.schema("value BINARY").parquet(place.parquet)),
-        _THROW_AWAY: lambda: to_noop(_thrown_away(spark, place)),
+    thrown_away = _thrown_away(spark, place)
+    frames: dict[str, Callable[[], DataFrame]] = {
+        "pulsarpy": topic,
+        "pulsarpy, value": lambda: topic(columns="value"),
+        "Parquet": lambda: spark.read.schema("value BINARY").parquet(place.parquet),
+        _THROW_AWAY: lambda: thrown_away,
     }
+    for name, frame in frames.items():
+        if (found := frame().count()) != rows:
+            raise AssertionError(f"{name} read {found:,} rows of {rows:,}")
+
+    def side(frame: Callable[[], DataFrame]) -> Callable[[], None]:
+        return lambda: to_noop(frame())
+
     costs = Costs()
-    return _benchmark("read", place, rows, sides, _READ_GOALS, costs), costs
+    works = {name: side(frame) for name, frame in frames.items()}
+    return _benchmark("read", place, rows, works, _READ_GOALS, costs), costs
 
 
 def _to_topic(source: DataFrame, root: str, topic: str) -> None:
@@ -195,18 +208,20 @@ def _thrown_away(spark: SparkSession, place: Place) -> DataFrame:
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store, read = opened(), pa.ipc.IpcReadOptions(included_fields=[field], use_threads=False)
-        for key in (key for batch in batches for key in batch.column("key").to_pylist()):
-            file = pa.ipc.open_file(pa.py_buffer(obstore.get(store, key).bytes()), options=read)
-            yield from (file.get_batch(number) for number in range(file.num_record_batches))
+        for number in (number for ids in batches for number in ids.column("id").to_pylist()):
+            file = pa.ipc.open_file(pa.py_buffer(obstore.get(store, keys[number]).bytes()), options=read)
+            yield from (file.get_batch(batch) for batch in range(file.num_record_batches))
 
     listed = [each["path"] for page in obstore.list(opened(), "segments") for each in page]
-    keys = [(key,) for key in listed if key.endswith(SEGMENT_SUFFIX)]
-    frame = spark.createDataFrame(keys, "key STRING").repartitionByRange(len(keys), "key")
-    return frame.mapInArrow(decode, "value BINARY")
+    keys = [key for key in listed if key.endswith(SEGMENT_SUFFIX)]
+    return spark.range(0, len(keys), 1, len(keys)).mapInArrow(decode, "value BINARY")
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process's descendants, with those that have ended."""
+    """CPU seconds of the JVM and of Spark's Python processes.
+
+    A worker whose daemon Spark has ended takes its seconds with it: only the median of several rounds is of use.
+    """
     spent_s = 0.0
     for process in psutil.Process().children(recursive=True):
         try:

@@ -13,7 +13,8 @@ from bench.harness import Goal, Result, reached
 HEAD = """# Benchmarks
 
 How fast Spark reads and writes topics, beside Parquet, Delta and Kafka on the same machine. `make bench`
-measures it and writes this page. The broker's figures beside Pulsar are on [its page](broker.md#measured).
+measures it and writes this page. The broker's figures beside Pulsar are on [its page](broker.md#measured),
+those of roots on object stores on [theirs](cluster.md#measured).
 
 Each figure is the median of {rounds} rounds in which all sides take turns, after two warm-up rounds, in one
 Spark session: local[2], Unix-domain sockets on, the default checkpoint manager. "not run" names what was

@@ -139,6 +139,8 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    """A reply is two writes: the second would wait for the client's delayed acknowledgement, some 40 ms."""
     server: _Server
 
     def _serve(self) -> None:
