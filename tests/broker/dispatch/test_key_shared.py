@@ -221,6 +221,20 @@ def test_out_of_order_delivery_does_not_wait_for_pending_keys() -> None:
     assert dispatcher.stats().waiting == 0
 
 
+def test_out_of_order_an_acknowledged_or_returned_entry_holds_no_key() -> None:
+    topic = Topic()
+    dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy(allow_out_of_order=True))
+    join(dispatcher, 1, 10_000)
+    for _ in range(2):
+        topic.publish(key=b"k")
+    first, second = positions(pump(dispatcher, topic))
+    nack(dispatcher, 1, first)
+    assert ack(dispatcher, 1, second)
+    assert positions(pump(dispatcher, topic)) == [first]
+    assert ack(dispatcher, 1, first)
+    assert dispatcher.stats().unacked == 0
+
+
 def test_sticky_consumers_get_their_ranges_and_unassigned_keys_wait() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy("STICKY"))

@@ -85,6 +85,17 @@ def test_a_partly_acknowledged_batch_takes_permits_for_its_remaining_messages() 
     assert dispatcher.stats().consumers[0].permits == 100 - 5 - 3
 
 
+def test_an_ack_without_a_set_is_one_of_the_whole_batch() -> None:
+    topic = Topic()
+    topic.publish(1, messages=5)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    consumer = join(dispatcher, 1, 10)
+    pump(dispatcher, topic)
+    assert dispatcher.ack(consumer, [Ack.of(LedgerId(1), EntryId(0), (), 5)])
+    assert topic.cursor.is_acked(LedgerId(1), EntryId(0))
+    assert dispatcher.stats().unacked == 0
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 1000])
 def test_the_last_message_of_a_batch_counts_without_a_batch_size_in_the_ack(size: int) -> None:
     """Java's BitSet omits zero words at the end: an ack of message 64 of 65 is one word of ones."""

@@ -139,6 +139,15 @@ def test_beyond_the_limit_the_longest_away_are_forgotten_but_none_in_flight() ->
         DedupLimits(max_producers=0)
 
 
+def test_producers_that_left_with_messages_in_flight_are_remembered_above_the_limit() -> None:
+    core = fresh(max_producers=1)
+    for number, name in enumerate("ab"):
+        core.producer_connected(name)
+        core.note_pushed(name, 1)
+        core.producer_left(name, number)
+    assert [core.check(name, 1, 1) for name in "ab"] == [UNDECIDED, UNDECIDED]
+
+
 def test_when_a_snapshot_is_due() -> None:
     core = fresh(snapshot_entries=3, snapshot_interval_ms=1_000, snapshot_pause_ms=100)
     assert not core.is_snapshot_due(10_000), "nothing was stored"
@@ -194,6 +203,15 @@ def test_replicated_entries_keep_their_producers_name_active() -> None:
     assert core.last_sequence_id("p") == 1
     core.forget_inactive(1_100)
     assert core.last_sequence_id("p") == NO_SEQUENCE_ID
+
+
+def test_a_relayed_entry_of_a_connected_producer_does_not_make_its_name_inactive() -> None:
+    core = fresh(inactivity_ms=100)
+    core.producer_connected("p")
+    store(core, "p", 1)
+    core.note_relayed("p", 1_000)
+    core.forget_inactive(10_000)
+    assert core.last_sequence_id("p") == 1
 
 
 # -- clients, a journal, crashes ---------------------------------------------------------------------------------------

@@ -198,6 +198,13 @@ def test_successors_of_a_given_name(changed: dict[str, object], succeeds: bool) 
     assert effects == [Close(old, notify=False), Ready(new, None)] if succeeds else bool(errors(effects))
 
 
+def test_a_replicator_may_encrypt_without_announcing_it() -> None:
+    """A replicator's messages are encrypted or not as their first producers sent them."""
+    assert not producer("p").may_encrypt
+    assert producer("p", encrypts=True).may_encrypt
+    assert producer("r", replication=Replication.BY_POSITION).may_encrypt
+
+
 def test_a_generated_name_may_return_on_another_connection() -> None:
     core = Producers(TOPIC)
     core.add(old := producer("standalone-1-1", is_generated_name=True, epoch=0))

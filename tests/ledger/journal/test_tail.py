@@ -168,6 +168,15 @@ def test_a_frame_can_be_read_again_after_a_rewind() -> None:
     assert walk.lac == 1, "what is proved stays so"
 
 
+def test_a_reader_that_restarts_begins_at_the_first_unsealed_frame() -> None:
+    walk = take(at(ROLLED), A, -1, 0, 1)
+    walk.restart()
+    assert (walk.next, walk.copy) == (0, None)
+    walk.main_read(ROLLED, 3)
+    assert walk.next == 3
+    assert list(walk.others()) == [C, D]
+
+
 def test_a_dead_descriptor_is_given_up() -> None:
     walk = at(OPEN)
     walk.opened(A, is_open=True)
