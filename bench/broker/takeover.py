@@ -70,7 +70,7 @@ def measure(root: Path, disturb: Disturb) -> tuple[float, float]:
     """Disturb the topic's broker once; returns the longest pauses of receipts and of deliveries, in seconds."""
     times, ended = Times(), threading.Event()
     with BrokerCluster(root) as cluster:
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         client = pulsar.Client(cluster.url, logger=quiet)
         consumer = client.subscribe(
             TOPIC, "s", message_listener=lambda consumer, message: _receive(times, consumer, message)
