@@ -52,6 +52,8 @@ RECHECK: Final = "broker/background/recheck"
 """The module that looks for changed rights, every half a second."""
 _AUTHORIZING: Final = ("security/", "broker/runtime/access", "broker/handlers/command_rules", RECHECK)
 """Modules that authenticate and authorize clients."""
+_URLS: Final = "security/listeners"
+"""The module of a broker's URLs, which lookups answer."""
 _WARM_UP: Final = 100
 _WAIT_S: Final = 600.0
 _T = TypeVar("_T")
@@ -83,7 +85,8 @@ class Calls:
 def _authorizing(code: CodeType) -> str | None:
     """Return the module of a function that authenticates or authorizes clients; None for others."""
     _, _, path = code.co_filename.rpartition("/pulsar_on_spark/")
-    return path.removesuffix(".py") if path.startswith(_AUTHORIZING) else None
+    module = path.removesuffix(".py")
+    return module if module.startswith(_AUTHORIZING) and module != _URLS else None
 
 
 class CountedBroker:
