@@ -22,6 +22,7 @@ import pytest
 
 from pulsar_on_spark.security.limits import FREE_FAILURES
 from tests.kit.running_broker import RunningBroker
+from tests.kit.token_settings import token_settings
 from tests.kit.waiting import wait_until
 
 LIMIT_S = 20
@@ -55,17 +56,8 @@ class AuditedBroker:
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedBroker]:
     folder = tmp_path_factory.mktemp("audited")
-    secret, file = folder / "secret.key", folder / "audit.log"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
-    settings = {
-        "authentication_enabled": "true",
-        "authentication_providers": "token",
-        "token_secret_key": secret,
-        "authorization_enabled": "true",
-        "super_user_roles": "alice,bob,carol",
-        "audit_log_file": file,
-    }
+    file = folder / "audit.log"
+    settings = token_settings(folder, SECRET, "alice,bob,carol") | {"audit_log_file": file}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORWARDED_ALLOW_IPS", "*")  # of uvicorn: it must have no effect
         running = RunningBroker(folder / "root", settings)

@@ -34,6 +34,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.security.principal import MAX_ROLE_BYTES
 from pulsar_on_spark.topic.catalog import permissions
 from tests.kit.running_broker import RunningBroker
+from tests.kit.token_settings import token_settings
 from tests.kit.waiting import wait_until
 
 from .raw import answer, command, connect
@@ -51,15 +52,7 @@ def token(role: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(memory_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    secret = tmp_path_factory.mktemp("secret") / "secret.key"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
-    settings = {
-        "authentication_enabled": "true",
-        "authentication_providers": "token",
-        "token_secret_key": secret,
-        "authorization_enabled": "true",
-        "super_user_roles": "root,proxy",
+    settings = token_settings(tmp_path_factory.mktemp("secret"), SECRET, "root,proxy") | {
         "proxy_roles": "proxy",
     }
     with RunningBroker(memory_folder / "authorized", settings) as running:

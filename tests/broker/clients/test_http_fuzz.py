@@ -40,6 +40,7 @@ from pulsar_on_spark.root import Root
 from tests.broker.security.expected import MAY, ROUTES
 from tests.broker.security.routes import requests_of, route_of
 from tests.kit.running_broker import RunningBroker
+from tests.kit.token_settings import token_settings
 
 from .conftest import WAIT_MS
 
@@ -70,16 +71,7 @@ REFUSALS_OF_A_HOST = 15
 
 @pytest.fixture(scope="module")
 def broker(memory_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    secret = tmp_path_factory.mktemp("secret") / "secret.key"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
-    settings = {
-        "authentication_enabled": "true",
-        "authentication_providers": "token",
-        "token_secret_key": secret,
-        "authorization_enabled": "true",
-        "super_user_roles": "root",
-    }
+    settings = token_settings(tmp_path_factory.mktemp("secret"), SECRET)
     with RunningBroker(memory_folder / "fuzzed", settings) as running:
         yield running
 

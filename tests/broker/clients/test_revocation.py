@@ -30,6 +30,7 @@ from pulsar_on_spark.protocol.commands import (
 from pulsar_on_spark.protocol.frames import frame_of
 from tests.kit.pulsar_entries import ClientMessage, single_entry
 from tests.kit.running_broker import RunningBroker
+from tests.kit.token_settings import token_settings
 from tests.kit.waiting import until
 
 from .raw import answer, command, connect, connecting
@@ -60,15 +61,7 @@ def token(role: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(memory_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    secret = tmp_path_factory.mktemp("secret") / "secret.key"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
-    settings = {
-        "authentication_enabled": "true",
-        "authentication_providers": "token",
-        "token_secret_key": secret,
-        "authorization_enabled": "true",
-        "super_user_roles": "root",
+    settings = token_settings(tmp_path_factory.mktemp("secret"), SECRET) | {
         "managed_ledger_cache_size_mb": 32,
         "max_message_publish_buffer_size_mb": 32,
     }

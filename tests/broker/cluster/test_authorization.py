@@ -14,6 +14,7 @@ import pulsar
 import pytest
 
 from tests.kit.running_broker import RunningBroker
+from tests.kit.token_settings import token_settings
 from tests.kit.waiting import wait_until
 
 SECRET = os.urandom(32)
@@ -32,16 +33,7 @@ def token(role: str) -> str:
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     folder: Path = tmp_path_factory.mktemp("guarded")
-    secret = folder / "secret.key"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
-    settings = {
-        "authentication_enabled": "true",
-        "authentication_providers": "token",
-        "token_secret_key": secret,
-        "authorization_enabled": "true",
-        "super_user_roles": "root",
-    }
+    settings = token_settings(folder, SECRET)
     with RunningBroker(folder / "root", settings) as one, RunningBroker(folder / "root", settings) as two:
         yield one, two
 
