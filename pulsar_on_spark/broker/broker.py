@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from itertools import chain
 from pathlib import Path
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
@@ -64,7 +65,7 @@ from pulsar_on_spark.broker.topics.topic_policies import (
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.web.server import WebServer
-from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
+from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
@@ -76,6 +77,7 @@ from pulsar_on_spark.security.listeners import Listeners
 from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 
@@ -171,8 +173,7 @@ class Broker:
         return self.listeners.default.any_web_url
 
     async def _open_journal(self, quorum: Quorum | None) -> None:
-        dead = [*self._lock.former, *(each for lock in self._lock.others() for each in lock.dead() or ())]
-        for former in dead:
+        for former in chain(self._lock.former, *self._lock.dead_others().values()):
             await asyncio.to_thread(_recover, self.root, former)
         self._journals = Journals(
             self.root,
@@ -232,7 +233,7 @@ class Broker:
             self._settings.maintain_interval_s,
             self._settings.lost_path_recovery_delay_s,
             default_policies(self._settings),
-            lambda: self._ownership.leads(self._views.recent),
+            self._ownership.leads,
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
@@ -254,7 +255,6 @@ class Broker:
             self._journals,
             self._ownership,
             self._registry,
-            bundles,
             drain_s,
         )
         self._topics.compactions.start()
@@ -452,8 +452,7 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:
     """Recover and close the journal of the root's last broker; if that fails, its open topics cannot be served."""
-    record = root.store.view().get(IncarnationRecord, incarnation)
-    if record is None or record.state == "CLOSED":
+    if is_over(root.store.view(), incarnation):
         return
     log.warning(
         "The last broker did not stop cleanly: its journal %s is being recovered.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from pulsar_on_spark.metadata.records import RootRecord
@@ -18,10 +19,10 @@ FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, BUNDLES})
 ROOT_KEY: Final = "root"
 
 
-def using(view: View, feature: str, known_to: Literal["read", "write"] = "read") -> tuple[RootRecord, ...]:
-    """Return the root's record with a feature; nothing if it has it already.
-
-    The commit that uses the feature puts it, under `ROOT_KEY`.
+def using(
+    view: View, feature: str, known_to: Literal["read", "write"] = "read"
+) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
+    """Return what the commit that uses a feature puts, and the key that it moves; nothing if the root has the feature.
 
     Args:
         view: The metadata.
@@ -30,5 +31,5 @@ def using(view: View, feature: str, known_to: Literal["read", "write"] = "read")
     """
     record = view.get(RootRecord, "root")
     if record is None or feature in record.features:
-        return ()
-    return (record.model_copy(update={"features": {**record.features, feature: known_to}}),)
+        return (), {}
+    return (record.model_copy(update={"features": {**record.features, feature: known_to}}),), {ROOT_KEY: None}

@@ -35,7 +35,7 @@ HEAVY = {
 }
 """Modules that take over 20 ms of CPU to import."""
 ROOT = {"numpy", "pyarrow", "pydantic"}
-"""Those that every command on a root loads: metadata is Parquet, its records are Pydantic's."""
+"""Modules that every command on a root loads: its metadata are Parquet files with Pydantic records."""
 TOKEN = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0."
 PROGRAM = """
 import sys

@@ -20,7 +20,6 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.topics.topics import Topics
-from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
 
@@ -48,10 +47,9 @@ class Lifecycle:
         reader: EntryReader,
         overview: Overview,
         settings: BrokerSettings,
-        leads: Callable[[RecentView], bool],
+        leads: Callable[[], bool],
     ) -> None:
         self._root = root
-        self._views = views
         self._leads = leads
         self._defaults = default_policies(settings)
         messages = MessageExpiry(root, views, topics, reader, self._defaults)
@@ -79,7 +77,7 @@ class Lifecycle:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _trim(self) -> None:
-        if not self._leads(self._views.recent):
+        if not self._leads():
             return
         trimmed = await asyncio.to_thread(trim_topics, self._root, self._defaults)
         if trimmed.segments:

@@ -45,7 +45,6 @@ class Handover:
         journals: The broker's journals.
         ownership: The owners of bundles.
         registry: This broker's registration.
-        default_count: The number of bundles of a namespace that was created without one.
         drain_s: Time limit of `drain`, in seconds.
     """
 
@@ -57,7 +56,6 @@ class Handover:
         journals: Journals,
         ownership: Ownership,
         registry: Registry,
-        default_count: int,
         drain_s: float,
     ) -> None:
         self._drain_s = drain_s
@@ -67,7 +65,6 @@ class Handover:
         self._topics = topics
         self._ownership = ownership
         self._registry = registry
-        self._default_count = default_count
         self._checking: asyncio.Task[None] | None = None
         self._checked: Sequence[BundlesRecord] = ()
 
@@ -86,7 +83,7 @@ class Handover:
         """Close the topics of bundles that this broker owns, and give the bundles up if another broker can take them.
 
         Args:
-            bundles: The bundles; those that this broker does not own any more are left out.
+            bundles: The bundles; those that this broker has lost are left out.
             to: The incarnation that owns them next; None to leave the choice to the next lookups.
 
         Raises:
@@ -101,9 +98,9 @@ class Handover:
             unclosed = await self._unclosed(epochs)
             given = {bundle: epoch for bundle, epoch in epochs.items() if not any(name in bundle for name in unclosed)}
             if given and (to is not None or self._has_others(view)):
-                own, now = self._ownership.incarnation, datetime.now(UTC)
+                own, count, now = self._ownership.incarnation, self._ownership.default_count, datetime.now(UTC)
                 await asyncio.to_thread(
-                    self._store.commit, lambda view: decide_give(view, given, own, to, self._default_count, now)
+                    self._store.commit, lambda current: decide_give(current, given, own, to, count, now)
                 )
                 await self._views.view()
         if unclosed:
@@ -134,14 +131,14 @@ class Handover:
         if not self._has_others(view):
             return
         owned = self._ownership.owned(view)
-        in_use = [bundle for bundle in owned if any(_is_in(topic.name, [bundle]) for topic in self._topics)]
+        in_use = [bundle for bundle in owned if any(topic.name in bundle for topic in self._topics)]
         async with asyncio.timeout(self._drain_s):
             await self.unload([bundle for bundle in owned if bundle not in in_use])
             for begin in range(0, len(in_use), GIVEN_AT_ONCE):
                 await self.unload(in_use[begin : begin + GIVEN_AT_ONCE])
 
     async def _unload_lost(self) -> None:
-        """Unload topics that this broker does not own any more."""
+        """Unload the topics whose bundles this broker has lost."""
         view = self._views.recent
         records = view.all(BundlesRecord)
         if len(records) == len(self._checked) and all(map(is_, records, self._checked)):
@@ -151,4 +148,4 @@ class Handover:
 
 
 def _is_in(name: TopicName, bundles: Collection[Bundle]) -> bool:
-    return any(bundle.namespace == name.namespace and name in bundle for bundle in bundles)
+    return any(name in bundle for bundle in bundles)

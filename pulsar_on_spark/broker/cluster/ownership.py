@@ -8,7 +8,6 @@ told to try again wait longer.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,8 +32,6 @@ from pulsar_on_spark.topic.catalog.bundles import (
     effective_owner,
 )
 
-log = logging.getLogger(__name__)
-
 LOOKUP_WAIT_S: Final = 15.0
 """Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less."""
 _LOOK_EVERY_S: Final = 0.2
@@ -53,6 +50,9 @@ class Ownership:
         registry: This broker's registration.
         default_count: The number of bundles of a namespace that was created without one.
         is_dead: Returns True for an incarnation that this broker believes to be dead.
+
+    Attributes:
+        default_count: The same number.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Ownership:
         self._store = store
         self._views = views
         self._registry = registry
-        self._default_count = default_count
+        self.default_count = default_count
         self._is_dead = is_dead
         self._random = Random()
         self._leaving: dict[Bundle, asyncio.Event] = {}
@@ -82,15 +82,16 @@ class Ownership:
         """The incarnation by which this broker owns bundles."""
         return self._registry.record.incarnation
 
-    def leads(self, view: RecentView) -> bool:
+    def leads(self) -> bool:
         """Return True if work of the whole root is this broker's: of the living brokers it has the least id."""
+        view = self._views.recent
         alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
         first = leader(alive)
         return first is None or first.incarnation == self.incarnation
 
     def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
         """Return the bundles of a namespace."""
-        return bundles_of(view, namespace, self._default_count)
+        return bundles_of(view, namespace, self.default_count)
 
     def owned(self, view: RecentView, namespace: str | None = None, incarnation: str | None = None) -> list[Bundle]:
         """Return the bundles that this broker owns, or another one.
@@ -207,7 +208,7 @@ class Ownership:
         owners = place_bundles(list(free), alive, bundle_counts(view), self._random)
         now = datetime.now(UTC)
         await asyncio.to_thread(
-            self._store.commit, lambda current: decide_assign(current, owners, self._default_count, now)
+            self._store.commit, lambda current: decide_assign(current, owners, self.default_count, now)
         )
         await self._views.view()
 

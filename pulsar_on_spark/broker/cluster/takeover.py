@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from pulsar_on_spark.broker.cluster.registry import Registry
@@ -23,6 +24,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.catalog.brokers import decide_deregister, ended_brokers, registered_brokers
+from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
 
@@ -84,13 +86,13 @@ class Takeover:
     def _recover(self, view: View, own: Collection[IncarnationId], lease_age_s: float) -> None:
         """Recover dead brokers' journals; runs in a thread.
 
-        A broker that did not look for a while, or cannot renew its own lease, was perhaps paused or cut off, and the
-        others, too: it begins to watch the leases anew.
+        If this broker has not looked for a while, or cannot renew its own lease, it may have been paused or cut off,
+        and the others with it. Then it forgets what it has seen of their leases.
         """
         if max(time.monotonic() - self._looked_s, lease_age_s) > LEASE_S / 2:
             self._dead_brokers = DeadBrokers(self._root)
-        locks = self._lock.others()
-        proved = {incarnation for lock in locks for incarnation in lock.dead() or ()} - set(own)
+        locks = self._lock.dead_others()
+        proved = set(chain.from_iterable(locks.values())) - set(own)
         now_s = time.monotonic()
         self._proved = {incarnation: self._proved.get(incarnation, now_s) for incarnation in proved}
         patience_s = RANK_S * self._rank(view)
@@ -106,17 +108,11 @@ class Takeover:
             record.broker < own_id and not self.is_dead(record.incarnation) for record in registered_brokers(view)
         )
 
-    def _clean_up(self, view: View, locks: Collection[OtherLock]) -> None:
+    def _clean_up(self, view: View, locks: Mapping[OtherLock, Sequence[IncarnationId]]) -> None:
         """Remove registrations and lock files of brokers whose journals are closed."""
         for record in ended_brokers(view):
             self._root.store.commit(partial(decide_deregister, incarnation=record.incarnation))
             log.warning("Broker %s has ended, and its bundles are free.", record.broker)
-        for lock in locks:
-            dead = lock.dead()
-            if dead is not None and all(_is_closed(view, incarnation) for incarnation in dead):
+        for lock, dead in locks.items():
+            if all(is_over(view, incarnation) for incarnation in dead):
                 lock.remove(dead)
-
-
-def _is_closed(view: View, incarnation: IncarnationId) -> bool:
-    record = view.get(IncarnationRecord, incarnation)
-    return record is None or record.state == "CLOSED"

@@ -81,6 +81,11 @@ class BrokerLock:
         """Return the lock files of other brokers in the same folder."""
         return [OtherLock(file) for file in sorted(self._file.parent.glob(_ALL)) if file != self._file]
 
+    def dead_others(self) -> dict[OtherLock, list[IncarnationId]]:
+        """Return the lock files of brokers that are dead for certain, with their incarnations."""
+        probed = ((lock, lock.dead()) for lock in self.others())
+        return {lock: dead for lock, dead in probed if dead is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class OtherLock:
@@ -162,7 +167,13 @@ def _is_same(descriptor: int, file: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What a lock file says: incarnations, a clause about the holder, and the boot of its host; "" for none."""
+    """The content of a lock file.
+
+    Attributes:
+        incarnations: The incarnations of its broker.
+        holder: A clause about its process, for an error; "" for none.
+        boot: The boot of its host; "" for none.
+    """
 
     incarnations: list[IncarnationId]
     holder: str

@@ -27,10 +27,10 @@ from pulsar_on_spark.broker.topics.compaction import CompactionStatus
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
 from pulsar_on_spark.metadata.records import BrokerRecord, TopicRecord
-from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.topic.catalog.brokers import registered_brokers
+from pulsar_on_spark.topic.catalog.bundles import NamespaceBundles
 
 _SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
 OF_ONE_TOPIC: Final = frozenset(
@@ -78,6 +78,7 @@ OF_A_NAMESPACE: Final = frozenset(
 _UNLOADS: Final = (f"{NAMESPACE}/unload", f"{TOPIC}/unload")
 _DELETION: Final = ("DELETE", f"{TOPIC}/partitions")
 """The deletion of a partitioned topic, by any broker: one commit deletes all partitions, which their brokers unload."""
+_ROUTED: Final = OF_ONE_TOPIC | OF_A_NAMESPACE | {_DELETION}
 _TIMEOUT_S: Final = 60.0
 _FORWARDED: Final = ("authorization", "x-pulsar-auth-method-name", "x-original-principal", "content-type")
 _Json = Mapping[str, Any]
@@ -142,7 +143,7 @@ class ByOwner:
         if matched is None:
             return None
         path, values = matched
-        is_authoritative = parse_qs(scope["query_string"].decode("latin-1")).get("authoritative") == ["true"]
+        is_authoritative = _is_set(scope, "authoritative")
         if (scope["method"], path) in OF_A_NAMESPACE:
             if is_authoritative:
                 return None
@@ -150,7 +151,7 @@ class ByOwner:
             ownership = self._services.ownership
             for bundle in ownership.bundles(self._services.views.recent, namespace):
                 await ownership.find_bundle_owner(bundle)  # each topic of the namespace is one broker's part
-            return await self._gathered(scope, receive, path, brokers)
+            return await self._gathered(scope, receive, path, namespace, brokers)
         name = TopicName.parse_any("{domain}://{tenant}/{namespace}/{topic}".format(**values))
         owners = await self._owners(name)
         if (scope["method"], path) == _DELETION:
@@ -163,7 +164,7 @@ class ByOwner:
             raise InvalidArgumentError(f"Topic {name} is not served by this broker: look it up again.")
         if len(owners) == 1:
             return redirect(scope, next(iter(owners.values())))
-        return await self._gathered(scope, receive, path, list(owners.values()))
+        return await self._gathered(scope, receive, path, name.namespace, list(owners.values()))
 
     def _matched(self, scope: Scope) -> tuple[str, Mapping[str, str]] | None:
         """Return the path template and its values, if the request may be another broker's."""
@@ -171,8 +172,7 @@ class ByOwner:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
-                is_routed = (method, route.path) in OF_ONE_TOPIC | OF_A_NAMESPACE | {_DELETION}
-                return (route.path, child_scope["path_params"]) if is_routed else None
+                return (route.path, child_scope["path_params"]) if (method, route.path) in _ROUTED else None
         return None
 
     async def _owners(self, name: TopicName) -> dict[str, BrokerRecord]:
@@ -183,34 +183,31 @@ class ByOwner:
         owners = [await self._services.ownership.find_owner(each) for each in names]
         return {owner.broker: owner for owner in owners}
 
-    async def _gathered(self, scope: Scope, receive: Receive, path: str, brokers: Collection[BrokerRecord]) -> Response:
+    async def _gathered(
+        self, scope: Scope, receive: Receive, path: str, namespace: str, brokers: Collection[BrokerRecord]
+    ) -> Response:
         """Send the request to several brokers, and return their common answer, or the first refusal.
 
         Raises:
             HTTPException: a broker does not answer; or bundles have moved meanwhile, so that some topics may have been
                 left out.
         """
-        before = self._owners_of_bundles(await self._services.views.view(), scope)
+        before = await self._bundles(namespace)
         answers = await self._ask_all(scope, await _body(receive), brokers)
         done = [answer for answer in answers if answer.is_success]
         # A broker without any partition that has the object answers 404.
         refused = [answer for answer in answers if not answer.is_success and (answer.status_code != 404 or not done)]
         if refused:
             return Response(refused[0].content, refused[0].status_code, media_type="application/json")
-        is_moved = self._owners_of_bundles(await self._services.views.view(), scope) != before
-        if is_moved and path not in _UNLOADS:
+        if path not in _UNLOADS and await self._bundles(namespace) != before:
             raise HTTPException(503, "Some of the topics moved to another broker meanwhile: try again.")
         if path in _MERGES:
             return JSONResponse(_MERGES[path]([answer.json() for answer in done]))
         return Response(done[0].content, done[0].status_code, media_type=done[0].headers.get("content-type"))
 
-    def _owners_of_bundles(self, view: RecentView, scope: Scope) -> tuple[object, ...]:
-        """Return the boundaries and owners of the bundles of the request's namespace."""
-        matched = self._matched(scope)
-        assert matched is not None, "only such requests are gathered"
-        values = matched[1]
-        bundles = self._services.ownership.bundles(view, f"{values['tenant']}/{values['namespace']}")
-        return bundles.boundaries, bundles.owners
+    async def _bundles(self, namespace: str) -> NamespaceBundles:
+        """Return the bundles of a namespace with their owners, as they are now."""
+        return self._services.ownership.bundles(await self._services.views.view(), namespace)
 
     async def _require_unused(self, scope: Scope, name: TopicName, brokers: Iterable[BrokerRecord]) -> None:
         """Refuse a deletion that is not forced, if the topic is in use at another broker.
@@ -221,7 +218,7 @@ class ByOwner:
         """
         own = self._services.ownership.broker.broker
         others = [broker for broker in brokers if broker.broker != own]
-        if not others or parse_qs(scope["query_string"].decode("latin-1")).get("force") == ["true"]:
+        if not others or _is_set(scope, "force"):
             return
         path = raw_path(scope).removesuffix("/partitions") + "/partitioned-stats"
         asked = {**scope, "method": "GET", "raw_path": path.encode("latin-1"), "query_string": b""}
@@ -257,6 +254,10 @@ class ByOwner:
     def _trusted(self) -> ssl.SSLContext:
         """The trusted CAs of other brokers' certificates."""
         return httpx.create_ssl_context(verify=self._services.settings.broker_client_trust_certs_file_path or True)
+
+
+def _is_set(scope: Scope, parameter: str) -> bool:
+    return parse_qs(scope["query_string"].decode("latin-1")).get(parameter) == ["true"]
 
 
 def redirect(scope: Scope, broker: BrokerRecord) -> Response:

@@ -53,7 +53,7 @@ _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 """The store's own name of an error, such as `ExpiredToken`."""
 _ABSENT: Final = frozenset({"NoSuchKey", "BlobNotFound"})
-"""Those of status 404 that are about the object; others are about the bucket or the user."""
+"""Codes of status 404 that mean a missing object; all others mean a missing bucket or user."""
 
 _ERRORS: Final = (BaseError, OSError)
 """Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import BrokerRecord, IncarnationRecord
+from pulsar_on_spark.metadata.records import BrokerRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.topic.catalog.bundles import is_open
+from pulsar_on_spark.topic.catalog.bundles import is_open, is_over
 
 
 def registered_brokers(view: RecentView) -> list[BrokerRecord]:
@@ -44,9 +44,4 @@ def decide_deregister(view: View, incarnation: str) -> Change | None:
 
 def ended_brokers(view: View) -> list[BrokerRecord]:
     """Return the registrations of brokers whose incarnation is over."""
-    return [record for record in view.all(BrokerRecord) if _is_over(view, record.incarnation)]
-
-
-def _is_over(view: View, incarnation: str) -> bool:
-    record = view.get(IncarnationRecord, incarnation)
-    return record is None or record.state == "CLOSED"
+    return [record for record in view.all(BrokerRecord) if is_over(view, record.incarnation)]

@@ -60,9 +60,10 @@ class Bundle:
         return self.namespace == other.namespace and self.lower <= other.lower and other.upper <= self.upper
 
     def __contains__(self, name: TopicName) -> bool:
-        """True if a topic of the namespace is in the bundle."""
+        """True if a topic is in the bundle."""
         position = topic_hash(name)
-        return self.lower <= position < self.upper or position == self.upper == MAX_HASH
+        is_in_range = self.lower <= position < self.upper or position == self.upper == MAX_HASH
+        return is_in_range and self.namespace == name.namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +173,19 @@ def effective_owner(view: RecentView, owner: BundleOwner) -> str | None:
 
     An incarnation that is IN_RECOVERY still owns: its bundles become free when the recovery closes it.
     """
-    if owner.incarnation is None:
-        return None
-    record = view.get(IncarnationRecord, owner.incarnation)
-    return owner.incarnation if record is not None and record.state != "CLOSED" else None
+    return None if owner.incarnation is None or is_over(view, owner.incarnation) else owner.incarnation
 
 
 def is_open(view: RecentView, incarnation: str) -> bool:
     """Return True if an incarnation can own bundles and serve them."""
     record = view.get(IncarnationRecord, incarnation)
     return record is not None and record.state == "OPEN"
+
+
+def is_over(view: RecentView, incarnation: str) -> bool:
+    """Return True if an incarnation is CLOSED, or was so long ago that its record is gone."""
+    record = view.get(IncarnationRecord, incarnation)
+    return record is None or record.state == "CLOSED"
 
 
 def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, now: datetime) -> Change | None:
@@ -208,7 +212,7 @@ def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, 
 def decide_give(
     view: View, given: Mapping[Bundle, int], incarnation: str, to: str | None, default_count: int, now: datetime
 ) -> Change | None:
-    """Give up the bundles that an incarnation owns; None if it owns none of them any more.
+    """Give up bundles of an incarnation; None if it has lost them all.
 
     Args:
         view: The metadata.
@@ -240,7 +244,7 @@ def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_c
         default_count: The number of bundles of a namespace without a record.
 
     Raises:
-        InvalidArgumentError: there is no such bundle any more, or there would be more than `MAX_BUNDLES`.
+        InvalidArgumentError: the bundle was split meanwhile, or there would be more than `MAX_BUNDLES`.
         NamespaceNotFoundError: the namespace was deleted.
     """
     if view.get(NamespaceRecord, bundle.namespace) is None:
@@ -266,11 +270,9 @@ def new_record(namespace: str, boundaries: Sequence[int]) -> BundlesRecord:
 def _change(view: View, changed: Collection[NamespaceBundles]) -> Change | None:
     if not changed:
         return None
-    feature = features.using(view, features.BUNDLES, "write")
-    moved: dict[str, int | None] = {keys.bundles(bundles.namespace): None for bundles in changed}
-    if feature:
-        moved[features.ROOT_KEY] = None
-    return Change(puts=[*(bundles.record() for bundles in changed), *feature], keys=moved)
+    puts, moves = features.using(view, features.BUNDLES, "write")
+    moved = {keys.bundles(bundles.namespace): None for bundles in changed}
+    return Change(puts=[*(bundles.record() for bundles in changed), *puts], keys={**moved, **moves})
 
 
 def _some(bundles: NamespaceBundles) -> list[str]:

@@ -1,4 +1,4 @@
-"""The admin API of two brokers: each answers for all topics, whoever serves them."""
+"""The admin API of two brokers: each of them answers for the topics of both."""
 
 from __future__ import annotations
 

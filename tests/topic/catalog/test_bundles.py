@@ -78,7 +78,7 @@ def test_hashes_are_those_of_pulsar() -> None:
 
 
 def test_boundaries_are_those_of_pulsar() -> None:
-    # `GET namespaces/.../bundles` of Apache Pulsar 4.2.4 for namespaces that were made with so many bundles.
+    # Copied from Apache Pulsar 4.2.4: its answer to `GET namespaces/.../bundles` for a namespace with seven bundles.
     assert [f"{boundary:08x}" for boundary in equal_boundaries(7)] == [
         "00000000",
         "24924924",
@@ -108,6 +108,7 @@ def test_each_topic_is_in_exactly_one_bundle(count: int, local: str) -> None:
     name = TopicName.parse(local)
     bundles = bundles_of(view_of([]), name.namespace, count)
     assert [bundle for bundle in bundles if name in bundle] == [bundles.bundle_of(name)]
+    assert name not in Bundle("public/other", 0, MAX_HASH)
 
 
 def test_the_largest_hash_is_in_the_last_bundle() -> None:

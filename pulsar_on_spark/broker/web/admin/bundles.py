@@ -138,12 +138,12 @@ async def split_bundle(
         await _own_bundle(services, request, bundle)
     view = await services.views.view()
     positions = _positions(view, bundle, algorithm, body or ())
-    count = services.given.default_number_of_namespace_bundles
+    count = services.ownership.default_count
     await asyncio.to_thread(services.root.store.commit, lambda now: decide_split(now, bundle, positions, count))
     if unload:
         view = await services.views.view()
         owned = services.ownership.owned(view, bundle.namespace)
-        await services.handover.unload([each for each in owned if bundle.lower <= each.lower < bundle.upper])
+        await services.handover.unload([each for each in owned if bundle.covers(each)])
 
 
 @router.get(f"{_BUNDLE}/topicHashPositions", responses=_MISSING)

@@ -5,8 +5,8 @@
                              └────────────────────────────────────────────────────┘
 
 The source is only read. The target shares nothing with it: the files that it needs are copied, each tile from any copy
-that is good. It is a root as soon as its main table has rows, which is one commit at the end; an attempt that was
-killed before is no root, and the next one goes on with the files that it left.
+that is good. It is a root as soon as its main table has rows, which is one commit at the end. What a killed attempt
+leaves is no root, and the next attempt uses the files in it.
 """
 
 from __future__ import annotations

@@ -341,9 +341,8 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
         if now is not None:
             return None
         is_plain = not record.host and record.role == "both"
-        feature = () if is_plain else features.using(view, features.OBJECT_PATHS)
-        moves = [keys.path(record.path_id), *(features.ROOT_KEY for _ in feature)]
-        return Change(puts=[record, *feature], keys=dict.fromkeys(moves))
+        puts, moves = ((), {}) if is_plain else features.using(view, features.OBJECT_PATHS)
+        return Change(puts=[record, *puts], keys={keys.path(record.path_id): None, **moves})
 
     root.store.commit(decide)
     return done

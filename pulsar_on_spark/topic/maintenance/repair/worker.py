@@ -232,9 +232,11 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tup
             return None
         moved = {now.file_id for now, after in changed if set(now.copies) != set(after.copies)}
         verdict = WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))
-        feature = features.using(view, features.COPY_GENERATIONS)
-        moves = [keys.FILES, keys.write_bucket(write_id), *(features.ROOT_KEY for _ in feature)]
-        return Change(puts=[*(after for _, after in changed), verdict, *feature], keys=dict.fromkeys(moves))
+        puts, moves = features.using(view, features.COPY_GENERATIONS)
+        return Change(
+            puts=[*(after for _, after in changed), verdict, *puts],
+            keys={keys.FILES: None, keys.write_bucket(write_id): None, **moves},
+        )
 
     root.store.commit(decide)
     return moved, is_aborted

@@ -344,7 +344,7 @@ def test_a_root_that_is_written_to_and_merged_is_restored(
 
 
 def test_a_brokers_messages_are_restored_from_what_was_sealed_since(memory_path: Path) -> None:
-    """Those that were in its journal only at that time, too, and none that came later."""
+    """Also messages that only its journal had at that time, and no later ones."""
     with RunningBroker(memory_path / "root") as broker:
         client = pulsar.Client(broker.url)
         producer = client.create_producer("t")
