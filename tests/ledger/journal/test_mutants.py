@@ -5,6 +5,7 @@ import secrets
 import pytest
 
 from tests.ledger.journal.mutants import CONSEQUENCES, MUTANTS, Mutant
+from tests.ledger.journal.object_mutants import OBJECT_CONSEQUENCES, OBJECT_MUTANTS, ON_OBJECTS
 from tests.simulators.journal.search import search
 
 MAX_RUNS = 6000
@@ -26,18 +27,26 @@ FIRST_SEED = {
 """The first seed for a rule that few runs meet: a few runs before the one that a search from seed 1 finds."""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OBJECT_MUTANTS], ids=lambda mutant: mutant.name)
 def test_simulator_catches_the_broken_rule(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", ON_OBJECTS, ids=lambda mutant: mutant.name)
+def test_rules_of_both_kinds_of_files_are_caught_on_object_stores(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_caught(mutant, monkeypatch)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OBJECT_MUTANTS], ids=lambda mutant: mutant.name)
 def test_simulator_catches_the_broken_rule_from_any_seed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch, secrets.randbelow(1 << 40), 10 * MAX_RUNS)
 
 
-@pytest.mark.parametrize("mutant", CONSEQUENCES, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*CONSEQUENCES, *OBJECT_CONSEQUENCES], ids=lambda mutant: mutant.name)
 def test_the_simulator_catches_each_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch)
 

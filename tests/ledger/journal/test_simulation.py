@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.simulators.journal.profiles import PROFILES
-from tests.simulators.journal.search import search, trace_of
+from tests.simulators.journal.profiles import OBJECT_PROFILES
+from tests.simulators.journal.search import ALL_PROFILES, search, trace_of
 
 TRACE = "from tests.simulators.journal.search import trace_of; print(*trace_of({!r}, 7), sep='\\n')"
 
@@ -40,7 +40,28 @@ def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_their_events(runs:
     assert {name: result.events[name] for name, count in least.items() if result.events[name] < count} == {}
 
 
-@pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
+@pytest.mark.parametrize("runs", [200, pytest.param(4_000, marks=pytest.mark.long)])
+def test_no_invariant_breaks_on_object_stores(runs: int) -> None:
+    seed = secrets.randbelow(1 << 40)
+    print(f"first seed {seed}")
+
+    result = search(seed, until=lambda so_far: so_far.runs >= runs, among=OBJECT_PROFILES)
+
+    assert result.violation is None, result.violation
+    least = {
+        "CLOSED": runs * 8 // 10,
+        "acknowledged": runs,
+        "fenced": runs // 10,
+        "pruned runs": runs // 20,
+        "recovered above the LAC": runs // 10,
+        "sealed": runs,
+        "stopped recoveries": runs // 20,
+        "trimmed runs": runs // 50,
+    }
+    assert {name: result.events[name] for name, count in least.items() if result.events[name] < count} == {}
+
+
+@pytest.mark.parametrize("profile", [profile.name for profile in ALL_PROFILES])
 def test_same_seed_gives_the_same_trace(profile: str) -> None:
     assert trace_of(profile, 7) == trace_of(profile, 7)
     assert trace_of(profile, 7) != trace_of(profile, 8)

@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 
-from tests.simulators.journal.search import search, trace_of
+from tests.simulators.journal.search import ALL_PROFILES, search, trace_of
 
 
 def main() -> int:
@@ -24,7 +24,12 @@ def main() -> int:
     first = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 40)
     print(f"seed {first}")
     begin = time.monotonic()
-    result = search(first, until=lambda _: time.monotonic() - begin > arguments.seconds, profile=arguments.profile)
+    result = search(
+        first,
+        until=lambda _: time.monotonic() - begin > arguments.seconds,
+        profile=arguments.profile,
+        among=ALL_PROFILES,
+    )
     took_s = time.monotonic() - begin
     print(f"{result.runs} runs, {result.steps} steps, {result.steps / took_s:,.0f} steps/s")
     print(", ".join(f"{name} {count}" for name, count in sorted(result.events.items())))

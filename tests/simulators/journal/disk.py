@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pulsar_on_spark.ledger.journal.copy_protocol import Renamed, ScanEnd, Scanned
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts
@@ -29,6 +30,39 @@ class SimFrame:
     content: int
     entries: tuple[EntryRange, ...] = ()
     cursors: tuple[tuple[str, int], ...] = ()
+
+
+class JournalFile(Protocol):
+    """What the checks ask of a journal file of either kind; `SimFile` describes it."""
+
+    copy: Copy
+    damaged_at: int | None
+    damaged_header: bool
+    holed: bool
+    is_lost: bool
+
+    @property
+    def is_there(self) -> bool: ...
+
+    @property
+    def first(self) -> int | None: ...
+
+    @property
+    def frames(self) -> list[SimFrame]: ...
+
+    @property
+    def ever_durable(self) -> int: ...
+
+    @property
+    def durable_name(self) -> str | None: ...
+
+    def at(self, number: int) -> SimFrame: ...
+
+    def good_end(self) -> int | None: ...
+
+    def ends_badly(self) -> bool: ...
+
+    def is_sound(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -124,10 +158,10 @@ class SimFile:
 
 @dataclass(slots=True, eq=False)
 class SimPath:
-    """A storage path. `generation` counts its crashes: an open file of an earlier one is dead."""
+    """A storage path in a directory. `generation` counts its crashes: an open file of an earlier one is dead."""
 
     path_id: PathId
-    files: dict[Copy, SimFile] = field(default_factory=dict)
+    files: dict[Copy, JournalFile] = field(default_factory=dict)
     has_cookie: bool = True
     is_away: bool = False
     generation: int = 0
@@ -141,6 +175,7 @@ class SimPath:
         """Power cut of its machine: unsynced bytes are gone, open files are dead."""
         self.generation += 1
         for file in self.files.values():
+            assert isinstance(file, SimFile), "a disk has files"
             file.crash(rng)
 
     def replace_by_empty(self, *, with_cookie: bool, files_stay_open: bool) -> None:
@@ -153,7 +188,7 @@ class SimPath:
 
     def rename(self, copy: Copy) -> Renamed:
         """The fence of one file."""
-        file = self.files.get(copy)
+        file = self._local(copy)
         if self.is_away:
             return Renamed.FAILED
         if file is None or file.name is None:
@@ -165,7 +200,7 @@ class SimPath:
 
     def sync_directory(self, copy: Copy) -> bool:
         """Make the file's name durable; whether it is the fenced one."""
-        file = self.files.get(copy)
+        file = self._local(copy)
         if self.is_away or file is None:
             return False
         file.durable_name = file.name
@@ -173,13 +208,23 @@ class SimPath:
 
     def scan(self, copy: Copy, start: int, limit: int) -> Scanned:
         """Scan the file under either name."""
-        file = self.files.get(copy)
+        file = self._local(copy)
         if not self.usable or file is None or file.name is None:
             return Scanned(None, (), ScanEnd.DAMAGED)
         return file.scan(start, limit)
 
-    def delete(self, copy: Copy) -> None:
-        """Unlink the file; open descriptors go on."""
+    def _local(self, copy: Copy) -> SimFile | None:
+        file = self.files.get(copy)
+        assert file is None or isinstance(file, SimFile), "a disk has files"
+        return file
+
+    def new_file(self, copy: Copy) -> JournalFile:
+        """Create an empty file."""
+        return SimFile(copy)
+
+    def delete_next(self, copy: Copy) -> bool:
+        """Unlink the file; open descriptors go on. Returns whether there was something to delete."""
         file = self.files.pop(copy, None)
-        if file is not None:
+        if isinstance(file, SimFile):
             file.name = file.durable_name = None
+        return file is not None

@@ -27,6 +27,7 @@ from pulsar_on_spark.ledger.journal.sealing import (
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from tests.simulators.journal.disk import SimFrame
 from tests.simulators.journal.log_files import LogFiles
+from tests.simulators.journal.object_disk import SimStore
 from tests.simulators.journal.oracle import ViolationError
 from tests.simulators.journal.register import MainView, SealCommit
 from tests.simulators.journal.world import Actor, World
@@ -165,10 +166,12 @@ class Housekeeper(Actor):
             return
         copy, path = doomed[0], self.world.paths[doomed[0].path]
         if not path.is_away:
-            deleted.append(copy)
             if copy in path.files:
                 self.world.oracle.on_delete(copy)
-                path.delete(copy)
+            if path.delete_next(copy) and isinstance(path, SimStore):
+                self.world.post(self, self.delete_next, doomed, main, deleted)
+                return
+            deleted.append(copy)
         if self.world.random() < 0.5:
             self.delete_next(doomed[1:], main, deleted)
         else:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pulsar_on_spark.ledger.journal.log import Copy
 from pulsar_on_spark.ledger.journal.tail import LogWalk
-from tests.simulators.journal.disk import SimFile, SimFrame
+from tests.simulators.journal.disk import JournalFile, SimFrame
+from tests.simulators.journal.object_disk import SimObjects
 from tests.simulators.journal.register import MainView
 from tests.simulators.journal.world import Actor
 
@@ -21,7 +22,7 @@ class LogFiles:
         self.found_dead = False
         self.failures = 0
         self._actor = actor
-        self._files: dict[Copy, tuple[SimFile, int]] = {}
+        self._files: dict[Copy, tuple[JournalFile, int]] = {}
 
     def main_read(self, main: MainView) -> None:
         """Take what main says now."""
@@ -33,11 +34,12 @@ class LogFiles:
         """Open a file under either name."""
         path = self.world.paths[copy.path]
         file = path.files.get(copy)
-        if file is not None and path.usable:
+        is_there = file is not None and file.is_there and path.usable
+        if file is not None and is_there:
             self._files[copy] = (file, path.generation)
         else:
             self.failures += 1
-        self.walk.opened(copy, file is not None and path.usable)
+        self.walk.opened(copy, is_there)
 
     def has_open(self, copies: Sequence[Copy]) -> bool:
         """True if one of these files is open."""
@@ -92,7 +94,8 @@ class LogFiles:
             return None
         file, generation = self._files[copy]
         path = self.world.paths[copy.path]
-        if path.generation != generation or path.is_away:
+        is_deleted = isinstance(file, SimObjects) and not file.is_there  # a deleted local file can be read while open
+        if path.generation != generation or path.is_away or is_deleted:
             del self._files[copy]
             self.found_dead = True
             self.failures += 1

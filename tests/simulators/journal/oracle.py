@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pulsar_on_spark.ledger.journal.copy_protocol import End, ReadAnswer
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, Fragment, LogRecord, LogState, ended_before, fault_in
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from tests.simulators.journal.disk import FENCED_NAME, OPEN_NAME, SimFile, SimFrame
+from tests.simulators.journal.disk import FENCED_NAME, OPEN_NAME, JournalFile, SimFrame
 from tests.simulators.journal.register import MainView, Register, SealCommit
 
 
@@ -45,7 +45,7 @@ class Oracle:
         self.register = register
         self._checks_answers = checks_answers
         self._taker = ""
-        self.files: dict[Copy, SimFile] = {}
+        self.files: dict[Copy, JournalFile] = {}
         self.sent: list[SimFrame] = []
         self.acked = NO_FRAME
         self.entries: dict[LedgerId, list[int]] = {}
@@ -288,6 +288,8 @@ class Oracle:
         """A journal file is about to be deleted."""
         record, trimmed = self.register.log, self.register.main.trimmed_before
         assert record is not None, "there is a log"
+        if self.register.main.is_gone:
+            return
         for fragment, later in zip(record.fragments, [*record.fragments[1:], None], strict=True):
             end = self.readable() + 1 if later is None or later.first is None else later.first
             if copy in fragment.copies and (end > trimmed or (later is None and record.last_frame is None)):

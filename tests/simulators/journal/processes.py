@@ -38,11 +38,44 @@ from pulsar_on_spark.ledger.journal.messages import (
     WriterEffect,
     WriterEvent,
 )
+from pulsar_on_spark.ledger.journal.object_protocol import (
+    AwaitInterval,
+    CommitPolicy,
+    GiveFrames,
+    IntervalPassed,
+    ObjectAppender,
+    ObjectAppendEvent,
+    ObjectConfirmed,
+    ObjectExists,
+    PutFailed,
+    PutObject,
+)
 from tests.simulators.journal.disk import OPEN_NAME, SimFile, SimFrame
+from tests.simulators.journal.object_disk import SimObject, SimObjects
 from tests.simulators.journal.world import Actor, World
 
 CoreEvent: TypeAlias = WriterEvent | RecoveryEvent
 CoreEffect: TypeAlias = WriterEffect | RecoveryEffect
+
+
+POLICY = CommitPolicy(interval_s=1.0, max_bytes=3, in_flight=3)
+"""The rule for cutting objects; a frame counts as one byte."""
+
+
+class _OpenObjects:
+    """A file on an object store that a process appends to."""
+
+    __slots__ = ("acked_to", "appender", "asked_to", "copy", "file")
+
+    def __init__(self, file: SimObjects) -> None:
+        self.copy = file.copy
+        self.file = file
+        self.appender: ObjectAppender | None = None
+        self.asked_to = NO_FRAME
+        self.acked_to = NO_FRAME
+
+    def __repr__(self) -> str:
+        return f"{self.copy}"
 
 
 class _OpenFile:
@@ -68,7 +101,7 @@ class JournalProcess(Actor):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.frames: dict[int, SimFrame] = {}
-        self.open_files: dict[Copy, _OpenFile] = {}
+        self.open_files: dict[Copy, _OpenFile | _OpenObjects] = {}
 
     def feed(self, event: CoreEvent) -> None:
         """Give the core an event and serve its effects."""
@@ -82,18 +115,28 @@ class JournalProcess(Actor):
         if file is None:
             self.world.post(self, self.feed, FileNotCreated(copy))
             return
-        self.open_files[copy] = _OpenFile(file, self.world.paths[copy.path].generation)
+        if isinstance(file, SimObjects):
+            self.open_files[copy] = _OpenObjects(file)
+        else:
+            assert isinstance(file, SimFile), "there are two kinds"
+            self.open_files[copy] = _OpenFile(file, self.world.paths[copy.path].generation)
         self.world.post(self, self.feed, FileCreated(copy))
 
     def begin(self, copies: tuple[Copy, ...], first: int) -> None:
         """Created files get their appenders."""
         for copy in copies:
-            self.open_files[copy].appender = CopyAppender(first)
+            opened = self.open_files[copy]
+            if isinstance(opened, _OpenObjects):
+                opened.appender = ObjectAppender(first, self.name, POLICY)
+            else:
+                opened.appender = CopyAppender(first)
 
     def append(self, copy: Copy, first: int, last: int, sync: bool) -> None:
         """A file gets frames to append."""
         opened = self.open_files.get(copy)
-        if opened is not None:
+        if isinstance(opened, _OpenObjects):
+            self.step_objects(opened, GiveFrames(first, (1,) * (last - first + 1)))
+        elif opened is not None:
             self.step_file(opened, AppendFrames(first, last, sync))
 
     def ask(self, copy: Copy, first: int, last: int, sync: bool) -> None:
@@ -124,7 +167,35 @@ class JournalProcess(Actor):
             case Lost():
                 world.post(self, self.feed, CopyFailed(opened.copy))
 
-    def acked_by(self, opened: _OpenFile, watermark: int) -> None:
+    def step_objects(self, opened: _OpenObjects, event: ObjectAppendEvent) -> None:
+        """Feed an appender of objects; requests and replies are on their way for some time."""
+        assert opened.appender is not None, "a file is begun before it is appended to"
+        world = self.world
+        for effect in opened.appender.handle(event):
+            match effect:
+                case PutObject(number, first, last, confirmed):
+                    frames = tuple(self.frames[each] for each in range(first, last + 1))
+                    given = SimObject(self.name, frames, confirmed)
+                    if not world.send(None, self.put, opened, number, given):
+                        world.post(self, self.step_objects, opened, PutFailed(number))
+                case AwaitInterval():
+                    world.post(self, self.step_objects, opened, IntervalPassed())
+                case Ok(watermark):
+                    world.oracle.on_ok(opened.copy, watermark)
+                    world.send(self, self.acked_by, opened, watermark)
+                case Lost():
+                    world.post(self, self.feed, CopyFailed(opened.copy))
+
+    def put(self, opened: _OpenObjects, number: int, given: SimObject) -> None:
+        """A request to create an object arrives, even if its process is dead by now; the reply may get lost."""
+        event: ObjectAppendEvent = PutFailed(number)
+        if not self.world.paths[opened.copy.path].is_away:
+            present = opened.file.create(number, given)
+            if self.world.random() >= self.world.loss:
+                event = ObjectConfirmed(number) if present is given else ObjectExists(number, present.token)
+        self.world.post(self, self.step_objects, opened, event)
+
+    def acked_by(self, opened: _OpenFile | _OpenObjects, watermark: int) -> None:
         """A path's answer arrives."""
         opened.acked_to = max(opened.acked_to, watermark)
         self.feed(CopyAcked(opened.copy, watermark))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tests.simulators.journal.housekeeper import Housekeeper, Task
+from tests.simulators.journal.object_disk import SimObjects
 from tests.simulators.journal.profiles import NORMAL
 from tests.simulators.journal.recovery_process import RecoveryProcess
 from tests.simulators.journal.settling import Cast, Settling
@@ -210,6 +211,13 @@ class Run:
             file = rng.choice(files)
             file.damaged_at = rng.choice((len(file.frames) - 1, rng.randrange(len(file.frames))))
             file.damaged_header = rng.random() < 0.5
+
+    def _rob(self) -> None:
+        """Delete an object of a journal, as an operator or a rule of the bucket may."""
+        files = [file for path in self.world.paths.values() for file in path.files.values()]
+        stored = [file for file in files if isinstance(file, SimObjects) and file.is_there]
+        if stored and self.world.losses < max(1, self.world.profile.ack_quorum - 1):
+            self.world.losses += self.world.rng.choice(stored).rob()
 
     def _power_cut(self) -> None:
         if self.world.random() < 0.2:

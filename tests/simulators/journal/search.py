@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.simulators.journal.profiles import PROFILES
+from tests.simulators.journal.profiles import OBJECT_PROFILES, PROFILES
 from tests.simulators.journal.run import Run
 from tests.simulators.journal.world import Profile
 
+ALL_PROFILES = (*PROFILES, *OBJECT_PROFILES)
 LAST_LINES = 60
 """Lines of the trace that a violation shows."""
 
@@ -30,12 +31,21 @@ def profile_named(name: str) -> Profile:
     Raises:
         KeyError: there is none.
     """
-    return {profile.name: profile for profile in PROFILES}[name]
+    return {profile.name: profile for profile in ALL_PROFILES}[name]
 
 
-def search(first_seed: int, until: Callable[[Result], bool], profile: str | None = None) -> Result:
-    """Run seeds from `first_seed` on, each with the next profile, until one breaks an invariant or `until` holds."""
-    profiles = PROFILES if profile is None else (profile_named(profile),)
+def search(
+    first_seed: int, until: Callable[[Result], bool], profile: str | None = None, among: Sequence[Profile] = PROFILES
+) -> Result:
+    """Run seeds from `first_seed` on until one breaks an invariant or `until` holds.
+
+    Args:
+        first_seed: The first seed.
+        until: Returns True to stop.
+        profile: The only profile.
+        among: The profiles that take turns if there is no only one.
+    """
+    profiles = among if profile is None else (profile_named(profile),)
     result = Result()
     seed = first_seed
     while not until(result):

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.log import Copy
 from pulsar_on_spark.model.ids import LedgerId, PathId
-from tests.simulators.journal.disk import SimFile, SimPath
+from tests.simulators.journal.disk import JournalFile, SimPath
+from tests.simulators.journal.object_disk import SimStore
 from tests.simulators.journal.oracle import Oracle
 from tests.simulators.journal.register import new_register
 
@@ -29,6 +30,7 @@ class Profile:
     Attributes:
         name: For reports.
         paths: Number of storage paths.
+        stores: Number of those that are on object stores.
         write_quorum: Copies of a frame.
         ack_quorum: Durable copies of an acknowledged one.
         roll_groups: Groups to a file.
@@ -45,6 +47,7 @@ class Profile:
 
     name: str
     paths: int = 5
+    stores: int = 0
     write_quorum: int = 3
     ack_quorum: int = 2
     roll_groups: int = 6
@@ -101,7 +104,8 @@ class World:
         self.rng = random.Random(f"{profile.name}:{seed}")
         self.random = self.rng.random
         self.pool: list[tuple[Actor | None, Step, tuple[object, ...]]] = []
-        self.paths = {PathId(number): SimPath(PathId(number)) for number in range(profile.paths)}
+        kinds = [SimStore] * profile.stores + [SimPath] * (profile.paths - profile.stores)
+        self.paths = {PathId(number): kind(PathId(number)) for number, kind in enumerate(kinds)}
         self.register = new_register(ledgers)
         self.oracle = Oracle(self.register, checks_answers=profile.checks_answers)
         self.steps = 0
@@ -156,12 +160,12 @@ class World:
         snapshots = self.register.snapshots
         snapshots[subscription] = max(n, snapshots.get(subscription, -1))
 
-    def create_file(self, copy: Copy) -> SimFile | None:
+    def create_file(self, copy: Copy) -> JournalFile | None:
         """Create an empty journal file, durably; None if the path does not take it."""
         path = self.paths[copy.path]
         if not path.usable or copy in path.files:
             return None
-        file = SimFile(copy)
+        file = path.new_file(copy)
         path.files[copy] = file
         self.oracle.files[copy] = file
         return file
