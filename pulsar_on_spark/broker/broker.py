@@ -39,7 +39,7 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Access, access_of
 from pulsar_on_spark.broker.runtime.audit import audit_of
 from pulsar_on_spark.broker.runtime.authentication import authentication_of
-from pulsar_on_spark.broker.runtime.broker_lock import BrokerLock
+from pulsar_on_spark.broker.runtime.broker_lock import Lock
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
@@ -99,7 +99,7 @@ class Broker:
     def __init__(
         self,
         root: Root,
-        lock: BrokerLock,
+        lock: Lock,
         settings: BrokerSettings,
         listeners: Listeners,
         tls: BrokerTls | None,
@@ -430,8 +430,8 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
     if not Root.is_occupied(place):
         if not isinstance(place, Path):
             raise NotARootError(
-                f"There is no root at {place}: make it with `pulsarpy init {place}`, and add a directory of this host "
-                "with `pulsarpy storage add DIRECTORY --role journal`."
+                f"There is no root at {place}: make it with `pulsarpy init {place}`, and for a journal on this host's "
+                "disks, which answers sooner, add a directory with `pulsarpy storage add DIRECTORY --role journal`."
             )
         return Root.create(place, quorum=quorum, file_mode=file_mode)
     root = Root.shared(place)

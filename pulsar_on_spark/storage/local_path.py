@@ -10,12 +10,11 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId, SegmentName
@@ -252,12 +251,8 @@ class LocalPath:
 
 
 def local_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, LocalPath]:
-    """Return the paths in directories, which are those that may hold journals."""
+    """Return the paths in directories."""
     return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath)}
-
-
-LocalPathTable: TypeAlias = Callable[[], Mapping[PathId, LocalPath]]
-"""Function that returns a root's current storage paths for journals (see `storage_path.PathTable`)."""
 
 
 def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:

@@ -59,14 +59,14 @@ class ObjectPath:
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Put the identity object; an existing one must be this path's."""
         with translated():
-            written = self._objects.create(IDENTITY_NAME, self._identity.encode())
+            written = self.objects.create(IDENTITY_NAME, self._identity.encode())
         if isinstance(written, Exists):
             self._require(written.content)
 
     def check(self, files: FileOps = OS_FILES) -> None:
         """Get the identity object."""
         with translated():
-            fetched = self._objects.fetch(IDENTITY_NAME)
+            fetched = self.objects.fetch(IDENTITY_NAME)
         if fetched is None:
             raise WrongPathError(
                 f"{self._name} has no object {IDENTITY_NAME}: check the endpoint and the bucket, or mark the path as "
@@ -88,7 +88,7 @@ class ObjectPath:
     def _write_identity(self, content: bytes, *, is_hidden: bool) -> bool:
         with translated():
             while True:
-                fetched = self._objects.fetch(IDENTITY_NAME)
+                fetched = self.objects.fetch(IDENTITY_NAME)
                 if fetched is None:
                     return False
                 try:
@@ -99,7 +99,7 @@ class ObjectPath:
                 except WrongPathError:
                     return False
                 _known.discard(self._as_known)
-                if self._objects.replace(IDENTITY_NAME, content, fetched.version) is not None:
+                if self.objects.replace(IDENTITY_NAME, content, fetched.version) is not None:
                     return True
 
     def measured(self) -> ObjectPath:
@@ -114,27 +114,27 @@ class ObjectPath:
         """Put an object and delete it."""
         key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
         with translated():
-            self._objects.create(key, key.encode())
-            self._objects.delete(key)
+            self.objects.create(key, key.encode())
+            self.objects.delete(key)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> ObjectSink:
         """Begin an upload. The path is checked before and after it, so that no copy ends on a retired path."""
         self.check()
-        return ObjectSink(self._objects, segment_key(name), sidecar_key(name), self.check)
+        return ObjectSink(self.objects, segment_key(name), sidecar_key(name), self.check)
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> ObjectSource:
         """Return the source without a request for the copy: the first range tells if it is there."""
         self._check_once()
         key = segment_key(name)
-        return ObjectSource(self._objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
+        return ObjectSource(self.objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
 
     def has_segment(self, name: SegmentName) -> bool:
         """Look for the object; after "not found", check the path, too."""
         with translated():
-            if self._objects.head(segment_key(name)) is not None:
+            if self.objects.head(segment_key(name)) is not None:
                 return True
             self.check()
-            return self._objects.head(segment_key(name)) is not None
+            return self.objects.head(segment_key(name)) is not None
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List the objects."""
@@ -144,7 +144,7 @@ class ObjectPath:
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List the objects without checking the path."""
         with translated():
-            for listed in self._objects.list_after(SEGMENTS):
+            for listed in self.objects.list_after(SEGMENTS):
                 if (parsed := parse_file_name(listed.key.rpartition("/")[2])) is not None:
                     name, is_sidecar = parsed
                     age_s = now_s - listed.written_s
@@ -156,19 +156,20 @@ class ObjectPath:
         count = 0
         with translated():
             for key in (segment_key(name), sidecar_key(name)):
-                count += self._objects.head(key) is not None
-                self._objects.delete(key)
+                count += self.objects.head(key) is not None
+                self.objects.delete(key)
         return count
 
     def delete_stored(self, stored: StoredFile) -> bool:
         """Delete the object."""
         self._check_once()
         with translated():
-            self._objects.delete(stored.location)
+            self.objects.delete(stored.location)
         return True
 
     @property
-    def _objects(self) -> ObjectStore:
+    def objects(self) -> ObjectStore:
+        """The store, from the path's URL on."""
         return objects_at(self.place)
 
     @property

@@ -23,6 +23,7 @@ from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, Led
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.storage.local_path import LocalPath
 
 PUBLISHED_MS = 1_760_000_000_000
 """Time at which the broker took entry 0 of each ledger; each further entry came a millisecond later."""
@@ -137,6 +138,7 @@ class LogOnDisk:
         self._files += 1
         header = JournalFileHeader(self.incarnation, file, self._at).encode()
         for path in paths:
+            assert isinstance(path, LocalPath), "the root is in a folder"
             fd = create_journal_file(path.directory, self.incarnation, file)
             self._fds[Copy(path.path_id, file)] = fd
             OS_FILES.write(fd, header)

@@ -34,6 +34,7 @@ from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.local_path import local_paths
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
@@ -64,7 +65,7 @@ def leftovers(root: Root) -> list[Path]:
         MetadataError: the metadata cannot be read.
     """
     view = root.store.view(durable=True)
-    paths = root.journal_paths(view)
+    paths = local_paths(root.storage_paths(view))
     needed = {path.directory / IDENTITY_NAME for path in paths.values()}
     for file in view.all(FileRecord):
         for path_id, name in file.names.items():
@@ -84,7 +85,7 @@ def leftovers(root: Root) -> list[Path]:
 
 def journals_left(root: Root) -> list[Path]:
     """The journal directories on storage paths that can be reached."""
-    paths = root.current_journal_paths().values()
+    paths = local_paths(root.current_storage_paths()).values()
     return sorted(each for path in paths for each in path.directory.glob(f"{JOURNAL}/*"))
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Final
 
 from pulsar_on_spark.broker.cluster.registry import Registry
-from pulsar_on_spark.broker.runtime.broker_lock import BrokerLock, OtherLock
+from pulsar_on_spark.broker.runtime.broker_lock import Lock, OtherLock
 from pulsar_on_spark.broker.runtime.journals import LEASE_S, Journals
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
@@ -47,9 +47,7 @@ class Takeover:
         registry: This broker's registration.
     """
 
-    def __init__(
-        self, root: RootHandle, views: Views, journals: Journals, lock: BrokerLock, registry: Registry
-    ) -> None:
+    def __init__(self, root: RootHandle, views: Views, journals: Journals, lock: Lock, registry: Registry) -> None:
         self._root = root
         self._views = views
         self._journals = journals

@@ -32,10 +32,10 @@ from pulsar_on_spark.model.errors import (
     SegmentGoneError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
-from pulsar_on_spark.storage.local_path import local_paths
 from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.path_records import journal_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
 from pulsar_on_spark.topic.data_path.reading import rows_of
@@ -327,5 +327,5 @@ def _slices(view: View, part: TopicPart, wanted: EntryRange, *, past_end: bool) 
 def _raw(slice_: SegmentSlice, place: JournalPlace, paths: PathTable) -> Iterator[StoredEntry]:
     frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
     return stored_entries(
-        frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, lambda: local_paths(paths())
+        frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, lambda: journal_paths(paths())
     )

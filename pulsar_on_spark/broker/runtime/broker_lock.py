@@ -11,11 +11,13 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+
+from typing_extensions import override
 
 from pulsar_on_spark.model.errors import BrokerRunningError
 from pulsar_on_spark.model.ids import IncarnationId
@@ -34,6 +36,44 @@ _PROBED_S: Final = 0.5
 def lock_file(broker: str) -> str:
     """Return the name of a broker's lock file."""
     return f"broker-{broker.replace('/', '_')}.lock"
+
+
+class Lock(Protocol):
+    """Proof for others on this host that a broker lives, and for the broker that others are dead."""
+
+    @property
+    def former(self) -> Sequence[IncarnationId]:
+        """The incarnations of a previous broker in this one's place, which is dead."""
+
+    def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
+        """Tell others which incarnations live as long as this lock."""
+
+    def release(self) -> None:
+        """Release the lock."""
+
+    def dead_others(self) -> Mapping[OtherLock, Sequence[IncarnationId]]:
+        """Return the lock files of brokers that are dead for certain, with their incarnations."""
+
+
+class NoLock(Lock):
+    """The lock of a broker that keeps nothing on its host: only leases tell if it and others are alive."""
+
+    @property
+    @override
+    def former(self) -> Sequence[IncarnationId]:
+        return ()
+
+    @override
+    def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
+        """Do nothing."""
+
+    @override
+    def release(self) -> None:
+        """Do nothing."""
+
+    @override
+    def dead_others(self) -> Mapping[OtherLock, Sequence[IncarnationId]]:
+        return {}
 
 
 class BrokerLock:

@@ -1,7 +1,8 @@
-"""The lock of a broker, and the rule that one broker serves a root on an object store.
+"""The lock of a broker, and the rule that one broker serves a root with journals on a host's own disks.
 
-The locks of a local root's brokers are in its folder. A root on an object store is locked in the first of its journal's
-directories on this host; leases tell of brokers on other hosts, whose journals this host could not recover.
+The locks of a local root's brokers are in its folder. On an object store, a broker with its journal on its host's disks
+locks the first of their directories; other brokers could not recover that journal, so it serves alone. Brokers with
+their journals on the store have no lock: their leases tell if they are alive.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock, lock_file
+from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock, Lock, NoLock, lock_file
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import BrokerRunningError, InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.lease_state import LeaseState
@@ -24,21 +26,27 @@ SEAL_FOR_OTHER_HOSTS_WITHIN_S: Final = 10.0
 _MIB: Final = 1 << 20
 
 
-def lock_broker(root: Root, broker: str) -> BrokerLock:
-    """Acquire the lock of a broker; on an object store this takes a lease's duration, if one has not ended cleanly.
+def lock_broker(root: Root, broker: str) -> Lock:
+    """Acquire the lock of a broker.
+
+    For a journal on a host's disks and the rest on an object store, this takes a lease's duration if another broker has
+    not ended cleanly.
 
     Args:
         root: The root.
         broker: The broker's id.
 
     Raises:
-        BrokerRunningError: a broker with this id runs, or another one serves the root on an object store.
-        InvalidArgumentError: the root is on an object store and has no path for journals on this host.
+        BrokerRunningError: a broker with this id runs, or another one serves a root whose journals are on disks.
+        InvalidArgumentError: the root is on an object store and has no path for journals that this host can use.
         StorageError, MetadataError: the root cannot be read now.
     """
     if isinstance(root.place, Path):
         return BrokerLock(root.place, root.place / lock_file(broker))
-    lock = BrokerLock(root.place, _journal_path(root).directory / ONLY)
+    path = _journal_path(root)
+    if not isinstance(path, LocalPath):
+        return NoLock()
+    lock = BrokerLock(root.place, path.directory / ONLY)
     try:
         _require_no_other_broker(root, lock)
     except BaseException:
@@ -49,13 +57,14 @@ def lock_broker(root: Root, broker: str) -> BrokerLock:
 
 def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
     """Return when entries are sealed."""
-    default_s = SEAL_WITHIN_S if isinstance(root.place, Path) else SEAL_FOR_OTHER_HOSTS_WITHIN_S
+    is_hybrid = not isinstance(root.place, Path) and isinstance(_journal_path(root), LocalPath)
+    default_s = SEAL_FOR_OTHER_HOSTS_WITHIN_S if is_hybrid else SEAL_WITHIN_S
     return SealingPolicy(
         lag_limit_bytes=settings.sealing_lag_limit_mb * _MIB, max_age_s=settings.seal_within_s or default_s
     )
 
 
-def _journal_path(root: Root) -> LocalPath:
+def _journal_path(root: Root) -> JournalPath:
     problem = ""
     for path in root.writable_journal_paths(root.store.view()):
         try:
@@ -65,8 +74,8 @@ def _journal_path(root: Root) -> LocalPath:
         else:
             return path
     raise InvalidArgumentError(
-        f"The root {root.place} has no storage path for journals that this host can use{problem}: add a directory with "
-        "`pulsarpy storage add DIRECTORY --role journal`, or again the one that it had under this host's former name."
+        f"The root {root.place} has no storage path for journals that this host can use{problem}: add one with "
+        "`pulsarpy storage add URL --role journal`, or again the directory that it had under this host's former name."
     )
 
 

@@ -56,6 +56,11 @@ class EncodedFrame:
     header: FrameHeader
     buffers: tuple[Payload, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """The frame's size."""
+        return self.header.size_bytes
+
 
 class EntryGroup:
     """The entries, of any ledgers, that will form one frame; payloads are kept, not copied.

@@ -27,9 +27,9 @@ from pulsar_on_spark.ledger.journal.frame_header import (
     parse_header,
 )
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, LedgerRun
+from pulsar_on_spark.ledger.journal.journal_bytes import JournalBytes
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
-from pulsar_on_spark.storage.files import OS_FILES, FileOps
 
 WINDOW_BYTES = 1024 * 1024
 """Read at once where contents are read; a longer frame is read whole."""
@@ -85,21 +85,19 @@ class FrameScanner:
     the frame before are right, and nothing is allocated for bytes that the file does not have.
 
     Args:
-        fd: Descriptor of the open file.
+        source: The open file.
         position: The start of the scan, from `read_file_header` or another scanner's `position`.
         name: The file's name in errors: "Journal file <path>".
-        files: The operating system.
         checked_before: True if all checksums of the part to be scanned were verified since it was written; only then
             may contents be skipped.
     """
 
     def __init__(
-        self, fd: int, position: ScanPosition, name: str, files: FileOps = OS_FILES, *, checked_before: bool = False
+        self, source: JournalBytes, position: ScanPosition, name: str, *, checked_before: bool = False
     ) -> None:
-        self._fd = fd
+        self._source = source
         self._position = position
         self._name = name
-        self._files = files
         self._checked_before = checked_before
         self._window_bytes = HEADS_WINDOW_BYTES if checked_before else WINDOW_BYTES
         self._window = memoryview(b"")
@@ -246,7 +244,7 @@ class FrameScanner:
 
     def _refresh_size(self) -> None:
         with _reading(self._name):
-            self._size_bytes = self._files.size(self._fd)
+            self._size_bytes = self._source.size()
 
     def _read(self, offset: int, length: int) -> memoryview | None:
         """Read bytes of the file; return None if it has fewer."""
@@ -258,7 +256,7 @@ class FrameScanner:
             return None
         window = np.empty(max(length, min(self._window_bytes, self._size_bytes - offset)), np.uint8).data
         with _reading(self._name):
-            count = self._files.read_into(self._fd, offset, window)
+            count = self._source.read_into(offset, window)
         self._window, self._window_start = window[:count].toreadonly(), offset
         if count < length:
             self._size_bytes = offset + count
@@ -283,17 +281,14 @@ def part_crcs(head: FrameHead, data: memoryview) -> npt.NDArray[np.uint32]:
     return np.fromiter((crc32c(data[start:end]) for start, end in parts), np.uint32, len(parts))
 
 
-def read_run(
-    fd: int, head: FrameHead, number: int, crcs: npt.NDArray[np.uint32], files: FileOps = OS_FILES
-) -> pa.RecordBatch:
+def read_run(source: JournalBytes, head: FrameHead, number: int, crcs: npt.NDArray[np.uint32]) -> pa.RecordBatch:
     """Read the rows of one ledger in a frame, in `ENTRIES_SCHEMA`, without the payloads of other ledgers.
 
     Args:
-        fd: Descriptor of the file.
+        source: The open file.
         head: The frame's head.
         number: The ledger's index in `head.runs()`.
         crcs: The frame's `part_crcs`, because the frame's own checksum covers the frame as a whole only.
-        files: The operating system.
 
     Raises:
         CorruptJournalError: the bytes have changed since `crcs` were computed.
@@ -304,7 +299,7 @@ def read_run(
     for (start, end), crc in ((_columns_of(head), crcs[0]), (_payloads_of(run), crcs[number + 1])):
         part = np.empty(end - start, np.uint8).data
         with _reading(head.file):
-            count = files.read_into(fd, head.offset + start, part)
+            count = source.read_into(head.offset + start, part)
         if count < len(part):
             raise CorruptJournalError(f"{head.name} is cut short: read another copy.")
         if crc32c(part) != crc:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from typing_extensions import override
+
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.copy_protocol import (
     AppendEvent,
@@ -40,6 +42,7 @@ from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 WRITE_BYTES = 8 * 1024 * 1024
 """About the bytes that one write takes; it bounds the memory for frames that are read to be written."""
@@ -55,7 +58,67 @@ class FrameBytes(Protocol):
 
     @property
     def buffers(self) -> Sequence[Payload]:
-        """The frame's bytes, in fewer buffers than the limit of one write."""
+        """The frame's bytes, in fewer buffers than the limit of one write; the first one has the whole header."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The frame's size."""
+
+
+class NewFile(Protocol):
+    """A journal file that was created, and is not begun yet."""
+
+    def close(self) -> None:
+        """Close what is open of a file that is not needed (raises `OSError`)."""
+
+
+class PathWriter(Protocol):
+    """The files that this process writes on one storage path. The methods never block; only one thread may call them.
+
+    Attributes:
+        syncs: Durations after which a write was durable.
+    """
+
+    syncs: Latencies
+
+    @property
+    def path(self) -> StoragePath:
+        """The storage path of the files."""
+
+    def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
+        """Take over a file that was created; `header` is written before frame `first`."""
+
+    def append(
+        self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
+    ) -> None:
+        """Append frames; `first` is the number of the first one, `size_bytes` their approximate total size."""
+
+    def release_file(self, copy: Copy) -> None:
+        """Close the file after the orders queued before; nothing else is reported about the file."""
+
+    def stop(self) -> None:
+        """End after the orders queued before; returns at once, because the disk or the store may hang."""
+
+    def abandon(self) -> None:
+        """End as soon as possible and skip queued writes: the path was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile(NewFile):
+    """A new file on a disk.
+
+    Attributes:
+        fd: Its descriptor.
+        files: The operating system.
+    """
+
+    fd: int
+    files: FileOps
+
+    @override
+    def close(self) -> None:
+        """Close the descriptor."""
+        self.files.close(self.fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +165,19 @@ class _OpenFile:
     error: str = ""
 
 
-def create_copy(path: LocalPath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> int:
-    """Check the path's identity, create the file and return its descriptor.
+def create_copy(path: LocalPath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> OpenFile:
+    """Check the path's identity, and create the file.
 
     Raises:
         StoragePathError: the directory does not belong to this path.
         OSError: the file cannot be made.
     """
     path.check(files)
-    return create_journal_file(path.directory, incarnation, JournalFileId(copy.file), files)
+    return OpenFile(create_journal_file(path.directory, incarnation, JournalFileId(copy.file), files), files)
 
 
-class PathThread:
-    """The files that this process writes on one storage path. The methods never block; only one thread may call them.
+class PathThread(PathWriter):
+    """The files that this process writes on a storage path in a directory.
 
     Args:
         path: The storage path of the files.
@@ -134,7 +197,7 @@ class PathThread:
         report: Callable[[CopyAcked | CopyFailed], None],
         files: FileOps = OS_FILES,
     ) -> None:
-        self.path = path
+        self._path = path
         self._incarnation = incarnation
         self._report = report
         self._files = files
@@ -146,26 +209,32 @@ class PathThread:
         self._thread = threading.Thread(target=self._run, name=f"journal-path-{path.path_id}", daemon=True)
         self._thread.start()
 
-    def begin_file(self, copy: Copy, fd: int, first: FrameNumber, header: bytes) -> None:
-        """Take over the descriptor of a file that `create_copy` made; `header` is written before frame `first`."""
-        self._orders.put(_Begin(copy, fd, first, header))
+    @property
+    @override
+    def path(self) -> LocalPath:
+        return self._path
 
+    @override
+    def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
+        assert isinstance(new, OpenFile), "`create_copy` made it"
+        self._orders.put(_Begin(copy, new.fd, first, header))
+
+    @override
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
     ) -> None:
-        """Append frames; `first` is the number of the first one, `size_bytes` their approximate total size."""
         self._orders.put(_Append(copy, first, frames, size_bytes, sync))
 
+    @override
     def release_file(self, copy: Copy) -> None:
-        """Close the file after the orders queued before; nothing is reported about the file afterwards."""
         self._orders.put(_Release(copy))
 
+    @override
     def stop(self) -> None:
-        """End the thread after the orders queued before; returns at once, because the disk may hang."""
         self._orders.put(_Stop())
 
+    @override
     def abandon(self) -> None:
-        """End the thread as soon as possible and skip queued writes: the path was given up."""
         self._abandoned = True
         self.stop()
 
@@ -176,7 +245,7 @@ class PathThread:
             while self._serve(self._waiting()):
                 pass
         except Exception as error:  # a bug here must not look like a slow disk
-            _LOGGER.exception("The journal's thread of %s has failed", self.path, extra={"path": self.path.path_id})
+            _LOGGER.exception("The journal's thread of %s has failed", self._path, extra={"path": self._path.path_id})
             for file in self._open.values():
                 self._report(CopyFailed(file.copy, f"the journal's thread has failed: {error!r}"))
             self._abandoned = True
@@ -220,7 +289,7 @@ class PathThread:
         return True
 
     def _begin(self, order: _Begin) -> None:
-        name = open_name(file_directory(self.path.directory, self._incarnation, JournalFileId(order.copy.file)))
+        name = open_name(file_directory(self._path.directory, self._incarnation, JournalFileId(order.copy.file)))
         file = _OpenFile(order.copy, order.fd, name, CopyAppender(order.first), order.header)
         self._open[order.copy] = file
 

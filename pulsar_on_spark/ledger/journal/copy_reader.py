@@ -40,6 +40,7 @@ from pulsar_on_spark.ledger.journal.files import (
 )
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber
 from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, PulsarpyError, StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
@@ -59,6 +60,7 @@ class PlacedFrame:
 
     file: CopyFile
     position: ScanPosition
+    size_bytes: int
 
     @property
     def buffers(self) -> Sequence[Payload]:
@@ -98,7 +100,7 @@ class CopyFile:
         self._progress = progress
         self._files = files
         self._core = CopyReader()
-        self._fd: int | None = None
+        self._source: FileBytes | None = None
         self._closing = threading.Lock()
         self._marks: list[ScanPosition] = []
         self.placed: dict[FrameNumber, PlacedFrame] = {}
@@ -117,10 +119,10 @@ class CopyFile:
     def close(self) -> None:
         """Close the descriptor; placed frames cannot be read afterwards."""
         with self._closing:
-            fd, self._fd = self._fd, None
-        if fd is not None:
+            source, self._source = self._source, None
+        if source is not None:
             with suppress(OSError):
-                self._files.close(fd)
+                source.close()
 
     def frame_at(self, position: ScanPosition) -> bytes:
         """Read the frame for `PlacedFrame.buffers`.
@@ -128,9 +130,9 @@ class CopyFile:
         The lock keeps the descriptor open meanwhile: its number could be reused for another file.
         """
         with self._closing:
-            if self._fd is None:
+            if self._source is None:
                 raise StoragePathError(f"{self._name} is closed: the recovery that read it is over.")
-            found = FrameScanner(self._fd, position, self._name, self._files).next_frame()
+            found = FrameScanner(self._source, position, self._name).next_frame()
         if isinstance(found, FrameHead):
             return bytes(found.data)  # a copy, so that the view does not keep the whole window
         raise CorruptJournalError(f"{self._name} has changed at byte {position.offset}: check its disk.")
@@ -191,8 +193,8 @@ class CopyFile:
     # -- scanning ------------------------------------------------------------------------------------------------------
 
     def _scan(self, start: FrameNumber, limit: int) -> Scanned:
-        if self._fd is None:
-            self._fd = open_journal_file(self._directory, self._files)
+        if self._source is None:
+            self._source = FileBytes(open_journal_file(self._directory, self._files), self._files)
         if not self._marks:
             begun = self._first_position()
             if isinstance(begun, Scanned):
@@ -204,18 +206,18 @@ class CopyFile:
 
     def _first_position(self) -> ScanPosition | Scanned:
         """Return the position after the header, or the verdict on a file without a good one."""
-        assert self._fd is not None
-        if self._files.size(self._fd) == 0:
+        assert self._source is not None
+        if self._source.size() == 0:
             return Scanned(None, (), ScanEnd.CLEAN)
         try:
-            header, position = read_file_header(self._fd, self._name, self._files)
+            header, position = read_file_header(self._source, self._name)
         except FormatVersionError:
             raise
         except CorruptJournalError as error:
             # The header was cut short before its first sync, or damaged: the frames after it decide.
             self.problem = str(error)
             nowhere = ScanPosition(0, ChainPoint(0, 0))
-            found = FrameScanner(self._fd, nowhere, self._name, self._files).next_frame()
+            found = FrameScanner(self._source, nowhere, self._name).next_frame()
             is_torn = isinstance(found, TornEnd) or (isinstance(found, BadFrame) and found.is_last)
             return Scanned(None, (), ScanEnd.TORN if is_torn else ScanEnd.DAMAGED)
         wanted = JournalFileHeader(self._incarnation, JournalFileId(self._copy.file), header.first)
@@ -230,8 +232,8 @@ class CopyFile:
 
     def _scan_heads(self) -> Scanned:
         """Scan all headers for the LAC. It is only a hint, so contents are checked only when frames are read."""
-        assert self._fd is not None
-        scanner = FrameScanner(self._fd, self._marks[0], self._name, self._files, checked_before=True)
+        assert self._source is not None
+        scanner = FrameScanner(self._source, self._marks[0], self._name, checked_before=True)
         lac, reported_to = NO_FRAME, self._marks[0].offset
         while True:
             before = scanner.position
@@ -251,13 +253,13 @@ class CopyFile:
     def _scan_frames(self, start: FrameNumber, limit: int) -> Scanned:
         if start < self._first:
             return Scanned(self._first, (), ScanEnd.CLEAN)
-        assert self._fd is not None
+        assert self._source is not None
         mark = max((m for m in self._marks if m.chain.next_number <= start), key=lambda m: m.offset)
-        skipper = FrameScanner(self._fd, mark, self._name, self._files, checked_before=True)
+        skipper = FrameScanner(self._source, mark, self._name, checked_before=True)
         ended = skipper.seek(start)
         if ended is not None:
             return Scanned(self._first, (), self._end(ended))
-        scanner = FrameScanner(self._fd, skipper.position, self._name, self._files)
+        scanner = FrameScanner(self._source, skipper.position, self._name)
         facts: list[FrameFacts] = []
         first_offset = scanner.position.offset
         while len(facts) < limit and scanner.position.offset - first_offset < READ_BYTES:
@@ -268,7 +270,7 @@ class CopyFile:
                 return Scanned(self._first, tuple(facts), self._end(found))
             header = found.header
             facts.append(FrameFacts(header.number, header.kind, header.lac))
-            self.placed[header.number] = PlacedFrame(self, position)
+            self.placed[header.number] = PlacedFrame(self, position, header.size_bytes)
         self._marks.append(scanner.position)
         self._progress(scanner.position.offset - first_offset)
         return Scanned(self._first, tuple(facts), ScanEnd.LIMIT)

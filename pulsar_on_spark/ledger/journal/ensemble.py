@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pulsar_on_spark.ledger.journal.copies import FrameBytes, PathThread, create_copy
+from pulsar_on_spark.ledger.journal.copies import FrameBytes, NewFile, PathWriter
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, create_file, is_on_objects, path_writer
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyEvent, CopyFailed, FileCreated, FileNotCreated
+from pulsar_on_spark.ledger.journal.object_protocol import DEFAULT_COMMITS, CommitPolicy
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPath
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class _PathQueue:
     `behind_ticks` grows with each tick at which the path is far behind while the others are idle.
     """
 
-    thread: PathThread
+    writer: PathWriter
     outstanding: dict[Copy, deque[tuple[FrameNumber, int]]] = field(default_factory=dict)
     released: set[Copy] = field(default_factory=set)
     backlog_bytes: int = 0
@@ -46,24 +47,27 @@ class Ensemble:
         incarnation: The log's incarnation.
         post: Called with events, in other threads; the owner passes each event to `take_in` before its core.
         files: The operating system.
+        policy: The rule for cutting objects, on paths on object stores.
     """
 
     def __init__(
         self,
-        paths: Mapping[PathId, LocalPath],
+        paths: Mapping[PathId, JournalPath],
         incarnation: IncarnationId,
         post: Callable[[CopyEvent], None],
         files: FileOps = OS_FILES,
+        policy: CommitPolicy = DEFAULT_COMMITS,
     ) -> None:
         self._paths = dict(paths)
         self._incarnation = incarnation
         self._post = post
         self._files = files
+        self._policy = policy
         self._states: dict[PathId, _PathQueue] = {}
         self._creating: dict[Copy, int] = {}
-        self._created: dict[Copy, int] = {}
-        self._made: dict[Copy, int] = {}
-        """Descriptors whose `FileCreated` is not handled yet; written by other threads, under `_ending`."""
+        self._created: dict[Copy, NewFile] = {}
+        self._made: dict[Copy, NewFile] = {}
+        """Files whose `FileCreated` is not handled yet; written by other threads, under `_ending`."""
         self._ending = threading.Lock()
         self._is_over = False
 
@@ -74,19 +78,23 @@ class Ensemble:
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
         """Return the durations of `fdatasync` on each path in use."""
-        return {path: state.thread.syncs for path, state in self._states.items()}
+        return {path: state.writer.syncs for path, state in self._states.items()}
 
-    def know(self, path: LocalPath) -> None:
+    def know(self, path: JournalPath) -> None:
         """Add a path, or replace the directory of a known one."""
         self._paths[path.path_id] = path
         state = self._states.get(path.path_id)
-        if state is not None and state.thread.path != path and not state.outstanding:
-            self._states.pop(path.path_id).thread.stop()
+        if state is not None and state.writer.path != path and not state.outstanding:
+            self._states.pop(path.path_id).writer.stop()
 
     def free(self, copies: Iterable[Copy]) -> int:
         """Return the number of these copies that are on idle paths."""
         states = (self._states.get(copy.path) for copy in copies)
         return sum(state is not None and not state.is_busy for state in states)
+
+    def is_on_objects(self, copies: Iterable[Copy]) -> bool:
+        """Return True if one of these copies is on an object store."""
+        return any(is_on_objects(self._paths[copy.path]) for copy in copies)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -96,32 +104,33 @@ class Ensemble:
 
         def work() -> None:
             try:
-                fd = create_copy(path, incarnation, copy, files)
+                new = create_file(path, incarnation, copy, files)
             except (OSError, PulsarpyError) as error:
                 exists = isinstance(error, FileExistsError)
                 post(FileNotCreated(copy, f"a journal file cannot be made: {error}", exists))
                 return
             with self._ending:
                 if not self._is_over:
-                    self._made[copy] = fd
+                    self._made[copy] = new
                     post(FileCreated(copy))
                     return
-            self._close(fd)
+            _close(new)
 
         self._creating[copy] = 0
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
     def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
         """Begin a created file with frame `first`; ignored if its path was given up during the creation."""
-        fd = self._created.pop(copy, None)
-        if fd is None:
+        new = self._created.pop(copy, None)
+        if new is None:
             return
         state = self._states.get(copy.path)
         if state is None:
-            thread = PathThread(self._paths[copy.path], self._incarnation, self._post, self._files)
-            state = self._states[copy.path] = _PathQueue(thread)
+            path = self._paths[copy.path]
+            writer = path_writer(path, self._incarnation, self._post, self._files, self._policy)
+            state = self._states[copy.path] = _PathQueue(writer)
         state.outstanding[copy] = deque()
-        state.thread.begin_file(copy, fd, first, header)
+        state.writer.begin_file(copy, new, first, header)
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
@@ -134,17 +143,17 @@ class Ensemble:
         if sync:
             waiting.append((first + len(frames) - 1, size_bytes))
             state.backlog_bytes += size_bytes
-        state.thread.append(copy, first, frames, size_bytes, sync=sync)
+        state.writer.append(copy, first, frames, size_bytes, sync=sync)
 
     def release_files(self, copies: Iterable[Copy]) -> None:
         """Close these files after the writes that are queued for them."""
         for copy in copies:
             self._creating.pop(copy, None)
             if copy in self._created:
-                self._close(self._created.pop(copy))
+                _close(self._created.pop(copy))
             state = self._states.get(copy.path)
             if state is not None and copy in state.outstanding:
-                state.thread.release_file(copy)
+                state.writer.release_file(copy)
                 state.released.add(copy)
                 if not state.outstanding[copy]:
                     state.released.discard(copy)
@@ -199,13 +208,13 @@ class Ensemble:
         """Return False for a file that was given up or released during its creation, or closed by `shut_down`."""
         is_waited_for = self._creating.pop(copy, None) is not None
         with self._ending:
-            fd = self._made.pop(copy, None)
-        if fd is None:
+            new = self._made.pop(copy, None)
+        if new is None:
             return False
         if is_waited_for:
-            self._created[copy] = fd
+            self._created[copy] = new
         else:
-            self._close(fd)
+            _close(new)
         return is_waited_for
 
     # -- paths ---------------------------------------------------------------------------------------------------------
@@ -259,10 +268,10 @@ class Ensemble:
         for copy in [copy for copy in self._creating if copy.path == path]:
             del self._creating[copy]
         for copy in [copy for copy in self._created if copy.path == path]:
-            self._close(self._created.pop(copy))
+            _close(self._created.pop(copy))
         state = self._states.pop(path, None)
         if state is not None:
-            state.thread.abandon()
+            state.writer.abandon()
         return next(iter(unreleased), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
@@ -270,17 +279,18 @@ class Ensemble:
         with self._ending:
             self._is_over = True
         self._creating.clear()
-        for fd in (*self._created.values(), *self._made.values()):  # no thread adds to `_made` after `_is_over`
-            self._close(fd)
+        for new in (*self._created.values(), *self._made.values()):  # no thread adds to `_made` after `_is_over`
+            _close(new)
         self._created.clear()
         self._made.clear()
         for state in self._states.values():
             if at_once:
-                state.thread.abandon()
+                state.writer.abandon()
             else:
-                state.thread.stop()
+                state.writer.stop()
         self._states.clear()
 
-    def _close(self, fd: int) -> None:
-        with suppress(OSError):
-            self._files.close(fd)
+
+def _close(new: NewFile) -> None:
+    with suppress(OSError):
+        new.close()

@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from pulsar_on_spark.ledger.journal.codec_batch import padded
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.journal_bytes import JournalBytes
 from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory
@@ -46,12 +47,12 @@ def file_directory(storage_path: Path, incarnation: IncarnationId, file: Journal
     Raises:
         InvalidArgumentError: an id is not fit for a file name.
     """
-    return incarnation_directory(storage_path, incarnation) / _legal(file)
+    return incarnation_directory(storage_path, incarnation) / legal_name(file)
 
 
 def incarnation_directory(storage_path: Path, incarnation: IncarnationId) -> Path:
     """The directory of all files of an incarnation's log on a storage path (raises as `file_directory`)."""
-    return storage_path / JOURNAL / _legal(incarnation)
+    return storage_path / JOURNAL / legal_name(incarnation)
 
 
 def open_name(directory: Path) -> Path:
@@ -79,7 +80,7 @@ class JournalFileHeader:
 
     def encode(self) -> bytes:
         """The header's bytes (raises as `file_directory`)."""
-        ids = (_legal(self.incarnation).encode(), _legal(self.file).encode())
+        ids = (legal_name(self.incarnation).encode(), legal_name(self.file).encode())
         size_bytes = padded(_HEADER.size + sum(map(len, ids)))
         fixed = _HEADER.pack(
             *(_MAGIC, JOURNAL_FORMAT, size_bytes, *map(len, ids), self.first.next_number, self.first.crc, 0)
@@ -96,16 +97,16 @@ class ScanPosition:
     chain: ChainPoint
 
 
-def read_file_header(fd: int, name: str, files: FileOps = OS_FILES) -> tuple[JournalFileHeader, ScanPosition]:
+def read_file_header(source: JournalBytes, name: str) -> tuple[JournalFileHeader, ScanPosition]:
     """Read the header of a journal file and the position of its first frame; `name` is the file's name in errors.
 
     Raises:
         CorruptJournalError: the header is cut short or fails its checksum. This proves nothing about the file's frames.
         FormatVersionError: a newer version wrote it.
-        OSError: the file cannot be read.
+        OSError, StorageError: the file cannot be read.
     """
     content = bytearray(_MAX_HEADER_BYTES)
-    content = content[: files.read_into(fd, 0, memoryview(content))]
+    content = content[: source.read_into(0, memoryview(content))]
     if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
         raise CorruptJournalError(f"{name} is not a journal file: read another copy.")
     size_bytes = int.from_bytes(content[10:12], "little")
@@ -184,7 +185,12 @@ def _header_crc(header: bytes) -> int:
     return crc32c(header[_HEADER.size :], crc32c(header[:_CRC_AT]))
 
 
-def _legal(name: str) -> str:
+def legal_name(name: str) -> str:
+    """Return the id of an incarnation or a journal file, which is part of a file name or a key.
+
+    Raises:
+        InvalidArgumentError: it is not fit for that.
+    """
     if not _LEGAL_NAME.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} is not fit for a file name: use letters, digits, _ and -, up to 127.")
     return name

@@ -13,13 +13,13 @@ from pulsar_on_spark.ledger.journal.checked_frames import CheckedFrames
 from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, part_crcs, read_run
 from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.log_reader import OpenJournalFile
 from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPath, LocalPathTable
 from pulsar_on_spark.storage.loss import CopyVerdict, unreachable
 
 _checked = CheckedFrames()
@@ -51,7 +51,7 @@ class FrameReader:
         files: The operating system.
     """
 
-    def __init__(self, place: JournalPlace, paths: LocalPathTable, files: FileOps = OS_FILES) -> None:
+    def __init__(self, place: JournalPlace, paths: JournalPathTable, files: FileOps = OS_FILES) -> None:
         self._place = place
         self._files = files
         self._files_of_paths = {PathId(copy.path): copy for copy in _in_order(place)}
@@ -77,7 +77,7 @@ class FrameReader:
         """Close the copy in use."""
         self._copies.close()
 
-    def _open(self, path: LocalPath) -> _FrameCopy:
+    def _open(self, path: JournalPath) -> _FrameCopy:
         return _FrameCopy(self._place, self._files_of_paths[path.path_id], path, self._files)
 
     def _loss(self, number: FrameNumber) -> StorageError:
@@ -94,11 +94,10 @@ class FrameReader:
 class _FrameCopy:
     """An open copy of the frames."""
 
-    def __init__(self, place: JournalPlace, copy: Copy, path: LocalPath, files: FileOps) -> None:
-        self._files = files
+    def __init__(self, place: JournalPlace, copy: Copy, path: JournalPath, files: FileOps) -> None:
         self._file = OpenJournalFile(path, place.incarnation, JournalFileId(copy.file), files)
         try:
-            self._key = (place.incarnation, f"{copy.path}/{copy.file}", files.identity(self._file.fd))
+            self._key = (place.incarnation, f"{copy.path}/{copy.file}", self._file.source.identity)
         except BaseException:
             self.close()
             raise
@@ -118,7 +117,7 @@ class _FrameCopy:
         index, run = indexed_run
         crcs = _checked.get(self._key, number)
         if crcs is not None:
-            return read_run(self._file.fd, head, index, crcs, self._files)
+            return read_run(self._file.source, head, index, crcs)
         data = self._checked_bytes(head)
         _checked.add(self._key, number, part_crcs(head, data))
         payloads = data[run.payload_offset : run.payload_offset + run.payload_bytes]
@@ -140,7 +139,7 @@ class _FrameCopy:
     def _checked_bytes(self, head: FrameHead) -> memoryview:
         """Read the whole frame and check its content; its header and directory were checked with the head."""
         data = np.empty(head.header.size_bytes, np.uint8).data
-        count = self._files.read_into(self._file.fd, head.offset, data)
+        count = self._file.source.read_into(head.offset, data)
         if count < len(data) or crc32c(data[head.header.head_bytes :]) != head.header.content_crc:
             raise CorruptJournalError(f"{head.name} fails its checksum: read another copy.")
         return data.toreadonly()

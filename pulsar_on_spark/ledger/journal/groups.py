@@ -15,6 +15,7 @@ from pulsar_on_spark.ledger.journal.codec_encode import (
 )
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
+from pulsar_on_spark.ledger.journal.object_protocol import DEFAULT_COMMITS, CommitPolicy
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.storage.probe import ROOM_BYTES
 
@@ -42,6 +43,7 @@ class JournalLimits:
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
         metadata_wait_s: Time after which a journal ends if the metadata cannot be read and nothing can be acknowledged
             before the journal's record is changed. A journal that only prepares its next file continues in the last.
+        object_commits: The rule for cutting objects, on paths on object stores.
     """
 
     group_bytes: int = 1 * MIB
@@ -54,6 +56,7 @@ class JournalLimits:
     slow_path_s: float = 10.0
     idle_lac_s: float = 0.01
     metadata_wait_s: float = 30.0
+    object_commits: CommitPolicy = DEFAULT_COMMITS
 
 
 @dataclass(slots=True)

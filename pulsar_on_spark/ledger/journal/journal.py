@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.groups import CursorGroup, EntriesGroup, Filling, Group, JournalLimits
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, require_fit
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.ledger.journal.register import LogRegister
@@ -33,8 +34,6 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_disk import require_local
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import PathFailure
 
 _LOGGER = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class Journal(ShellOwner):
     def __init__(
         self,
         register: LogRegister,
-        paths: Sequence[LocalPath],
+        paths: Sequence[JournalPath],
         quorum: Quorum,
         entry_sink: EntrySink,
         *,
@@ -76,7 +75,7 @@ class Journal(ShellOwner):
         files: FileOps = OS_FILES,
     ) -> None:
         for path in paths:
-            require_local(path.directory)
+            require_fit(path)
         self._incarnation = register.incarnation
         self._entry_sink = entry_sink
         self._on_ended = on_ended
@@ -129,13 +128,13 @@ class Journal(ShellOwner):
         """
         self._shell.abandon_log()
 
-    def offer_spare(self, path: LocalPath) -> None:
+    def offer_spare(self, path: JournalPath) -> None:
         """Allow writes to a path from now on: a new path, or one that was given up and is well again.
 
         Raises:
             StoragePathError: the path is on a network file system.
         """
-        require_local(path.directory)
+        require_fit(path)
         self._shell.offer_spare(path)
         self._flush()
 
@@ -313,7 +312,7 @@ class Journal(ShellOwner):
 
     def _await_idleness(self) -> None:
         self._is_idle_due = True
-        self._loop.call_later(self._limits.idle_lac_s, self._idle, self._shell.next_frame)
+        self._loop.call_later(self._shell.idle_lac_s, self._idle, self._shell.next_frame)
 
     def _idle(self, next_frame: FrameNumber) -> None:
         self._is_idle_due = False

@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, ScanEnd
-from pulsar_on_spark.ledger.journal.files import ScanPosition, file_directory, open_journal_file, read_file_header
+from pulsar_on_spark.ledger.journal.files import ScanPosition, read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable, file_name, open_bytes
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
 from pulsar_on_spark.ledger.journal.tail import LogWalk
-from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
+from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPath, LocalPathTable
 from pulsar_on_spark.storage.loss import CopyVerdict, unknown_path, verdict_on
 
 log = logging.getLogger(__name__)
@@ -31,25 +31,18 @@ class OpenJournalFile:
     """A journal file open for reading, on a path whose identity was checked."""
 
     def __init__(
-        self, path: LocalPath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
+        self, path: JournalPath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
     ) -> None:
-        """Open the file under either of its names.
+        """Open the file.
 
         Raises:
             StoragePathError: the path is away, or its directory belongs to another path.
             FileNotFoundError: the file is missing although the path is intact.
             OSError: it cannot be opened.
         """
-        path.check(files)
-        directory = file_directory(path.directory, incarnation, file)
-        self.name = f"Journal file {directory}"
+        self.source = open_bytes(path, incarnation, file, files)
+        self.name = file_name(path, incarnation, file)
         self._expected = (incarnation, file)
-        self._files = files
-        try:
-            self.fd = open_journal_file(directory, files)
-        except FileNotFoundError:
-            path.check(files)  # raises if its disk has just gone away: the file may still exist then
-            raise
         self._start: ScanPosition | None = None
         self._sought: ScanPosition | None = None
         self._forgotten = 0
@@ -63,7 +56,7 @@ class OpenJournalFile:
             OSError: it cannot be read.
         """
         if self._start is None:
-            header, start = read_file_header(self.fd, self.name, self._files)
+            header, start = read_file_header(self.source, self.name)
             if (header.incarnation, header.file) != self._expected:
                 raise CorruptJournalError(f"{self.name} says that it is another file ({header}): read another copy.")
             self._start = start
@@ -91,25 +84,25 @@ class OpenJournalFile:
         start = max(positions, key=lambda position: position.offset) if positions else self.start()
         if start.chain.next_number > number:
             return None
-        scanner = FrameScanner(self.fd, start, self.name, self._files, checked_before=heads_only)
+        scanner = FrameScanner(self.source, start, self.name, checked_before=heads_only)
         end = scanner.seek(number)
         self._sought = scanner.position
         return scanner if end is None else None
 
     def size_bytes(self) -> int:
         """Return the file's present length."""
-        return self._files.size(self.fd)
+        return self.source.size()
 
     def drop_cached_bytes(self, end: int) -> None:
         """Release the bytes up to `end`, which are not read again, from the page cache, in large steps."""
         if end - self._forgotten >= STEP_BYTES:
             self._forgotten = end
             with suppress(OSError):  # the call is only advice to the kernel
-                self._files.drop_cached_bytes(self.fd, end)
+                self.source.drop_cached_bytes(end)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        self._files.close(self.fd)
+        """Close the file."""
+        self.source.close()
 
 
 def position_of(head: FrameHead) -> ScanPosition:
@@ -128,7 +121,7 @@ class LogReader(Generic[F]):
     def __init__(
         self,
         incarnation: IncarnationId,
-        paths: LocalPathTable,
+        paths: JournalPathTable,
         frames: type[F],
         begin: FrameNumber = 0,
         files: FileOps = OS_FILES,
@@ -240,9 +233,9 @@ class LogReader(Generic[F]):
         assert scanner is not None, "the copy was entered"
         try:
             found = scanner.next_head() if self._heads_only else scanner.next_frame()
-        except StoragePathError as error:
+        except StorageError as error:
             self._note(copy, error)
-            self._open.pop(copy).close()  # a descriptor that fails is dead: the path may have been mounted again
+            self._open.pop(copy).close()  # a file that fails is dead: the path may have been mounted again
             self.walk.on_copy_lost(copy)
             return None
         if isinstance(found, BadFrame):

@@ -65,6 +65,9 @@ class CommitPolicy:
     in_flight: int = 8
 
 
+DEFAULT_COMMITS: Final = CommitPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class GiveFrames:
     """Event: append the frames from `first` on, which have these sizes in bytes."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadFrames
-from pulsar_on_spark.ledger.journal.copy_reader import CopyFile
 from pulsar_on_spark.ledger.journal.ensemble import Ensemble
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable, RecoveredCopy, recovered_copy
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.messages import (
     BeginFiles,
@@ -51,7 +51,6 @@ from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPathTable
 
 TICK_S = 0.25
 SILENT_AFTER_S = 30.0
@@ -68,7 +67,7 @@ def ignore_progress(scanned_bytes: int) -> None:
 
 def recover(
     register: LogRegister,
-    paths: LocalPathTable,
+    paths: JournalPathTable,
     writable: Sequence[PathId],
     *,
     give_up: Collection[PathId] = (),
@@ -114,6 +113,7 @@ class _Answered:
 
 
 _Message: TypeAlias = CopyEvent | _Answered
+_Request: TypeAlias = tuple[RecoveredCopy, Copy, FenceFirst | ReadFrames]
 
 
 class _ReaderThread:
@@ -121,13 +121,13 @@ class _ReaderThread:
 
     def __init__(self, post: Callable[[_Message], None]) -> None:
         self._post = post
-        self._requests: queue.SimpleQueue[tuple[CopyFile, Copy, FenceFirst | ReadFrames] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._moved = False
         self.waiting: dict[Copy, FenceFirst | ReadFrames] = {}
         self.quiet_ticks = 0
         threading.Thread(target=self._run, name="journal-recover", daemon=True).start()
 
-    def ask(self, file: CopyFile, copy: Copy, request: FenceFirst | ReadFrames) -> None:
+    def ask(self, file: RecoveredCopy, copy: Copy, request: FenceFirst | ReadFrames) -> None:
         """Queue a request."""
         self.waiting[copy] = request
         self._requests.put((file, copy, request))
@@ -147,7 +147,7 @@ class _ReaderThread:
         self._requests.put(None)
 
     def _run(self) -> None:
-        files: set[CopyFile] = set()
+        files: set[RecoveredCopy] = set()
         try:
             while (request := self._requests.get()) is not None:
                 files.add(request[0])
@@ -156,7 +156,7 @@ class _ReaderThread:
             for file in files:
                 file.close()
 
-    def _answer(self, file: CopyFile, copy: Copy, wanted: FenceFirst | ReadFrames) -> None:
+    def _answer(self, file: RecoveredCopy, copy: Copy, wanted: FenceFirst | ReadFrames) -> None:
         answer = file.answer(wanted)
         event: CopyFenced | CopyRead
         if isinstance(answer, FenceAnswer):
@@ -172,7 +172,7 @@ class _Recovering:
     def __init__(
         self,
         register: LogRegister,
-        paths: LocalPathTable,
+        paths: JournalPathTable,
         writable: Sequence[PathId],
         progress: Progress,
         files: FileOps,
@@ -189,7 +189,7 @@ class _Recovering:
         self._core = Recovery(f"r-{uuid.uuid4().hex}", targets)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._ensemble = Ensemble(self._known, self._incarnation, self._inbox.put, files)
-        self._copies: dict[Copy, CopyFile] = {}
+        self._copies: dict[Copy, RecoveredCopy] = {}
         self._readers: dict[PathId, _ReaderThread] = {}
         self._problems: dict[Copy, str] = {}
         self._metadata_problem = ""
@@ -264,7 +264,7 @@ class _Recovering:
         if reader is None:
             reader = self._readers[copy.path] = _ReaderThread(self._inbox.put)
         if copy not in self._copies:
-            self._copies[copy] = CopyFile(path, self._incarnation, copy, self._watched(reader), self._files)
+            self._copies[copy] = recovered_copy(path, self._incarnation, copy, self._watched(reader), self._files)
         reader.ask(self._copies[copy], copy, request)
         return None
 

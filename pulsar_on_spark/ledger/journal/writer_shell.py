@@ -23,6 +23,7 @@ from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
@@ -67,11 +68,12 @@ from pulsar_on_spark.model.ids import JournalFileId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import FileOps
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import PathFailure
 
 TICK_S = 0.25
 """Interval of checks for paths without progress."""
+MAX_OBJECTS = 2_000
+"""Groups after which a file on an object store is full, whatever their size: a recovery lists its objects."""
 _LOGGER = logging.getLogger(__name__)
 _GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
 
@@ -84,7 +86,7 @@ class WriterShell:
     def __init__(
         self,
         register: LogRegister,
-        paths: Sequence[LocalPath],
+        paths: Sequence[JournalPath],
         quorum: Quorum,
         owner: ShellOwner,
         mark_failed: Callable[[Sequence[PathFailure]], None],
@@ -102,13 +104,14 @@ class WriterShell:
         name = f"{self._incarnation}/{uuid.uuid4().hex}"
         self._core = JournalWriter(name, quorum, limits.roll_bytes, limits.frames_in_flight)
         self._inbox: Inbox[_Post] = Inbox(self._wake, quorum.ack)
-        self._ensemble = Ensemble(self._paths, self._incarnation, self._inbox.post, files)
+        self._ensemble = Ensemble(self._paths, self._incarnation, self._inbox.post, files, limits.object_commits)
         self._sending: Group | None = None
         self._in_flight = FramesInFlight(self._incarnation)
         self._deferred: list[BeginFiles] = []
         self._failures: list[PathFailure] = []
         self._failures_to_mark: list[PathFailure] = []
         self._is_opened = False
+        self._is_interval_over = True
         self.is_over = False
 
     # -- requests of the owner -----------------------------------------------------------------------------------------
@@ -135,8 +138,24 @@ class WriterShell:
 
     @property
     def are_paths_free(self) -> bool:
-        """True if an ack quorum of paths is free; otherwise a group would wait, and should keep growing instead."""
-        return self._ensemble.free(self._core.copies) >= self._quorum.ack
+        """True if an ack quorum of paths is free; otherwise a group would wait, and should keep growing instead.
+
+        On object stores several groups are on their way, one in each interval of the commit policy.
+        """
+        if self._ensemble.free(self._core.copies) >= self._quorum.ack:
+            return True
+        is_next = self._is_interval_over and len(self._in_flight) < self._limits.object_commits.in_flight
+        return is_next and self._is_on_objects
+
+    @property
+    def _is_on_objects(self) -> bool:
+        return self._ensemble.is_on_objects(self._core.copies)
+
+    @property
+    def idle_lac_s(self) -> float:
+        """The idle time after which the last acknowledged frame's number is written."""
+        interval_s = self._limits.object_commits.interval_s if self._is_on_objects else 0.0
+        return max(self._limits.idle_lac_s, interval_s)
 
     @property
     def is_behind(self) -> bool:
@@ -160,7 +179,22 @@ class WriterShell:
     def send(self, group: Group) -> None:
         """Send a group as the next frame."""
         self._sending = group
-        self._feed(AddGroup(group.kind, group.frame_bytes))
+        size_bytes = group.frame_bytes
+        if self._is_on_objects:
+            size_bytes = max(size_bytes, self._limits.roll_bytes // MAX_OBJECTS)
+            self._begin_interval()
+        self._feed(AddGroup(group.kind, size_bytes))
+
+    def _begin_interval(self) -> None:
+        if self._is_interval_over:
+            self._is_interval_over = False
+            self._loop.call_later(self._limits.object_commits.interval_s, self._end_interval)
+
+    def _end_interval(self) -> None:
+        self._is_interval_over = True
+        if not self.is_over:
+            with self.ending_at_defects():
+                self._owner.on_turn()
 
     def expect(self) -> None:
         """Let reports wake the loop only when an ack quorum has the next frame; called when all groups are sent."""
@@ -178,7 +212,7 @@ class WriterShell:
         """Record that the files of all frames below `before` are deleted."""
         self._feed(FragmentsTrimmed(before))
 
-    def offer_spare(self, path: LocalPath) -> None:
+    def offer_spare(self, path: JournalPath) -> None:
         """Allow writes to a path from now on."""
         self._ensemble.know(path)
         self._paths[path.path_id] = path

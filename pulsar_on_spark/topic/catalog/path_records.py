@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import RootPlace, parse_place
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 def uri_of(root: RootPlace, place: RootPlace) -> str:
@@ -24,7 +27,12 @@ def place_of(root: RootPlace, record: PathRecord) -> RootPlace:
     return Path(record.uri) if record.uri.startswith("/") else root / record.uri
 
 
-def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> LocalPath | ObjectPath:
+def journal_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, JournalPath]:
+    """Return the paths as those that may hold journals."""
+    return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath | ObjectPath)}
+
+
+def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> JournalPath:
     """Return the storage path of a record."""
     place, path_id, is_given_up = place_of(root, record), PathId(record.path_id), record.state == "lost"
     if isinstance(place, Path):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self, cast
 
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, is_on_objects
 from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import PathRecord
@@ -27,13 +28,11 @@ from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.health import PathHealth, PathRole
 from pulsar_on_spark.storage.leases.contract import LeaseStore
-from pulsar_on_spark.storage.local_path import LocalPath, local_paths
-from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.root_place import BROKERS, RootPlace, consumers_of, lease_store, parse_place
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import root_creation
-from pulsar_on_spark.topic.catalog.path_records import storage_path, uri_of
+from pulsar_on_spark.topic.catalog.path_records import journal_paths, storage_path, uri_of
 
 log = logging.getLogger(__name__)
 
@@ -194,11 +193,11 @@ class RootHandle:
         """Return the storage paths of a new view, for readers that outlive a view (raises `MetadataError`)."""
         return self.storage_paths(self.store.view())
 
-    def journal_paths(self, view: View) -> dict[PathId, LocalPath]:
+    def journal_paths(self, view: View) -> dict[PathId, JournalPath]:
         """Return the storage paths by id that may hold journals, without retired ones."""
-        return local_paths(self.storage_paths(view))
+        return journal_paths(self.storage_paths(view))
 
-    def current_journal_paths(self) -> dict[PathId, LocalPath]:
+    def current_journal_paths(self) -> dict[PathId, JournalPath]:
         """Do the same as `current_storage_paths` for journals."""
         return self.journal_paths(self.store.view())
 
@@ -221,12 +220,17 @@ class RootHandle:
         """
         return [path.measured() for path in self._to_write(view, "segments")]
 
-    def writable_journal_paths(self, view: View) -> list[LocalPath]:
-        """Return the storage paths of this host to write journals to (see `writable_paths`)."""
-        paths = self._to_write(view, "journal")
-        return [path.measured() for path in paths if isinstance(path, LocalPath) and not path.is_elsewhere]
+    def writable_journal_paths(self, view: View) -> list[JournalPath]:
+        """Return the storage paths to write journals to (see `writable_paths`).
 
-    def _to_write(self, view: View, role: PathRole) -> list[LocalPath | ObjectPath]:
+        These are the disks of this host, if they are enough for the ack quorum: they answer soonest. Otherwise object
+        stores are used, too.
+        """
+        paths = [path.measured() for path in self._to_write(view, "journal") if not path.is_elsewhere]
+        disks = [path for path in paths if not is_on_objects(path)]
+        return disks if len(disks) >= self.quorum.ack else disks + [path for path in paths if is_on_objects(path)]
+
+    def _to_write(self, view: View, role: PathRole) -> list[JournalPath]:
         records = [record for record in view.all(PathRecord) if record.role in ("both", role)]
         chosen = [record for record in records if record.state == "writable"]
         if len(chosen) < self.quorum.ack:

@@ -7,10 +7,10 @@ from contextlib import closing
 
 from pulsar_on_spark.ledger.journal.frame_reader import FrameReader, JournalPlace
 from pulsar_on_spark.ledger.journal.frames import payload_views
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable
 from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPathTable
 from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries
 
 
@@ -19,7 +19,7 @@ def read_entries(
     ledger: LedgerId,
     first: int,
     end: int,
-    paths: LocalPathTable,
+    paths: JournalPathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[DecodedEntries]:
     """Read the rows of entries [first, end) of a ledger, in batches of whole entries.
@@ -43,7 +43,7 @@ def stored_entries(
     ledger: LedgerId,
     first: int,
     end: int,
-    paths: LocalPathTable,
+    paths: JournalPathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[StoredEntry]:
     """Read entries [first, end) of a ledger with their bytes as received (arguments and errors as `read_entries`)."""

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from pulsar_on_spark.ledger.journal.codec_batch import padded
 from pulsar_on_spark.ledger.journal.frames import ENTRIES, FrameHead
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.log_index import LogIndex
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, position_of
+from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPathTable
 from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.topic.entries.cutting import run_lengths
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
@@ -40,10 +41,9 @@ class JournalScan:
         reader: Reader of the frames; its `walk` decides the next frame and the readable end.
     """
 
-    def __init__(self, incarnation: IncarnationId, paths: LocalPathTable, files: FileOps = OS_FILES) -> None:
+    def __init__(self, incarnation: IncarnationId, paths: JournalPathTable, files: FileOps = OS_FILES) -> None:
         self.reader = LogReader(incarnation, paths, FrameHead, files=files)
         self._incarnation = incarnation
-        self._files = files
         self._index: LogIndex[IndexedRun, UnsealedSegment] = LogIndex()
 
     def main_read(self, record: LogRecord, sealed_before: int, ledgers: list[int]) -> None:
@@ -136,7 +136,7 @@ class JournalScan:
         content = bytearray(4 * rows)
         _, file = self.reader.source
         try:
-            self._files.read_into(file.fd, offset, memoryview(content))
-        except OSError as error:
+            file.source.read_into(offset, memoryview(content))
+        except (OSError, StorageError) as error:
             log.warning("%s cannot be read (%s): its messages are not counted.", file.name, error)
         return np.clip(np.frombuffer(content, "<i4").astype(np.int64), 1, _MAX_ENTRY_ROWS)

@@ -31,12 +31,12 @@ from pulsar_on_spark.model.errors import (
     SegmentGoneError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
-from pulsar_on_spark.storage.local_path import local_paths
 from pulsar_on_spark.storage.loss import LOOK_AGAIN
 from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.path_records import journal_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -152,7 +152,7 @@ class SliceReader:
         frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
         ledger = LedgerId(slice_.segment.ledger_id)
         names = [name for name in SEGMENT_SCHEMA.names if name in self.columns]
-        for decoded in read_entries(frames, ledger, slice_.first, slice_.end, lambda: local_paths(self.paths)):
+        for decoded in read_entries(frames, ledger, slice_.first, slice_.end, lambda: journal_paths(self.paths)):
             messages = self._messages(slice_, decoded.batch)
             yield len(decoded.entry_rows), (batch.select(names) for batch in messages)
 

@@ -8,15 +8,13 @@ journals' trimmer decide which files may be deleted.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
-from pulsar_on_spark.ledger.journal.files import JOURNAL
+from pulsar_on_spark.ledger.journal.journal_paths import journal_sizes
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
@@ -33,6 +31,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
@@ -216,12 +215,11 @@ def _path(
             by_reason.update(reasons_of_file(view, file_id, stored_file.size_bytes, file_shares_))
             if file_shares_ is not None:
                 stored[file_id] += stored_file.size_bytes
+        for incarnation, name, size_bytes in journal_sizes(path) if isinstance(path, LocalPath | ObjectPath) else ():
+            is_unsealed = (path.path_id, incarnation, name) in unsealed
+            by_reason[Reason.UNSEALED if is_unsealed else Reason.SEALED] += size_bytes
     except StoragePathError as error:
         problem = str(error)
-    for file, size_bytes in _files(path.directory / JOURNAL) if isinstance(path, LocalPath) else ():
-        incarnation, name = file.parts[-3:-1]
-        is_unsealed = (path.path_id, incarnation, name) in unsealed
-        by_reason[Reason.UNSEALED if is_unsealed else Reason.SEALED] += size_bytes
     return PathUsage(
         path_id=path.path_id,
         directory=path.place,
@@ -254,14 +252,3 @@ def _topic(
         ),
         compacted_bytes=sum(stored.get(FileId(file.file_id), 0) for record in compactions for file in record.files),
     )
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files in a folder and below with their sizes; files that vanish meanwhile are left out."""
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            file = Path(directory, name)
-            try:
-                yield file, file.stat().st_size
-            except FileNotFoundError:
-                continue

@@ -22,6 +22,7 @@ from pulsar_on_spark.ledger.journal.files import (
 )
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId
 from pulsar_on_spark.storage.files import OS_FILES, OsFiles
 
@@ -85,8 +86,8 @@ def scan(path: Path) -> tuple[list[Frame], ScanEnd]:
     """All frames of a file and how it ends; raises if its header is bad."""
     fd = OS_FILES.open(path)
     try:
-        _, position = read_file_header(fd, NAME)
-        scanner = FrameScanner(fd, position, NAME)
+        _, position = read_file_header(FileBytes(fd), NAME)
+        scanner = FrameScanner(FileBytes(fd), position, NAME)
         frames = []
         while isinstance(found := scanner.next_frame(), Frame):
             frames.append(found)

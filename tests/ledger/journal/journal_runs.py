@@ -12,6 +12,7 @@ from pulsar_on_spark.ledger.journal.files import file_directory, open_journal_fi
 from pulsar_on_spark.ledger.journal.frames import Frame, payload_views
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
+from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
@@ -137,7 +138,7 @@ class Place:
         try:
             if OS_FILES.size(fd) == 0:
                 return []
-            scanner = FrameScanner(fd, read_file_header(fd, "f")[1], "f")
+            scanner = FrameScanner(FileBytes(fd), read_file_header(FileBytes(fd), "f")[1], "f")
             frames = []
             while isinstance(found := scanner.next_frame(), Frame):
                 frames.append(found)
@@ -149,7 +150,7 @@ class Place:
         """Return the offsets at which the frames of an intact file start."""
         fd = OS_FILES.open(file)
         try:
-            scanner = FrameScanner(fd, read_file_header(fd, "f")[1], "f")
+            scanner = FrameScanner(FileBytes(fd), read_file_header(FileBytes(fd), "f")[1], "f")
             offsets = []
             while isinstance(found := scanner.next_frame(), Frame):
                 offsets.append(found.offset)

@@ -102,7 +102,9 @@ OBJECT_MUTANTS = (
     Mutant("a missing birth is an empty file", ((ObjectReader, "_missing", _missing_birth_is_empty),), "objects 3/3/2"),
     Mutant("objects behind a deleted one are not read", _PREFIX_ONLY, "objects robbed"),
     Mutant("a hole is the end", ((ObjectReader, "_may_say_no", _holes_are_ends),), "objects robbed 3/3/2"),
-    Mutant("the birth is looked for once", ((ObjectReader, "_fenced", _birth_checked_once),), "objects collected"),
+    Mutant(
+        "the birth is looked for once", ((ObjectReader, "_fenced", _birth_checked_once),), "objects, late recoverers"
+    ),
     Mutant("a number that is taken is a fence", ((ObjectReader, "_fence_put", _taken_means_fenced),), "objects 1/1/1"),
     Mutant("a failed fence is a fence", ((ObjectReader, "_fence_put", _fails_means_fenced),), "objects 1/1/1"),
     Mutant("other bytes after an error", ((ObjectAppender, "_again", _more_frames_after_an_error),), "objects, busy"),
@@ -123,7 +125,6 @@ OBJECT_CONSEQUENCES = tuple(
         "a number that is taken is a fence",
         "a failed fence is a fence",
         "other bytes after an error",
-        "an unfenced no",
     }
 )
 """Those that checks of single answers find at once: without these checks, their consequences are found."""

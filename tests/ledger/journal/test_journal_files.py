@@ -33,6 +33,7 @@ from pulsar_on_spark.ledger.journal.files import (
 )
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, payload_views
+from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.ledger.journal.log import FrameKind
 from pulsar_on_spark.model.errors import (
     CorruptJournalError,
@@ -67,7 +68,7 @@ def append(path: Path, data: bytes) -> None:
 
 def scanner_of(path, files=OS_FILES, **options):
     fd = os.open(path, os.O_RDONLY)
-    return FrameScanner(fd, read_file_header(fd, NAME)[1], NAME, files, **options)
+    return FrameScanner(FileBytes(fd, files), read_file_header(FileBytes(fd), NAME)[1], NAME, **options)
 
 
 def frames_of(count, at=HEADER.first, size=100):
@@ -127,7 +128,7 @@ def test_file_headers_round_trip(tmp_path_factory, incarnation, file, number, cr
     data = header.encode()
     path = store(tmp_path_factory.getbasetemp(), data + b"frames")
     fd = os.open(path, os.O_RDONLY)
-    assert read_file_header(fd, NAME) == (header, ScanPosition(len(data), header.first))
+    assert read_file_header(FileBytes(fd), NAME) == (header, ScanPosition(len(data), header.first))
     os.close(fd)
     assert len(data) % 8 == 0
 
@@ -395,7 +396,7 @@ def test_a_scan_continues_from_a_position(tmp_path):
     path = store(tmp_path, small_file())
     first = scanner_of(path)
     first.next_frame()
-    second = FrameScanner(os.open(path, os.O_RDONLY), first.position, NAME)
+    second = FrameScanner(FileBytes(os.open(path, os.O_RDONLY)), first.position, NAME)
     assert second.next_frame().header == first.next_frame().header
     assert second.position == first.position
 
@@ -416,7 +417,7 @@ def test_a_file_that_has_shrunk_lost_frames(tmp_path):
     scanner = scanner_of(path)
     assert scanner.seek(4) is None
     os.truncate(path, 200)
-    scanner = FrameScanner(os.open(path, os.O_RDONLY), scanner.position, NAME)
+    scanner = FrameScanner(FileBytes(os.open(path, os.O_RDONLY)), scanner.position, NAME)
     end = scanner.next_frame()
     assert isinstance(end, BadFrame)
     assert "shrunk to 200 bytes" in end.reason
@@ -455,7 +456,7 @@ def test_contents_are_skipped_where_they_were_checked_before(tmp_path):
         assert (head.header, head.runs(), head.offset) == (frame.header, frame.runs(), frame.offset)
         crcs = part_crcs(head, frame.data)
         for index, run in enumerate(head.runs()):
-            batch = read_run(os.open(path, os.O_RDONLY), head, index, crcs, files)
+            batch = read_run(FileBytes(os.open(path, os.O_RDONLY), files), head, index, crcs)
             batch.validate(full=True)
             assert batch == frame.record_batch().slice(run.first_row, run.entries)
         assert max(each.size_bytes for each in files.reads) <= max(HEADS_WINDOW_BYTES, 50_004)
@@ -478,14 +479,14 @@ def test_heads_are_checked_and_must_have_their_content(tmp_path):
     whole_frame = scanner_of(store(tmp_path, data)).next_frame()
     cut = os.open(store(tmp_path, data[: start + 500]), os.O_RDONLY)
     with pytest.raises(CorruptJournalError, match="cut short"):
-        read_run(cut, head, 0, part_crcs(head, whole_frame.data))
+        read_run(FileBytes(cut), head, 0, part_crcs(head, whole_frame.data))
 
 
 def test_a_disk_that_cannot_be_read_is_an_error(tmp_path):
     path = store(tmp_path, small_file())
     files = FailingFiles((tmp_path,), "read_into", 1, errno.EIO)
     fd = files.open(path)
-    scanner = FrameScanner(fd, read_file_header(fd, NAME, files)[1], NAME, files)
+    scanner = FrameScanner(FileBytes(fd, files), read_file_header(FileBytes(fd, files), NAME)[1], NAME)
     with pytest.raises(StoragePathError, match=r"Journal file f cannot be read .*Input/output error"):
         scanner.next_frame()
 
@@ -521,7 +522,7 @@ def test_headers_are_followed_up_to_the_last_complete_frame(tmp_path):
     for cut in (len(data), len(data) - 1, ends[30], ends[30] + 55, ends[30] - 8, ends[0]):
         path = store(tmp_path, data[:cut])
         fd = os.open(path, os.O_RDONLY)
-        scanner = FrameScanner(fd, read_file_header(fd, NAME)[1], NAME, checked_before=True)
+        scanner = FrameScanner(FileBytes(fd), read_file_header(FileBytes(fd), NAME)[1], NAME, checked_before=True)
         lac, before = -1, None
         while scanner.position != before:
             before = scanner.position
@@ -541,7 +542,7 @@ def test_no_flipped_bit_of_a_header_is_followed(tmp_path):
         harmed = bytearray(data)
         harmed[bit // 8] ^= 1 << bit % 8
         fd = os.open(store(tmp_path, bytes(harmed)), os.O_RDONLY)
-        scanner = FrameScanner(fd, read_file_header(fd, NAME)[1], NAME, checked_before=True)
+        scanner = FrameScanner(FileBytes(fd), read_file_header(FileBytes(fd), NAME)[1], NAME, checked_before=True)
         scanner.follow()
         assert scanner.position.offset == starts[1]
         os.close(fd)
@@ -550,5 +551,5 @@ def test_no_flipped_bit_of_a_header_is_followed(tmp_path):
 def test_headers_are_followed_only_where_checksums_were_checked(tmp_path):
     fd = os.open(store(tmp_path, small_file()), os.O_RDONLY)
     with pytest.raises(InvalidArgumentError, match="use next_frame"):
-        FrameScanner(fd, read_file_header(fd, NAME)[1], NAME).follow()
+        FrameScanner(FileBytes(fd), read_file_header(FileBytes(fd), NAME)[1], NAME).follow()
     os.close(fd)

@@ -31,7 +31,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
-from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.local_path import LocalPath, local_paths
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup import snapshot
@@ -149,7 +149,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
     """Copy segments and journals that the view names; returns True if there are journals."""
-    sources = root.journal_paths(root.store.view())
+    sources = local_paths(root.current_storage_paths())
     targets = {
         path_id: replace(path, directory=unfinished / _own_uri(path_id))
         for path_id, path in sources.items()

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from pulsar_on_spark.ledger.journal.journal import Journal
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -26,13 +26,13 @@ class PathNews:
     `tell` in the event loop's thread.
     """
 
-    def __init__(self, root: RootHandle, known: Iterable[LocalPath]) -> None:
+    def __init__(self, root: RootHandle, known: Iterable[JournalPath]) -> None:
         """Start with the paths that the journal knows at its opening."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
         self._unmarked: dict[PathId, PathFailure] = {}
-        self._offers: list[LocalPath] = []
+        self._offers: list[JournalPath] = []
         self._to_leave: list[PathId] = []
         self._trials = Trials()
 
@@ -76,7 +76,7 @@ class PathNews:
         ]
         return view
 
-    def _seems_well(self, path: LocalPath, reason: str) -> bool:
+    def _seems_well(self, path: JournalPath, reason: str) -> bool:
         if not self._trials.may_try(path.path_id) or not self._trials.try_out(path, reason).is_well:
             return False
         self._trials.record_trial(path.path_id)

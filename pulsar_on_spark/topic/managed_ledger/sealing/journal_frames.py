@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, OpenJournalFile
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPath, LocalPathTable
 from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedLog
 
 FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
@@ -51,7 +51,7 @@ class JournalFrames:
     def __init__(
         self,
         incarnation: IncarnationId,
-        paths: LocalPathTable,
+        paths: JournalPathTable,
         begin: FrameNumber,
         files: FileOps = OS_FILES,
         given_up: Sequence[FrameRange] = (),
@@ -150,7 +150,7 @@ class JournalFrames:
             self._reader.walk.forget_failures()
             self._record = record
 
-    def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, LocalPath]) -> tuple[Copy | None, int]:
+    def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, JournalPath]) -> tuple[Copy | None, int]:
         """Return the first copy with bytes, else an empty one, and its size; None if no copy's size is known."""
         empty: Copy | None = None
         for copy in copies:
@@ -161,7 +161,7 @@ class JournalFrames:
                 empty = empty or copy
         return empty, 0
 
-    def _size_bytes(self, copy: Copy, path: LocalPath | None) -> int | None:
+    def _size_bytes(self, copy: Copy, path: JournalPath | None) -> int | None:
         if path is None:
             return None
         try:
@@ -178,7 +178,7 @@ class JournalFrames:
 
 def frames_of(
     found: SealedLog,
-    paths: LocalPathTable,
+    paths: JournalPathTable,
     begin: FrameNumber,
     end: FrameNumber,
     files: FileOps = OS_FILES,

@@ -12,21 +12,19 @@ Each step depends only on earlier commits, so a trimmer may be killed anywhere, 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pulsar_on_spark.ledger.journal.files import (
-    JOURNAL,
-    fenced_name,
-    file_directory,
-    incarnation_directory,
-    open_name,
-)
 from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.journal_paths import (
+    JournalPath,
+    clear_incarnation,
+    delete_file,
+    file_name,
+    journal_incarnations,
+)
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.sealing import deleted_before, files_to_delete
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
@@ -35,7 +33,6 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import (
     CursorKey,
@@ -187,25 +184,17 @@ class Trimmer:
             clear_directories(self._root, after)
         return TrimReport(count, before, self._waiting, is_cleared)
 
-    def _delete_file(self, path: LocalPath, copy: Copy) -> int:
+    def _delete_file(self, path: JournalPath, copy: Copy) -> int:
         """Delete a journal file; if its path is away, the file and its record stay for a later trim."""
-        directory = file_directory(path.directory, self._incarnation, JournalFileId(copy.file))
-        count = 0
+        file = JournalFileId(copy.file)
         try:
-            path.check(self._files)
-            for name in (open_name(directory), fenced_name(directory)):
-                with suppress(FileNotFoundError):
-                    self._files.unlink(name)
-                    count += 1
-            with suppress(FileNotFoundError):
-                self._files.fsync_directory(directory)
+            count = delete_file(path, self._incarnation, file, self._files)
         except (StorageError, OSError) as error:
             if copy not in self._kept:
                 self._kept.add(copy)
-                log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
+                name = file_name(path, self._incarnation, file)
+                log.warning("%s stays for now: %s", name, error, extra={"path": path.path_id})
             return 0
-        with suppress(OSError):  # an empty directory that stays, or reappears, has no effect
-            directory.rmdir()
         self._deleted.add(copy)
         return count
 
@@ -233,20 +222,18 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
 def clear_directories(root: RootHandle, view: DurableView) -> int:
     """Delete the files, on the storage paths, of incarnations whose log was removed; returns their number.
 
-    A listing nominates; the log's deleted record decides. Directories that the metadata never knew are kept.
+    A listing nominates; the log's deleted record decides. Files of incarnations that the metadata never knew are kept.
     """
     count = 0
     for path in root.journal_paths(view).values():
         try:
-            path.check()
-            names = os.listdir(path.directory / JOURNAL)
+            incarnations = journal_incarnations(path)
         except (StorageError, OSError) as error:
-            log.debug("The journal directory of %s is passed over: %s", path, error, extra={"path": path.path_id})
+            log.debug("The journals of %s are passed over: %s", path, error, extra={"path": path.path_id})
             continue
-        for name in names:
-            row = view.last(IncarnationRecord, name)
-            if row is not None and view.get(IncarnationRecord, name) is None:
-                with suppress(OSError, InvalidArgumentError):  # a later pass tries again
-                    shutil.rmtree(incarnation_directory(path.directory, IncarnationId(name)))
-                    count += 1
+        for incarnation in incarnations:
+            row = view.last(IncarnationRecord, incarnation)
+            if row is not None and view.get(IncarnationRecord, incarnation) is None:
+                with suppress(OSError, StorageError, InvalidArgumentError):  # a later pass tries again
+                    count += clear_incarnation(path, incarnation)
     return count

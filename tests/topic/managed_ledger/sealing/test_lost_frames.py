@@ -13,6 +13,7 @@ from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner
 from pulsar_on_spark.ledger.journal.files import read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import HEADER_BYTES
 from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, SealRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
@@ -58,8 +59,8 @@ def damage(log: LogOnDisk, frame: int, offset: int) -> None:
 
 def _start_of(path: Path, frame: int) -> int | None:
     with path.open("rb") as file:
-        _, start = read_file_header(file.fileno(), path.name)
-        scanner = FrameScanner(file.fileno(), start, path.name, checked_before=True)
+        _, start = read_file_header(FileBytes(file.fileno()), path.name)
+        scanner = FrameScanner(FileBytes(file.fileno()), start, path.name, checked_before=True)
         while isinstance(head := scanner.next_head(), FrameHead):
             if head.header.number == frame:
                 return head.offset

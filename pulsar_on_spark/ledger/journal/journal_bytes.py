@@ -1,0 +1,93 @@
+"""The bytes of a journal file that is open for reading: its header and its frames, as far as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+
+
+class JournalBytes(Protocol):
+    """An open journal file. Not thread-safe.
+
+    Methods raise `OSError`, or `StorageError` for a file on an object store.
+    """
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The mark of this file, which no other file has while this one exists."""
+
+    def size(self) -> int:
+        """Return the number of bytes that can be read now; a file that is written grows."""
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
+
+    def drop_cached_bytes(self, end: int) -> None:
+        """Forget the bytes before `end`, which are not read again."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileBytes:
+    """The bytes of a file on a disk.
+
+    Attributes:
+        fd: Its descriptor.
+        files: The operating system.
+    """
+
+    fd: int
+    files: FileOps = OS_FILES
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Its device and inode."""
+        return self.files.identity(self.fd)
+
+    def size(self) -> int:
+        """Ask for the file's length."""
+        return self.files.size(self.fd)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Read the file."""
+        return self.files.read_into(self.fd, offset, target)
+
+    def drop_cached_bytes(self, end: int) -> None:
+        """Tell the page cache."""
+        self.files.drop_cached_bytes(self.fd, end)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self.files.close(self.fd)
+
+
+class BytesInMemory:
+    """Bytes in memory, such as an object that was read as a whole."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The memory's address."""
+        return 0, id(self._content)
+
+    def size(self) -> int:
+        """Return their number."""
+        return len(self._content)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Copy them."""
+        part = self._content[offset : offset + len(target)]
+        target[: len(part)] = part
+        return len(part)
+
+    def drop_cached_bytes(self, end: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

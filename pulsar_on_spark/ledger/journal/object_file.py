@@ -1,0 +1,272 @@
+"""A journal file on an object store: its objects by number, and its bytes for readers of a log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.ledger.journal.object_format import (
+    ObjectHead,
+    ObjectKind,
+    file_prefix,
+    head_bytes,
+    object_name,
+    parse_head,
+    parse_object,
+)
+from pulsar_on_spark.ledger.journal.object_protocol import BIRTH
+from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.storage.identity import Identity
+from pulsar_on_spark.storage.object_path import ObjectPath
+from pulsar_on_spark.storage.objects.contract import Created, Exists
+from pulsar_on_spark.storage.segment_objects import translated
+
+KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of a file's last objects that a reader keeps, so that the frames of one object cost one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFile:
+    """The objects of a journal file. Methods raise `StoragePathError` if the store has no certain answer.
+
+    Attributes:
+        path: The storage path.
+        incarnation: The log's incarnation.
+        file: The file's id.
+    """
+
+    path: ObjectPath
+    incarnation: IncarnationId
+    file: JournalFileId
+
+    @property
+    def name(self) -> str:
+        """The file's name in errors."""
+        return f"Journal file {self.path.place}/{file_prefix(self.incarnation, self.file)}"
+
+    @property
+    def head_bytes(self) -> int:
+        """The length of each object's head; a longer object has data, or is the birth."""
+        return head_bytes(self.incarnation, self.file)
+
+    def object_name(self, number: int) -> str:
+        """An object's name in errors."""
+        return f"Journal object {self.path.place}/{self._key(number)}"
+
+    def head(self, kind: ObjectKind, number: int, token: str) -> ObjectHead:
+        """Return the head of an object that has no frames."""
+        return ObjectHead(kind, self.incarnation, self.file, number, token)
+
+    def create(self, number: int, content: bytes) -> Created | Exists:
+        """Create an object, if it is absent."""
+        with translated():
+            return self.path.objects.create(self._key(number), content)
+
+    def create_birth(self, token: str) -> None:
+        """Create the birth.
+
+        Raises:
+            FileExistsError: the file exists; no file ever has a second writer.
+        """
+        content = self.head(ObjectKind.BIRTH, BIRTH, token).encode(self._identity.encode())
+        if isinstance(self.create(BIRTH, content), Exists):
+            raise FileExistsError(f"{self.name} exists")
+
+    def read_birth(self) -> ObjectHead:
+        """Read the birth, which shows that the file is there and that the path is this path.
+
+        Raises:
+            FileNotFoundError: the path is there, and has no such file.
+            WrongPathError, CorruptJournalError, FormatVersionError: the object is another path's, or cannot be parsed.
+        """
+        found = self.read(BIRTH)
+        if found is None:
+            self.path.check()  # raises if the store is another one: the file may still exist then
+            raise FileNotFoundError(f"{self.name} is not there")
+        head, body = found
+        self._identity.require(Identity.decode(bytes(body), self.name), self.name, "check the URL and the bucket")
+        return head
+
+    def require_birth(self) -> None:
+        """Check that the file's deletion has not begun, after one of its objects was not found.
+
+        Raises:
+            JournalGoneError: it has.
+        """
+        with translated():
+            if self.path.objects.head(self._key(BIRTH)) is not None:
+                return
+        self.path.check()
+        raise JournalGoneError(f"{self.name} was deleted: its entries are sealed.")
+
+    def read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
+        """Read an object and check all of it; None if there is none.
+
+        Raises:
+            CorruptJournalError, FormatVersionError: it is damaged, or from a newer version.
+        """
+        with translated():
+            fetched = self.path.objects.fetch(self._key(number))
+        if fetched is None:
+            return None
+        name = self.object_name(number)
+        head, body = parse_object(fetched.content, name)
+        return self._required(head, number, name), body
+
+    def read_head(self, number: int) -> ObjectHead | None:
+        """Read an object's head only (errors as `read`)."""
+        with translated():
+            content = self.path.objects.fetch_range(self._key(number), 0, self.head_bytes)
+        if content is None:
+            return None
+        name = self.object_name(number)
+        return self._required(parse_head(content, name)[0], number, name)
+
+    def sizes(self) -> Mapping[int, int]:
+        """List the file's objects: their sizes in bytes by number."""
+        prefix = file_prefix(self.incarnation, self.file)
+        with translated():
+            listed = [(each.key[len(prefix) + 1 :], each.size) for each in self.path.objects.list_after(prefix)]
+        return {int(name): size for name, size in listed if name.isdecimal()}
+
+    def data_sizes(self) -> list[int]:
+        """List the sizes of the bodies of the data objects up to the first gap or fence.
+
+        Raises:
+            JournalGoneError: the file was deleted.
+        """
+        sizes = self.sizes()
+        found: list[int] = []
+        if BIRTH not in sizes:
+            self.require_birth()
+        while (size := sizes.get(len(found) + 1, 0)) > self.head_bytes:
+            found.append(size - self.head_bytes)
+        return found
+
+    def delete(self) -> int:
+        """Delete the file: its birth first, then its data, but never a fence; returns the number of objects."""
+        sizes = self.sizes()
+        doomed = [number for number, size in sorted(sizes.items()) if number == BIRTH or size != self.head_bytes]
+        for number in doomed:
+            with translated():
+                self.path.objects.delete(self._key(number))
+        return len(doomed)
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.path.cluster_id, self.path.path_id)
+
+    def _key(self, number: int) -> str:
+        return f"{file_prefix(self.incarnation, self.file)}/{object_name(number)}"
+
+    def _required(self, head: ObjectHead, number: int, name: str) -> ObjectHead:
+        if (head.incarnation, head.file, head.number) != (self.incarnation, self.file, number):
+            raise CorruptJournalError(
+                f"{name} says that it is object {head.number} of file {head.file} of {head.incarnation}: read another "
+                "copy."
+            )
+        return head
+
+
+class ObjectBytes:
+    """The bytes of a file on an object store (`JournalBytes`): the bodies of its prefix, one after another.
+
+    Each object is read as a whole and checked; the last ones are kept. The end of the prefix is only the present one,
+    as long as no fence is there: an object that is not there yet may come, unless the file is being deleted.
+    """
+
+    def __init__(self, file: ObjectFile) -> None:
+        """Open the file.
+
+        Raises:
+            FileNotFoundError: the path is there, and has no such file.
+            StorageError: it cannot be reached, or its birth is damaged.
+        """
+        self._file = file
+        self._token = file.read_birth().token
+        self._ends = [0]
+        """The offset behind each body, by number."""
+        self._is_listed = False
+        self._has_ended = False
+        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The writer's token."""
+        half = len(self._token) // 2
+        return int(self._token[:half], 16), int(self._token[half:], 16)
+
+    def size(self) -> int:
+        """List the objects; later, look for one more."""
+        if not self._is_listed:
+            self._is_listed = True
+            for size in self._file.data_sizes():
+                self._ends.append(self._ends[-1] + size)
+        elif not self._has_ended:
+            self._look_for_next()
+        return self._ends[-1]
+
+    def _look_for_next(self) -> None:
+        number = len(self._ends)
+        found = self._file.read(number)
+        if found is None:
+            self._file.require_birth()
+            return
+        head, body = found
+        if head.kind is ObjectKind.FENCE:
+            self._has_ended = True
+            return
+        self._check(head)
+        self._ends.append(self._ends[-1] + len(body))
+        self._keep(number, body)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Copy from the objects."""
+        if offset + len(target) > self._ends[-1]:
+            self.size()
+        filled, number = 0, bisect_right(self._ends, offset)
+        while filled < len(target) and number < len(self._ends):
+            body = self._body(number)
+            part = body[offset + filled - self._ends[number - 1] :][: len(target) - filled]
+            target[filled : filled + len(part)] = part
+            filled += len(part)
+            number += 1
+        return filled
+
+    def drop_cached_bytes(self, end: int) -> None:
+        """Do nothing: little is kept."""
+
+    def close(self) -> None:
+        """Forget what is kept."""
+        self._kept.clear()
+
+    def _body(self, number: int) -> memoryview:
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+            return kept
+        found = self._file.read(number)
+        if found is None:
+            self._file.require_birth()
+            raise JournalGoneError(f"{self._file.object_name(number)} is not there, and objects behind it are.")
+        head, body = found
+        self._check(head)
+        if len(body) != self._ends[number] - self._ends[number - 1]:
+            raise CorruptJournalError(f"{self._file.object_name(number)} has changed: read another copy.")
+        self._keep(number, body)
+        return body
+
+    def _check(self, head: ObjectHead) -> None:
+        if head.kind is not ObjectKind.DATA or head.token != self._token:
+            raise CorruptJournalError(
+                f"{self._file.object_name(head.number)} is not its file's writer's: read another copy."
+            )
+
+    def _keep(self, number: int, body: memoryview) -> None:
+        self._kept[number] = body
+        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
+            self._kept.popitem(last=False)
