@@ -59,11 +59,6 @@ def _holes_are_ends(self: ObjectReader, scanned: ObjectsScanned) -> bool:
     return self._is_fenced and scanned.end is ScanEnd.CLEAN
 
 
-def _birth_checked_once(self: ObjectReader) -> list[ObjectReadEffect]:
-    self._meets_fence = self._is_fenced = True
-    return self._scan()
-
-
 def _taken_means_fenced(self: ObjectReader, result: FenceResult) -> list[ObjectReadEffect]:
     return _fence_put(self, FenceResult.DONE if result is FenceResult.TAKEN else result)
 
@@ -102,9 +97,6 @@ OBJECT_MUTANTS = (
     Mutant("a missing birth is an empty file", ((ObjectReader, "_missing", _missing_birth_is_empty),), "objects 3/3/2"),
     Mutant("objects behind a deleted one are not read", _PREFIX_ONLY, "objects robbed"),
     Mutant("a hole is the end", ((ObjectReader, "_may_say_no", _holes_are_ends),), "objects robbed 3/3/2"),
-    Mutant(
-        "the birth is looked for once", ((ObjectReader, "_fenced", _birth_checked_once),), "objects, late recoverers"
-    ),
     Mutant("a number that is taken is a fence", ((ObjectReader, "_fence_put", _taken_means_fenced),), "objects 1/1/1"),
     Mutant("a failed fence is a fence", ((ObjectReader, "_fence_put", _fails_means_fenced),), "objects 1/1/1"),
     Mutant("other bytes after an error", ((ObjectAppender, "_again", _more_frames_after_an_error),), "objects, busy"),

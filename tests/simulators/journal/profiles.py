@@ -163,13 +163,6 @@ OBJECT_PROFILES = (
         steps=800,
         act=0.2,
     ),
-    replace(
-        _ONE,
-        name="objects, late recoverers",
-        weights=(*_COLLECTED, ("kill_writer", 6), ("recover", 20), ("pause_recovery", 25), ("wake_recovery", 6)),
-        steps=600,
-        act=0.25,
-    ),
     replace(_ONE, name="objects robbed", roll_groups=20, weights=(("rob", 6), ("kill_writer", 4), *_UNDAMAGED)),
     Profile("objects robbed 3/3/2", paths=3, stores=3, weights=(("rob", 6), *_UNDAMAGED)),
     replace(
