@@ -44,7 +44,7 @@ from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
 from pulsar_on_spark.broker.runtime.repeating import attempt, every
-from pulsar_on_spark.broker.runtime.serving_alone import lock_broker, sealing_policy
+from pulsar_on_spark.broker.runtime.serving_alone import journal_limits, lock_broker, sealing_policy
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.throttle import Throttle
@@ -181,6 +181,7 @@ class Broker:
             self._on_incarnation_ended,
             sealing_policy(self.root, self._settings),
             roll_over(self._settings),
+            journal_limits(self._settings),
             lambda incarnations: self._lock.note(incarnations, self.service_url),
         )
         await self._journals.start(quorum or self.root.quorum)

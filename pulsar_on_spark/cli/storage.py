@@ -44,7 +44,8 @@ def add(
     root_option: RootOption = None,
     label: Label = "",
     role: Annotated[
-        Literal["both", "journal", "segments"], typer.Option(help="The files that it is for; a URL is for segments.")
+        Literal["both", "journal", "segments"],
+        typer.Option(help="The files that it is for; a URL of a local root is for segments by default."),
     ] = "both",
     profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
     as_json: AsJson = False,

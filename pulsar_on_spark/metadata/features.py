@@ -12,9 +12,11 @@ OBJECT_PATHS: Final = "object-paths"
 """Storage paths on object stores, of one host, or of one role."""
 COPY_GENERATIONS: Final = "copy-generations"
 """Copies that repair made under names of their own."""
+OBJECT_JOURNALS: Final = "object-journals"
+"""Journals on object stores: a program that does not know them can neither read nor recover them."""
 BUNDLES: Final = "bundles"
 """Several brokers, each of which serves the topics of its bundles: a program that does not know it must not serve."""
-FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, BUNDLES})
+FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES})
 """The features that this version knows."""
 ROOT_KEY: Final = "root"
 

@@ -1,7 +1,7 @@
 """The contract of a storage path: a place with an identity, on which copies of segment files are kept.
 
-It corresponds to a bookie of BookKeeper. There are two kinds: `LocalPath` is a directory of this host, and can also
-hold journals; `ObjectPath` is a prefix of an object store.
+It corresponds to a bookie of BookKeeper. There are two kinds: `LocalPath` is a directory of this host; `ObjectPath` is
+a prefix of an object store.
 """
 
 from __future__ import annotations

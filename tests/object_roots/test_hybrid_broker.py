@@ -167,9 +167,11 @@ def test_a_second_broker_is_refused(root: Root, memory_path: Path) -> None:
             RunningBroker(str(root.place), QUICK)
 
 
-def test_a_root_without_a_journal_is_refused_with_a_remedy(bucket: str) -> None:
-    root = Root.create(f"{bucket}/bare")
-    with pytest.raises(RuntimeError, match=r"no storage path for journals .*pulsarpy storage add DIRECTORY --role"):
+def test_a_root_without_a_path_for_journals_is_refused_with_a_remedy(bucket: str, memory_path: Path) -> None:
+    root = Root.create(f"{bucket}/bare", storage_paths=[f"{bucket}/bare/a"])
+    storage_paths.add(root, f"{bucket}/bare/b", role="segments")
+    storage_paths.drain(root, 0)
+    with pytest.raises(RuntimeError, match=r"no storage path for journals .*pulsarpy storage add URL --role journal"):
         RunningBroker(str(root.place))
 
 

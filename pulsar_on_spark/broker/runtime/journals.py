@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.sinks import EntrySink
 from pulsar_on_spark.model.errors import JournalUnavailableError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
@@ -64,6 +65,7 @@ class Journals:
         on_ended: Called with the reason when a journal ends unexpectedly, which ends the broker.
         sealing: The policy of the sealing processes.
         roll_over: The limits at which a topic continues in a new ledger.
+        limits: The bounds of each journal.
         changed: Called with all incarnations' ids after a journal is opened, before it has entries, or closed.
     """
 
@@ -74,6 +76,7 @@ class Journals:
         on_ended: Callable[[str], None],
         sealing: SealingPolicy,
         roll_over: RollOver,
+        limits: JournalLimits,
         changed: Callable[[list[IncarnationId]], None],
     ) -> None:
         self._root = root
@@ -81,6 +84,7 @@ class Journals:
         self._on_ended = on_ended
         self._sealing = sealing
         self._roll_over = roll_over
+        self._limits = limits
         self._changed = changed
         self._journals: tuple[Journal, ...] = ()
         self._opening = asyncio.Lock()
@@ -156,6 +160,7 @@ class Journals:
             self._entry_sink,
             on_ended=self._on_ended,
             quorum=quorum,
+            limits=self._limits,
             lease_duration_s=LEASE_S,
             roll_over=self._roll_over,
         )

@@ -12,7 +12,9 @@ from typing import Final
 
 from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock, Lock, NoLock, lock_file
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
+from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import BrokerRunningError, InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.lease_state import LeaseState
@@ -62,6 +64,16 @@ def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
     return SealingPolicy(
         lag_limit_bytes=settings.sealing_lag_limit_mb * _MIB, max_age_s=settings.seal_within_s or default_s
     )
+
+
+def journal_limits(settings: BrokerSettings) -> JournalLimits:
+    """Return the bounds of a journal."""
+    commits = CommitPolicy(
+        settings.journal_object_interval_ms / 1000,
+        settings.journal_object_max_mb * _MIB,
+        settings.journal_objects_in_flight,
+    )
+    return JournalLimits(object_commits=commits)
 
 
 def _journal_path(root: Root) -> JournalPath:

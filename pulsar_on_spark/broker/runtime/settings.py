@@ -329,8 +329,15 @@ class BrokerSettings(BaseModel):
     sealing_lag_limit_mb: Some = 4096
     """Size of the unsealed journal above which producers are held back."""
     seal_within_s: Annotated[float, Field(gt=0)] | None = None
-    """Time after which acknowledged entries are in segments; by default 60 s, and 10 s for a root on an object store,
-    where Spark on other hosts reads segments only."""
+    """Time after which acknowledged entries are in segments; by default 60 s, and 10 s for a root on an object store
+    with the journal on disks of the broker's host, where Spark on other hosts reads segments only."""
+    journal_object_interval_ms: Some = 100
+    """For a journal on an object store: interval in which it writes objects while earlier ones are on their way. A
+    shorter one costs more requests, a longer one more time until an acknowledgement."""
+    journal_object_max_mb: Annotated[int, Field(ge=1, le=16)] = 4
+    """Size of waiting entries at which an object is written before the interval is over."""
+    journal_objects_in_flight: Annotated[int, Field(ge=1, le=32)] = 8
+    """Objects of a journal that are on their way at once, for each storage path."""
     broker_service_compaction_threshold_in_bytes: Bytes = 0
     """Uncompacted key and value bytes above which a topic is compacted; 0 for never."""
     broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60

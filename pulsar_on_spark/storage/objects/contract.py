@@ -76,7 +76,7 @@ class ObjectStore(Protocol):
         Args:
             key: The object's key. It is used for no other content later, also after a deletion: a late request of a
                 writer that has given up could bring its object back.
-            content: Up to 16 MiB, different from every other writer's content, for example by a random token: by its
+            content: Up to 32 MiB, different from every other writer's content, for example by a random token: by its
                 content a writer recognises its own object after a lost reply.
         """
 

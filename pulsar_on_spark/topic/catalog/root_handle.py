@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from typing import Self, cast
 
 from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, is_on_objects
 from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
@@ -229,6 +229,24 @@ class RootHandle:
         paths = [path.measured() for path in self._to_write(view, "journal") if not path.is_elsewhere]
         disks = [path for path in paths if not is_on_objects(path)]
         return disks if len(disks) >= self.quorum.ack else disks + [path for path in paths if is_on_objects(path)]
+
+    def announce_journals(self, paths: Iterable[JournalPath]) -> None:
+        """Record that the root has journals on object stores, before the first file of one is made there.
+
+        Args:
+            paths: The storage paths that a journal is about to write to.
+
+        Raises:
+            MetadataError: the metadata cannot be read or written.
+        """
+        if not any(map(is_on_objects, paths)):
+            return
+
+        def decide(view: View) -> Change | None:
+            puts, moves = features.using(view, features.OBJECT_JOURNALS)
+            return Change(puts=list(puts), keys=dict(moves)) if puts else None
+
+        self.store.commit(decide)
 
     def _to_write(self, view: View, role: PathRole) -> list[JournalPath]:
         records = [record for record in view.all(PathRecord) if record.role in ("both", role)]

@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_on_spark.broker.runtime import journals as module
 from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
@@ -58,7 +59,7 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
         return record.state
 
     async def go() -> None:
-        journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), told.append)
+        journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), JournalLimits(), told.append)
         await journals.start(root.quorum)
         first = journals.first.incarnation
         assert await journals.acquire_journal(TopicId("plain"), None) is first
@@ -98,7 +99,9 @@ def test_a_journal_that_cannot_be_opened_does_not_end_the_others(tmp_path: Path)
     ended: list[str] = []
 
     async def go() -> None:
-        journals = Journals(root, NoEntries(), ended.append, SealingPolicy(), RollOver(), lambda ids: None)
+        journals = Journals(
+            root, NoEntries(), ended.append, SealingPolicy(), RollOver(), JournalLimits(), lambda ids: None
+        )
         await journals.start(root.quorum)
         with pytest.raises(NotEnoughCopiesError, match="fewer paths than the ack quorum"):
             await journals.acquire_journal(TopicId("t"), Quorum(4, 4, 4))

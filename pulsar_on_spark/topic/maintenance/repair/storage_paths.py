@@ -81,8 +81,8 @@ def add(
         directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
             path.
         label: The path's rack; copies of a file are put under different labels.
-        role: The files that it is for. A URL is for segments only, a directory of a root on an object store for
-            journals only.
+        role: The files that it is for. A directory of a root on an object store is for journals only; a URL of a
+            local root holds journals only if it is added for them.
         profile: The name of the profile with a URL's options; "" for the one that matches it, or none.
 
     Raises:
@@ -94,9 +94,8 @@ def add(
     """
     place = parse_place(directory, profile)
     if not isinstance(place, Path):
-        if role == "journal":
-            raise InvalidArgumentError(f"{place} cannot hold journals: give a directory for role journal.")
-        role = "segments"
+        if role == "both" and isinstance(root.place, Path):
+            role = "segments"  # journals stay on the disks of a local root
         probe(objects_at(place), str(place))
     elif not isinstance(root.place, Path):
         if role == "segments":

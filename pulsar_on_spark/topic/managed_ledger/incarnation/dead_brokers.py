@@ -83,7 +83,9 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
             f"The journal of {incarnation} is on the host {host}: start a broker or `pulsarpy recover` there; what was "
             "acknowledged is not touched."
         )
-    writable = [path.path_id for path in preferred(root.writable_journal_paths(view), incarnation)]
+    paths = preferred(root.writable_journal_paths(view), incarnation)
+    root.announce_journals(paths)
+    writable = [path.path_id for path in paths]
     return recover(LogRegister(root.store, incarnation), root.current_journal_paths, writable, give_up=give_up)
 
 

@@ -71,6 +71,7 @@ class Incarnation:
             may_renew=lambda: time.monotonic() - self._polled_s < lease_duration_s,
         )
         paths = preferred(root.writable_journal_paths(root.store.view()), self.id)
+        root.announce_journals(paths)
         self._path_news = PathNews(root, paths)
         self.journal = Journal(
             LogRegister(root.store, self.id),

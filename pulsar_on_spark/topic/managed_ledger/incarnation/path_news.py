@@ -74,6 +74,7 @@ class PathNews:
             if path.path_id not in self._known
             or (path.path_id in failed and (path.path_id not in marked or self._seems_well(path, marked[path.path_id])))
         ]
+        self._root.announce_journals(self._offers)
         return view
 
     def _seems_well(self, path: JournalPath, reason: str) -> bool:
