@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.frame_header import (
     HEADER_BYTES,
     MAGIC,
     FrameHeader,
+    ScanPosition,
     follow_headers,
     is_intact,
     number_in,
@@ -251,7 +251,8 @@ class FrameScanner:
         start = offset - self._window_start
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
-        self._refresh_size()
+        if offset + length > self._size_bytes:  # a file on an object store is asked for its size by a request
+            self._refresh_size()
         if offset + length > self._size_bytes:
             return None
         window = np.empty(max(length, min(self._window_bytes, self._size_bytes - offset)), np.uint8).data

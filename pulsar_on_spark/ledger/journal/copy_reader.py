@@ -31,14 +31,13 @@ from pulsar_on_spark.ledger.journal.copy_protocol import (
 )
 from pulsar_on_spark.ledger.journal.files import (
     JournalFileHeader,
-    ScanPosition,
     fenced_name,
     file_directory,
     open_journal_file,
     open_name,
     read_file_header,
 )
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead
 from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber

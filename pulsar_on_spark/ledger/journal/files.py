@@ -18,7 +18,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.journal.codec_batch import padded
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.journal_bytes import JournalBytes
 from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
@@ -87,14 +87,6 @@ class JournalFileHeader:
         )
         rest = b"".join(ids).ljust(size_bytes - _HEADER.size, b"\0")
         return fixed[:_CRC_AT] + _header_crc(fixed + rest).to_bytes(4, "little") + rest
-
-
-@dataclass(frozen=True, slots=True)
-class ScanPosition:
-    """The offset of the next frame in a file, and the position in the chain that the frame must continue."""
-
-    offset: int
-    chain: ChainPoint
 
 
 def read_file_header(source: JournalBytes, name: str) -> tuple[JournalFileHeader, ScanPosition]:

@@ -43,6 +43,14 @@ class ChainPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanPosition:
+    """The offset of the next frame in a file, and the position in the chain that the frame must continue."""
+
+    offset: int
+    chain: ChainPoint
+
+
+@dataclass(frozen=True, slots=True)
 class FrameHeader:
     """A frame's header.
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from pulsar_on_spark.ledger.journal.checked_frames import CheckedFrames
 from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, part_crcs, read_run
-from pulsar_on_spark.ledger.journal.files import ScanPosition
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead
 from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
+from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 
 
@@ -20,6 +22,9 @@ class JournalBytes(Protocol):
 
     def size(self) -> int:
         """Return the number of bytes that can be read now; a file that is written grows."""
+
+    def position_before(self, number: FrameNumber) -> ScanPosition | None:
+        """Return the position of this frame or of one before it, if one is known without a scan from the start."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
@@ -52,6 +57,9 @@ class FileBytes:
         """Ask for the file's length."""
         return self.files.size(self.fd)
 
+    def position_before(self, number: FrameNumber) -> None:
+        """Return nothing: heads are scanned fast."""
+
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read the file."""
         return self.files.read_into(self.fd, offset, target)
@@ -79,6 +87,9 @@ class BytesInMemory:
     def size(self) -> int:
         """Return their number."""
         return len(self._content)
+
+    def position_before(self, number: FrameNumber) -> None:
+        """Return nothing."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Copy them."""

@@ -7,26 +7,26 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pulsar_on_spark.ledger.journal.copies import FrameBytes, NewFile, PathThread, PathWriter, create_copy
 from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadAnswer, ReadFrames
 from pulsar_on_spark.ledger.journal.copy_reader import CopyFile
 from pulsar_on_spark.ledger.journal.files import (
     JOURNAL,
-    ScanPosition,
     fenced_name,
     file_directory,
     incarnation_directory,
     open_journal_file,
     open_name,
 )
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes, JournalBytes
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyFailed
 from pulsar_on_spark.ledger.journal.object_copy_reader import ObjectCopyFile
 from pulsar_on_spark.ledger.journal.object_file import ObjectBytes, ObjectFile
-from pulsar_on_spark.ledger.journal.object_format import incarnation_prefix
+from pulsar_on_spark.ledger.journal.object_format import head_bytes, incarnation_prefix
 from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
 from pulsar_on_spark.ledger.journal.object_writer import ObjectPathThread, create_objects
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
@@ -163,7 +163,7 @@ def delete_file(path: JournalPath, incarnation: IncarnationId, file: JournalFile
 
 
 def journal_incarnations(path: JournalPath) -> list[IncarnationId]:
-    """List the incarnations with journal files on a path.
+    """List the incarnations with journal files on a path; what is left of a file on an object store is none.
 
     Raises:
         StorageError, OSError: the path is away, or cannot be listed.
@@ -171,7 +171,7 @@ def journal_incarnations(path: JournalPath) -> list[IncarnationId]:
     path.check()
     if isinstance(path, LocalPath):
         return [IncarnationId(name) for name in os.listdir(path.directory / JOURNAL)]
-    return list(dict.fromkeys(incarnation for incarnation, _, _ in _objects_of(path)))
+    return list(dict.fromkeys(each.incarnation for each in _objects_of(path) if not each.is_fence))
 
 
 def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
@@ -184,7 +184,8 @@ def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
     if isinstance(path, LocalPath):
         shutil.rmtree(incarnation_directory(path.directory, incarnation))
         return 1
-    files = dict.fromkeys(file for _, file, _ in _objects_of(path, incarnation_prefix(incarnation)))
+    objects = _objects_of(path, incarnation_prefix(incarnation))
+    files = dict.fromkeys(each.file for each in objects if not each.is_fence)
     return sum(ObjectFile(path, incarnation, file).delete() for file in files)
 
 
@@ -195,7 +196,8 @@ def journal_sizes(path: JournalPath) -> Iterator[tuple[IncarnationId, JournalFil
         StorageError: the path cannot be listed now.
     """
     if isinstance(path, ObjectPath):
-        yield from _objects_of(path)
+        for each in _objects_of(path):
+            yield each.incarnation, each.file, each.size_bytes
         return
     for folder, _, names in os.walk(path.directory / JOURNAL):
         for name in names:
@@ -204,9 +206,20 @@ def journal_sizes(path: JournalPath) -> Iterator[tuple[IncarnationId, JournalFil
                 yield IncarnationId(file.parts[-3]), JournalFileId(file.parts[-2]), file.stat().st_size
 
 
-def _objects_of(path: ObjectPath, prefix: str = JOURNAL) -> Iterator[tuple[IncarnationId, JournalFileId, int]]:
+class _Object(NamedTuple):
+    incarnation: IncarnationId
+    file: JournalFileId
+    size_bytes: int
+
+    @property
+    def is_fence(self) -> bool:
+        """True if it has a head only."""
+        return self.size_bytes == head_bytes(self.incarnation, self.file)
+
+
+def _objects_of(path: ObjectPath, prefix: str = JOURNAL) -> Iterator[_Object]:
     with translated():
         for listed in path.objects.list_after(prefix):
             _, *parts = listed.key.split("/")
             if len(parts) == 3:
-                yield IncarnationId(parts[0]), JournalFileId(parts[1]), listed.size
+                yield _Object(IncarnationId(parts[0]), JournalFileId(parts[1]), listed.size)

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, ScanEnd
-from pulsar_on_spark.ledger.journal.files import ScanPosition, read_file_header
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.files import read_file_header
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable, file_name, open_bytes
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
@@ -81,6 +81,8 @@ class OpenJournalFile:
             for position in (hint, self._sought)
             if position is not None and position.chain.next_number <= number
         ]
+        if not positions and (nearer := self.source.position_before(number)) is not None:
+            positions = [nearer]
         start = max(positions, key=lambda position: position.offset) if positions else self.start()
         if start.chain.next_number > number:
             return None

@@ -12,7 +12,8 @@ from typing import Final
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.codec_scan import CleanEnd, FrameScanner
 from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadAnswer, ReadFrames, ScanEnd
-from pulsar_on_spark.ledger.journal.files import ScanPosition, read_file_header
+from pulsar_on_spark.ledger.journal.files import read_file_header
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.journal_bytes import BytesInMemory
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber

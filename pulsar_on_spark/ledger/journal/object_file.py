@@ -5,9 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
+from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.object_format import (
     ObjectHead,
     ObjectKind,
@@ -27,6 +30,7 @@ from pulsar_on_spark.storage.segment_objects import translated
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of a file's last objects that a reader keeps, so that the frames of one object cost one request."""
+DELETES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,17 @@ class ObjectFile:
     def delete(self) -> int:
         """Delete the file: its birth first, then its data, but never a fence; returns the number of objects."""
         sizes = self.sizes()
-        doomed = [number for number, size in sorted(sizes.items()) if number == BIRTH or size != self.head_bytes]
-        for number in doomed:
-            with translated():
-                self.path.objects.delete(self._key(number))
-        return len(doomed)
+        data = [number for number, size in sizes.items() if number != BIRTH and size != self.head_bytes]
+        if BIRTH in sizes:
+            self._delete(BIRTH)
+        with ThreadPoolExecutor(DELETES_AT_ONCE, thread_name_prefix="journal-delete") as pool:
+            for _ in pool.map(self._delete, data):
+                pass
+        return len(data) + (BIRTH in sizes)
+
+    def _delete(self, number: int) -> None:
+        with translated():
+            self.path.objects.delete(self._key(number))
 
     @property
     def _identity(self) -> Identity:
@@ -210,6 +220,31 @@ class ObjectBytes:
             self._look_for_next()
         return self._ends[-1]
 
+    def position_before(self, number: FrameNumber) -> ScanPosition | None:
+        """Search the heads for the object with the frame; the first one needs no search."""
+        if not self._is_listed:
+            self.size()
+        low, high, found = BIRTH + 2, len(self._ends) - 1, None
+        while low <= high:
+            middle = (low + high) // 2
+            head = self._head(middle)
+            if head.first.next_number <= number:
+                low, found = middle + 1, ScanPosition(self._ends[middle - 1], head.first)
+            else:
+                high = middle - 1
+        return found
+
+    def _head(self, number: int) -> ObjectHead:
+        head = self._file.read_head(number)
+        if head is None:
+            raise self._gone(number)
+        self._check(head)
+        return head
+
+    def _gone(self, number: int) -> JournalGoneError:
+        self._file.require_birth()
+        return JournalGoneError(f"{self._file.object_name(number)} is not there, and objects behind it are.")
+
     def _look_for_next(self) -> None:
         number = len(self._ends)
         found = self._file.read(number)
@@ -251,8 +286,7 @@ class ObjectBytes:
             return kept
         found = self._file.read(number)
         if found is None:
-            self._file.require_birth()
-            raise JournalGoneError(f"{self._file.object_name(number)} is not there, and objects behind it are.")
+            raise self._gone(number)
         head, body = found
         self._check(head)
         if len(body) != self._ends[number] - self._ends[number - 1]:

@@ -21,7 +21,6 @@ from pulsar_on_spark.ledger.journal.codec_scan import (
 )
 from pulsar_on_spark.ledger.journal.files import (
     JournalFileHeader,
-    ScanPosition,
     create_journal_file,
     fenced_name,
     file_directory,
@@ -31,7 +30,7 @@ from pulsar_on_spark.ledger.journal.files import (
     open_name,
     read_file_header,
 )
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, payload_views
 from pulsar_on_spark.ledger.journal.journal_bytes import FileBytes
 from pulsar_on_spark.ledger.journal.log import FrameKind

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_on_spark.ledger.journal.files import ScanPosition
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_index import CHUNK_FRAMES, GapError, LogIndex

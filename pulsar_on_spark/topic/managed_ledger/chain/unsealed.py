@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pulsar_on_spark.ledger.journal.files import ScanPosition
+from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameNumber
 from pulsar_on_spark.model.ids import IncarnationId
