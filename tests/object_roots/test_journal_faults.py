@@ -93,14 +93,13 @@ class Runs:
 
 
 def _change(stores: Stores, acked: list[Entry]) -> bool:
-    """Write two files of a journal, leave it, and recover it, all with faults; returns True if all was done."""
+    """Write files of a journal, leave it, recover and read it, all with faults; returns True if all was done."""
     try:
         asyncio.run(_write(stores, acked))
-        record = stores.recover()
-        assert [entry for entry in sorted(acked) if entry not in stores.entries(record)] == []
+        found = stores.entries(stores.recover())
     except (PulsarpyError, TimeoutError):
         return False
-    return True
+    return set(acked) <= set(found)
 
 
 async def _write(stores: Stores, acked: list[Entry]) -> None:

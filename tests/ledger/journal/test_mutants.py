@@ -23,6 +23,10 @@ FIRST_SEED = {
     ("ledgers end before all is sealed", "sealing"): 300,
     ("metadata read before the journal", "sealing"): 750,
     ("what is unknown is lost", None): 1020,
+    ("the fence behind the listing's end", "objects, consequences"): 4790,
+    ("a number that is taken is a fence", "objects, consequences"): 560,
+    ("an unfenced no", "objects recovered"): 860,
+    ("other bytes after an error", "objects, consequences"): 140,
 }
 """The first seed for a rule that few runs meet: a few runs before the one that a search from seed 1 finds."""
 
