@@ -21,10 +21,12 @@ from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import settled_leases
-from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
+from pulsar_on_spark.topic.managed_ledger.sealing.process import LOOK_INTERVAL_S, SealingPolicy
 
 SEAL_WITHIN_S: Final = 60.0
 SEAL_FOR_OTHER_HOSTS_WITHIN_S: Final = 10.0
+LOOK_AT_OBJECTS_INTERVAL_S: Final = 1.0
+"""Interval of the sealer's looks on an object store, where each look costs requests."""
 _MIB: Final = 1 << 20
 
 
@@ -62,7 +64,9 @@ def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
     is_hybrid = not isinstance(root.place, Path) and isinstance(_journal_path(root), LocalPath)
     default_s = SEAL_FOR_OTHER_HOSTS_WITHIN_S if is_hybrid else SEAL_WITHIN_S
     return SealingPolicy(
-        lag_limit_bytes=settings.sealing_lag_limit_mb * _MIB, max_age_s=settings.seal_within_s or default_s
+        lag_limit_bytes=settings.sealing_lag_limit_mb * _MIB,
+        max_age_s=settings.seal_within_s or default_s,
+        look_interval_s=LOOK_INTERVAL_S if isinstance(root.place, Path) else LOOK_AT_OBJECTS_INTERVAL_S,
     )
 
 

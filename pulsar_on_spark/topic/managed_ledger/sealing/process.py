@@ -35,7 +35,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.25
+LOOK_INTERVAL_S = 0.25
 """Interval of the child's checks for work, and for its parent."""
 _LAG_INTERVAL_S = 1.0
 """Interval of measurements of the unsealed bytes during a pass."""
@@ -59,6 +59,7 @@ class SealingPolicy:
         tail_bytes: Unsealed bytes from which the file that is being written is sealed, too, up to the LAC.
         max_age_s: Age in seconds at which unsealed entries are sealed whatever their size, including the tail.
         interval_s: Minimum seconds between the beginnings of two passes.
+        look_interval_s: Seconds between two looks at the metadata and the size of the journal.
         trim_interval_s: Seconds between two trims; a pass that sealed entries is also followed by a trim.
         cpu_share: The largest share of one core that passes use.
         lag_limit_bytes: Unsealed bytes above which producers are held back.
@@ -70,6 +71,7 @@ class SealingPolicy:
     tail_bytes: int = 256 * _MIB
     max_age_s: float = 60.0
     interval_s: float = 1.0
+    look_interval_s: float = LOOK_INTERVAL_S
     trim_interval_s: float = 10.0
     cpu_share: float = 1.0
     lag_limit_bytes: int = 4096 * _MIB
@@ -289,7 +291,7 @@ class _Worker:
                 trimmed_at_s = now_s
                 with self._putting_off("Trimming"):
                     self._trim()
-            self._wait(TICK_S)
+            self._wait(self._policy.look_interval_s)
 
     @contextmanager
     def _putting_off(self, what: str) -> Iterator[None]:
