@@ -7,6 +7,10 @@ I4   acknowledged in order, without gap, with the bytes sent     I10  an answer 
 I5   CLOSED is final, ended fragments do not change              I11  nothing is deleted or forgotten that is needed
 I6   no acknowledgement under copies that no record names        I12  a reader never goes back, skips or invents
 
+On object stores these rules also mean that a fence stays for ever (I1, I10), that the prefix of a file never shrinks
+before it is trimmed (I8, I11), and that no object of an active file is deleted (I11), whatever collection and writers
+that wake up late do.
+
 I7, I8 and I10 look at single answers of single files. What they prevent the others notice too, when it happens: runs
 of a profile without `checks_answers` prove that.
 """
