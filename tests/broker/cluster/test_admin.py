@@ -190,6 +190,7 @@ def test_a_bundle_is_transferred_to_a_named_broker(
     assert [consumer.receive(20_000).data() for _ in range(3)] == [b"1", b"2", b"2"]
 
 
+@pytest.mark.long
 def test_the_command_line_follows_redirections(brokers: tuple[RunningBroker, RunningBroker]) -> None:
     for topic in topics_of_each(brokers, "cli-"):
         with admin(brokers[0]) as http:
