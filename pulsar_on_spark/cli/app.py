@@ -22,6 +22,7 @@ from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.permissions import permissions_app
 from pulsar_on_spark.cli.produce import produce
+from pulsar_on_spark.cli.proxy import proxy
 from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
@@ -323,7 +324,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("A root", (init, status, usage, maintain, recover, backup, restore, upgrade), {"storage": storage_app}),
     (
         "A broker",
-        (standalone, broker),
+        (standalone, broker, proxy),
         {"brokers": brokers_app, "perf": perf_app, "security": security_app, "tokens": tokens_app},
     ),
     ("Messages", (produce, consume, read), {}),
