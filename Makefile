@@ -109,8 +109,8 @@ conformance: install ## the clients' official suites; PYTHON_CLIENT_TESTS=folder
 	@$(BIN)/python -m conformance.run --broker $(or $(BROKER),ours) $(if $(SUITE),--suite $(SUITE))
 
 .PHONY: replication
-replication: install ## a real Pulsar replicates to a broker; needs Maven, which resolves it
-	@$(BIN)/pytest -m peer tests/broker/clients/test_replication_from_pulsar.py
+replication: install ## a real Pulsar replicates to a broker, and its proxy serves brokers; needs Maven
+	@$(BIN)/pytest -m peer tests
 
 .PHONY: protocol
 # Code that an old protoc generated runs with every later protobuf, so this protoc is that of the lowest protobuf.
