@@ -197,3 +197,27 @@ def test_the_command_line_follows_redirections(brokers: tuple[RunningBroker, Run
             assert http.put(f"/persistent/public/default/{topic}").is_success
         done = run_pulsarpy("subscriptions", "create", topic, "s", "--url", brokers[0].web_url)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_setting_that_is_changed_at_one_broker_holds_at_the_other(
+    brokers: tuple[RunningBroker, RunningBroker],
+) -> None:
+    def value_at(http: httpx.Client) -> str:
+        return str(http.get("/brokers/configuration/runtime").json()["subscriptionPatternMaxLength"])
+
+    with admin(brokers[0]) as one, admin(brokers[1]) as two:
+        before = value_at(two)
+        assert one.post("/brokers/configuration/subscriptionPatternMaxLength/49").is_success
+        assert value_at(one) == "49"
+        wait_until(lambda: value_at(two) == "49", lambda: value_at(two), limit_s=20)
+        assert two.delete("/brokers/configuration/subscriptionPatternMaxLength").is_success
+        assert value_at(two) == before
+        wait_until(lambda: value_at(one) == before, lambda: value_at(one), limit_s=20)
+
+
+def test_a_broker_that_starts_uses_the_changed_settings(brokers: tuple[RunningBroker, RunningBroker]) -> None:
+    with admin(brokers[0]) as http:
+        assert http.post("/brokers/configuration/maxTenants/77").is_success
+    with RunningBroker(brokers[0].root) as third, admin(third) as http:
+        assert http.get("/brokers/configuration/runtime").json()["maxTenants"] == "77"
+        assert http.delete("/brokers/configuration/maxTenants").is_success
