@@ -337,6 +337,7 @@ class Broker:
             views=self._views,
             ownership=self._ownership,
             handover=self._handover,
+            takeover=self._takeover,
             topics=self._topics,
             topic_parts=self._topic_parts,
             schemas=ClientSchemas(self.root.store, self._views, self._settings),

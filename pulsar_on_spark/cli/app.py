@@ -141,7 +141,7 @@ def status(
     verify: Annotated[bool, typer.Option("--verify", help="First read every copy of every file in full.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies.
+    """Show storage paths, brokers, topics and subscriptions, their backlog, and missing or bad copies.
 
     With --url: check the broker's health, and show its view of all this.
     """
@@ -226,6 +226,11 @@ def _print_subscriptions(subscriptions: Iterable[TopicSubscription]) -> None:
 def _print_status(state: RootStatus) -> None:
     output.say(f"Root {state.root}, quorum {state.quorum}, cluster {state.cluster_id}")
     print_paths(state.paths)
+    output.table(
+        "Brokers",
+        ("broker", "URL", "state", "host", "version", "bundles", "topics"),
+        ((b.broker, b.service_url, b.state, b.host, b.version, len(b.bundles), b.topics) for b in state.brokers),
+    )
     output.table(
         "Topics",
         ("name", "partitions", "schema", "messages", "size", "ledgers", "segments", "files"),

@@ -60,6 +60,9 @@ class Takeover:
         lock: This broker's lock.
         registry: This broker's registration.
         clock: Returns monotonic seconds.
+
+    Attributes:
+        recovered: Number of journals of dead brokers that were recovered.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Takeover:
         registry: Registry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.recovered = 0
         self._root = root
         self._views = views
         self._journals = journals
@@ -136,7 +140,12 @@ class Takeover:
         loop = asyncio.get_running_loop()
         recovering = loop.run_in_executor(self._threads, self._dead_brokers.recover_log, incarnation)
         self._recovering[incarnation] = recovering
-        recovering.add_done_callback(lambda _: self._recovering.pop(incarnation))
+        recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
+
+    def _on_recovered(self, incarnation: IncarnationId) -> None:
+        """Forget a recovery that has ended, and count it if the journal is closed."""
+        ended = self._recovering.pop(incarnation)
+        self.recovered += not ended.cancelled() and ended.exception() is None and ended.result()
 
     def _rank(self, view: View) -> int:
         """Count the living brokers with a lesser id than this one."""

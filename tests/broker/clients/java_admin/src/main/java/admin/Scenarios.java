@@ -35,6 +35,7 @@ import org.apache.pulsar.common.policies.data.SchemaCompatibilityStrategy;
 import org.apache.pulsar.common.policies.data.TenantInfo;
 import org.apache.pulsar.common.policies.data.TopicStats;
 import org.apache.pulsar.common.schema.SchemaInfo;
+import org.apache.pulsar.policies.data.loadbalancer.LoadManagerReport;
 
 /** What the official Java admin client does against a broker; each scenario prints its name when it has passed. */
 public final class Scenarios {
@@ -127,6 +128,10 @@ public final class Scenarios {
         same(Map.of(), admin.brokers().getAllDynamicConfigurations());
         admin.brokers().healthcheck();
         same(false, admin.brokers().getVersion().isEmpty());
+        LoadManagerReport load = admin.brokerStats().getLoadReport();
+        same(true, load.getPulsarServiceUrl().startsWith("pulsar://"));
+        same(load.getNumBundles(), load.getBundleStats().size());
+        same(true, load.getMemory().percentUsage() > 0);
     }
 
     public void testTenantsAndNamespaces() throws Exception {
