@@ -100,6 +100,16 @@ def java_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def rust_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cargo") is None or shutil.which("protoc") is None:
+        pytest.skip("needs Rust, and protoc of Debian's protobuf-compiler")
+    folder = tmp_path_factory.mktemp("rust")
+    command = ["cargo", "build", "--locked", "--target-dir", folder]
+    subprocess.run(command, cwd=CLIENTS / "rust", check=True, timeout=LIMIT_S)
+    return folder / "debug" / "flow"
+
+
 def java(cluster: BrokerCluster, prefix: str, *scenarios: str) -> list[str]:
     arguments = " ".join([cluster.url, cluster.brokers[0].web_url, prefix, *scenarios])
     return ["mvn", "-q", "exec:java", "-Dexec.mainClass=clients.Scenarios", f"-Dexec.args={arguments}"]
@@ -121,6 +131,13 @@ def test_the_java_client_does_all_scenarios_on_several_brokers(cluster: BrokerCl
 def test_the_java_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, java_project: Path) -> None:
     with moving(cluster):
         run(java_project, java(cluster, "moving-java", "testFlow"), 1)
+
+
+@pytest.mark.soak
+def test_the_rust_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, rust_program: Path) -> None:
+    """Its URL has one broker."""
+    with moving(cluster):
+        run(rust_program.parent, [rust_program, cluster.brokers[0].url, "moving-rust", str(FLOW_S)], 1)
 
 
 def test_the_python_client_loses_nothing_while_bundles_move(cluster: BrokerCluster) -> None:
