@@ -144,7 +144,7 @@ public final class Scenarios {
         same(new HashSet<>(List.of(name + "/n", name + "/m")), new HashSet<>(admin.namespaces().getNamespaces(name)));
         admin.namespaces().setProperty(name + "/n", "a", "1");
         same("1", admin.namespaces().getProperty(name + "/n", "a"));
-        same(1, admin.namespaces().getBundles(name + "/n").getNumBundles());
+        same(4, admin.namespaces().getBundles(name + "/n").getNumBundles());
         same(List.of("standalone"), new ArrayList<>(admin.namespaces().getPolicies(name + "/n").replication_clusters));
         admin.topics().createNonPartitionedTopic("persistent://" + name + "/n/t");
         refused(PulsarAdminException.ConflictException.class, () -> admin.namespaces().deleteNamespace(name + "/n"));
@@ -223,8 +223,8 @@ public final class Scenarios {
         refused(PulsarAdminException.PreconditionFailedException.class,
                 () -> admin.topicPolicies().setPersistence(topic(), new PersistencePolicies(9, 9, 9, 0.0)));
         same(false, admin.topics().getSchemaValidationEnforced(topic(), true));
-        refused(PulsarAdminException.ServerSideErrorException.class,
-                () -> admin.topicPolicies().setDeduplicationSnapshotInterval(topic(), 10));
+        admin.topicPolicies().setDeduplicationSnapshotInterval(topic(), 10);
+        same(10, admin.topicPolicies().getDeduplicationSnapshotInterval(topic()));
         refused(PulsarAdminException.ServerSideErrorException.class,
                 () -> admin.topics().setReplicationClusters(topic(), List.of("east")));
     }
