@@ -108,9 +108,15 @@ docs: install ## build the documentation's site into site/, and check its links
 conformance: install ## the clients' official suites; PYTHON_CLIENT_TESTS=folder, BROKER=pulsar, SUITE=name
 	@$(BIN)/python -m conformance.run --broker $(or $(BROKER),ours) $(if $(SUITE),--suite $(SUITE))
 
+.PHONY: flows
+# At full length, as far as Go, Maven, Rust and protoc are there; `make test-long` has a short run of the same.
+flows: install ## official clients on several brokers while bundles move; BROKERS=3, SECONDS=300, MOVE_EVERY=60
+	@FLOW_BROKERS=$(or $(BROKERS),3) FLOW_SECONDS=$(or $(SECONDS),300) FLOW_MOVE_EVERY=$(or $(MOVE_EVERY),60) \
+	  $(BIN)/pytest -m "long or soak" tests/broker/cluster/test_official_clients.py -o faulthandler_timeout=7200
+
 .PHONY: replication
-replication: install ## a real Pulsar replicates to a broker; needs Maven, which resolves it
-	@$(BIN)/pytest -m peer tests/broker/clients/test_replication_from_pulsar.py
+replication: install ## a real Pulsar replicates to a broker, and its proxy serves brokers; needs Maven
+	@$(BIN)/pytest -m peer tests
 
 .PHONY: protocol
 # Code that an old protoc generated runs with every later protobuf, so this protoc is that of the lowest protobuf.

@@ -93,11 +93,12 @@ class Peer:
 
 
 class Protection(StrEnum):
-    """Protection of our broker: none, TLS, or tokens with the permissions that the clients' role was granted."""
+    """What is between our broker and its clients: nothing, TLS, tokens with granted permissions, or a proxy."""
 
     NONE = "none"
     TLS = "TLS"
     ROLES = "roles"
+    PROXY = "proxy"
 
 
 class Ours:
@@ -120,17 +121,21 @@ class Ours:
         began_s = time.perf_counter()
         self._broker = RunningBroker(self._root.path, self._settings)
         self.start_s: float | None = time.perf_counter() - began_s
+        self._proxy: RunningBroker | None = None
+        if protection is Protection.PROXY:
+            self._proxy = RunningBroker(self._root.path, command="proxy", options=["--service-port", "0"])
         if protection is Protection.ROLES:
             roles.grant(self._broker.web_url)
 
     @property
     def url(self) -> str:
         """The URL of the running broker."""
-        return self._broker.tls_url or self._broker.url
+        return self._proxy.url if self._proxy is not None else self._broker.tls_url or self._broker.url
 
     def processes(self) -> list[psutil.Process]:
-        """Return the broker's processes."""
-        return _with_children(psutil.Process(self._broker.pid))
+        """Return the broker's processes, and the proxy's."""
+        running = [self._broker, *filter(None, [self._proxy])]
+        return [process for each in running for process in _with_children(psutil.Process(each.pid))]
 
     def unsealed_bytes(self) -> int:
         """Return the bytes of the journal that are not sealed."""
@@ -145,7 +150,9 @@ class Ours:
         self._broker = RunningBroker(self._root.path, self._settings)
 
     def stop(self) -> None:
-        """Stop the broker."""
+        """Stop the broker and its proxy."""
+        if self._proxy is not None:
+            self._proxy.stop()
         self._broker.stop()
 
 

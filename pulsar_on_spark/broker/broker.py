@@ -53,6 +53,7 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
+from pulsar_on_spark.broker.services.settings_follower import SettingsFollower
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
@@ -298,6 +299,9 @@ class Broker:
             every(SUMMARY_EVERY_S, self._audit.summarize, "The audit could not be written, trying again soon")
         )
         services = self._services(ports.numbers)
+        settings_follower = SettingsFollower(services)
+        settings_follower.start()
+        self._running.push_async_callback(settings_follower.stop)
         broker_health = BrokerHealth(services, self._connections)
         broker_health.start()
         self._running.push_async_callback(broker_health.stop)
@@ -334,6 +338,7 @@ class Broker:
             views=self._views,
             ownership=self._ownership,
             handover=self._handover,
+            takeover=self._takeover,
             topics=self._topics,
             topic_parts=self._topic_parts,
             schemas=ClientSchemas(self.root.store, self._views, self._settings),

@@ -22,6 +22,7 @@ from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.permissions import permissions_app
 from pulsar_on_spark.cli.produce import produce
+from pulsar_on_spark.cli.proxy import proxy
 from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
@@ -140,7 +141,7 @@ def status(
     verify: Annotated[bool, typer.Option("--verify", help="First read every copy of every file in full.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies.
+    """Show storage paths, brokers, topics and subscriptions, their backlog, and missing or bad copies.
 
     With --url: check the broker's health, and show its view of all this.
     """
@@ -225,6 +226,11 @@ def _print_subscriptions(subscriptions: Iterable[TopicSubscription]) -> None:
 def _print_status(state: RootStatus) -> None:
     output.say(f"Root {state.root}, quorum {state.quorum}, cluster {state.cluster_id}")
     print_paths(state.paths)
+    output.table(
+        "Brokers",
+        ("broker", "URL", "state", "host", "version", "bundles", "topics"),
+        ((b.broker, b.service_url, b.state, b.host, b.version, len(b.bundles), b.topics) for b in state.brokers),
+    )
     output.table(
         "Topics",
         ("name", "partitions", "schema", "messages", "size", "ledgers", "segments", "files"),
@@ -323,7 +329,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("A root", (init, status, usage, maintain, recover, backup, restore, upgrade), {"storage": storage_app}),
     (
         "A broker",
-        (standalone, broker),
+        (standalone, broker, proxy),
         {"brokers": brokers_app, "perf": perf_app, "security": security_app, "tokens": tokens_app},
     ),
     ("Messages", (produce, consume, read), {}),

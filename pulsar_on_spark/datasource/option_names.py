@@ -85,7 +85,7 @@ class GivenOptions:
                 name = ALIASES.get(proper, proper)
                 if self._values.setdefault(name, value) != value:
                     raise InvalidArgumentError(
-                        f"Options {name} and {proper} mean the same and differ: give one of them."
+                        f"Options {name} and {proper} are the same option with different values: give one of them."
                     )
             elif not _is_for_a_client(raw) and (meant := _nearest(raw, _MISTYPED)):
                 raise InvalidArgumentError(

@@ -129,10 +129,9 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 
 
 def in_sink_runner() -> bool:
-    """Return True if this process only commits micro-batches, so that a writer needs no plan.
+    """Return True if this process commits a stream's micro-batches and starts no tasks: its writer needs no plan.
 
-    In a distribution of Spark that commits in a process of another name, the needless plan only reads the metadata: a
-    stream's topic is created by its tasks.
+    Spark's process is known by its name. Under another name the writer makes a plan in vain, which only reads metadata.
     """
     return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 

@@ -309,7 +309,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
 
 
 def restamped(rows: pa.Table, seq: int, token: str) -> pa.Table:
-    """Return stored rows as rows of another commit, which names its keys elsewhere."""
+    """Return rows with the sequence number and token of another commit, and without the keys of their own."""
     changed = {"seq": seq, "token": token, "cas_keys": None}
     for name, value in changed.items():
         field = MAIN_SCHEMA.field(name)

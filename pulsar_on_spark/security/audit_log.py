@@ -89,7 +89,7 @@ class AuditFile:
 
 
 class AuditLogger:
-    """The audit in the log, as lines of the logger `pulsar_on_spark.audit`."""
+    """Writer of the audit: one line of the log for each event, by the logger `pulsar_on_spark.audit`."""
 
     def write(self, line: str) -> None:
         """Log a line."""

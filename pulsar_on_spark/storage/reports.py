@@ -145,9 +145,9 @@ def read_reports(root: RootPlace) -> list[Finding]:
 
 
 def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
-    """Sum up the losses among the reports for each file and topic; the reason then begins with the total of messages.
+    """Merge the losses of each file and topic into one, whose reason begins with the number of lost messages.
 
-    A batch in several reports counts once. Losses of unknown batches follow unchanged.
+    A batch in several reports counts once. Losses that name no batch are returned unchanged, behind the others.
     """
     rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
     first_reports: dict[tuple[FileId, str], Finding] = {}

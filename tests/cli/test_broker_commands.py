@@ -218,7 +218,8 @@ def test_subscriptions_are_the_same_from_both(run: Run, broker: RunningBroker) -
         ("s", 4, 2),
     ]
     ok(run("topics", "unload", "listed", *url))
-    names = ("topic", "name", "type", "backlog_messages", "backlog_bytes")
+    # Not the bytes: those of an entry in the journal become those of its keys and values when it is sealed.
+    names = ("topic", "name", "type", "backlog_messages")
     assert [[each[name] for name in names] for each in listed(root)] == [
         [each[name] for name in names] for each in by_broker
     ]

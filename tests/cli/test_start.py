@@ -129,13 +129,18 @@ OF_OTHER_EXTRAS += ("prometheus_client", "pulsar", "starlette", "uvicorn", "uvlo
     "arguments",
     [
         ["topics", "stats", "t"],
-        ["topics", "internal-stats", "t"],
-        ["read", "t"],
-        ["schemas", "list", "t"],
-        ["policies", "show", "t"],
-        ["usage"],
-        ["maintain"],
-        ["storage", "check"],
+        *(
+            pytest.param(arguments, marks=pytest.mark.long)
+            for arguments in (
+                ["topics", "internal-stats", "t"],
+                ["read", "t"],
+                ["schemas", "list", "t"],
+                ["policies", "show", "t"],
+                ["usage"],
+                ["maintain"],
+                ["storage", "check"],
+            )
+        ),
     ],
 )
 def test_commands_on_a_root_need_the_extra_cli_only(tmp_path: Path, arguments: list[str]) -> None:

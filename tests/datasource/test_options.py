@@ -66,7 +66,11 @@ def test_aliases_mean_their_option_in_any_case(alias: str) -> None:
 
 def test_an_option_and_its_alias_must_agree() -> None:
     assert read(startingTime="5", startingTimestamp="5").starting_time_ms == 5
-    refused("startingTime and startingTimestamp mean the same and differ", startingTime="5", startingTimestamp="6")
+    refused(
+        "startingTime and startingTimestamp are the same option with different values",
+        startingTime="5",
+        startingTimestamp="6",
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def test_the_jvm_gets_the_python_and_socket_settings(spark: SparkSession, spark_
     assert spark.sparkContext.pythonExec == str(spark_python)
 
 
+@pytest.mark.long
 def test_delta_sql_works(delta_spark: SparkSession, tmp_path: Path):
     table = f"delta.`{tmp_path / 'table'}`"
     delta_spark.sql(f"CREATE TABLE {table} (airport STRING, delay INT) USING delta")

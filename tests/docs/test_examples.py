@@ -14,10 +14,16 @@ from pulsar_on_spark.datasource.option_names import ALIASES, READ_OPTIONS, REFUS
 HOUSE = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCS = (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md")))
-PAGES = [page for page in DOCS if BLOCK.search(page.read_text())]
+LONG = ("spark-recipes.md", "streaming.md")
+"""Pages with many streams, or with joins of Delta tables."""
+PAGES = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.long] * (page.name in LONG))
+    for page in DOCS
+    if BLOCK.search(page.read_text())
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES)
 def test_examples_run(delta_spark: SparkSession, page: Path, tmp_path: Path) -> None:
     """Paths called `my-...` are put into a folder of this test."""
     spark = delta_spark

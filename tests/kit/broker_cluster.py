@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -99,6 +100,16 @@ class BrokerCluster:
         for broker in self._brokers:
             with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=60) as admin:
                 assert admin.put("/namespaces/public/default/unload?authoritative=true").is_success
+
+    def transfer(self) -> None:
+        """Give one bundle of `public/default` to a broker that does not own it."""
+        with httpx.Client(base_url=f"{self._brokers[0].web_url}/admin/v2", timeout=60, follow_redirects=True) as admin:
+            ranges = pairwise(admin.get("/namespaces/public/default/bundles").json()["boundaries"])
+            bundle = "_".join(random.choice(list(ranges)))
+            destination = random.choice(_brokers_of(self._brokers[0]))
+            path = f"/namespaces/public/default/{bundle}/unload"
+            answer = admin.put(path, params={"destinationBroker": destination})
+            assert answer.is_success, answer.text
 
     def forget(self, broker: RunningBroker) -> None:
         """Wait for the end of a broker that the caller has ended, and run without it."""

@@ -18,17 +18,18 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
 """A drain lasts a minute at most."""
 _SERVING = re.compile(
-    r"^Serving \S+ at (pulsar\S+?)(?: and (http[^\s,]+))?(?:, with TLS at (pulsar\S+)?(?: and )?(http\S+)?)?$"
+    r"^Serving (?:the brokers of )?\S+ at (pulsar\S+?)(?: and (http[^\s,]+))?"
+    r"(?:, with TLS at (pulsar\S+)?(?: and )?(http\S+)?)?$"
 )
 
 
 class RunningBroker:
-    """`pulsarpy standalone`, or `broker`, on free ports; `stop` is SIGTERM, `kill` is SIGKILL.
+    """`pulsarpy standalone`, `broker` or `proxy`, on free ports; `stop` is SIGTERM, `kill` is SIGKILL.
 
     Args:
         root: The root; made if it is not there.
         settings: Of `BrokerSettings`, given in the environment.
-        command: Which of the two; `broker` makes no root.
+        command: Which of them; only `standalone` makes a root.
         prefix: A program that runs the broker, and its arguments; without one the broker and its processes are forked.
         options: Further options of the command.
 

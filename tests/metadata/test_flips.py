@@ -85,6 +85,7 @@ def _files(root: Path) -> list[Path]:
     return sorted(path for path in (root / "metadata").rglob("*") if path.is_file() and "set-aside" not in path.parts)
 
 
+@pytest.mark.long
 def test_a_flipped_bit_in_each_file_is_an_error_or_changes_nothing(written: Path, memory_path: Path) -> None:
     chance = random.Random(5)
     places = ((path, chance.randrange(8 * path.stat().st_size)) for path in _files(written))

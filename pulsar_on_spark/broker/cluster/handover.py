@@ -46,6 +46,9 @@ class Handover:
         ownership: The owners of bundles.
         registry: This broker's registration.
         drain_s: Time limit of `drain`, in seconds.
+
+    Attributes:
+        given: Number of bundles that were given up.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Handover:
         registry: Registry,
         drain_s: float,
     ) -> None:
+        self.given = 0
         self._drain_s = drain_s
         self._journals = journals
         self._store = store
@@ -102,6 +106,7 @@ class Handover:
                 await asyncio.to_thread(
                     self._store.commit, lambda current: decide_give(current, given, own, to, count, now)
                 )
+                self.given += len(given)
                 await self._views.view()
         if unclosed:
             raise TopicBusyError(

@@ -34,7 +34,7 @@ from pulsar_on_spark.topic.catalog.bundles import (
 
 LOOKUP_WAIT_S: Final = 15.0
 """Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less."""
-_LOOK_EVERY_S: Final = 0.2
+LOOK_EVERY_S: Final = 0.2
 """Interval at which a waiting lookup reads the metadata, in seconds."""
 
 Locate = Callable[[NamespaceBundles], Bundle]
@@ -53,6 +53,7 @@ class Ownership:
 
     Attributes:
         default_count: The same number.
+        waited: Number of lookups that waited for an owner for longer than `LOOK_EVERY_S`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Ownership:
         self._views = views
         self._registry = registry
         self.default_count = default_count
+        self.waited = 0
         self._is_dead = is_dead
         self._random = Random()
         self._leaving: dict[Bundle, asyncio.Event] = {}
@@ -134,6 +136,8 @@ class Ownership:
         return await self._find(bundle.namespace, lambda _: bundle, f"Bundle {bundle}")
 
     async def _find(self, namespace: str, locate: Locate, what: str) -> BrokerRecord:
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
         try:
             async with asyncio.timeout(LOOKUP_WAIT_S):
                 while True:
@@ -144,13 +148,15 @@ class Ownership:
                     if owner is not None:
                         return owner
                     if not await self._assign_free(view, namespace):
-                        await asyncio.sleep(_LOOK_EVERY_S)
+                        await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError as error:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
                 f"{what} has no broker for now, because its last one has ended and its journal is not recovered yet: "
                 "try again.",
             ) from error
+        finally:
+            self.waited += clock() - begun_s > LOOK_EVERY_S
 
     async def require_served(self, name: TopicName) -> None:
         """Return if this broker serves the topic; its bundle is assigned if it has no owner.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -27,6 +28,7 @@ from pulsar_on_spark.topic.catalog.brokers import decide_deregister, ended_broke
 from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,18 @@ LOOK_EVERY_S: Final = 0.5
 """Interval of the looks at locks and leases, in seconds."""
 RANK_S: Final = 1.0
 """Time that a broker leaves to each living broker with a lesser id, in seconds, before it acts itself."""
+RECOVERED_AT_ONCE: Final = 4
+"""Journals that a broker recovers at the same time: one on a path that does not answer delays no other."""
+
+
+def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
+    """Return True if an observer may have been paused or cut off, and the others with it.
+
+    Args:
+        unlooked_s: The time since its last look, in seconds.
+        own_lease_age_s: The time since it renewed its own lease, in seconds.
+    """
+    return max(unlooked_s, own_lease_age_s) > LEASE_S / 2
 
 
 class Takeover:
@@ -45,19 +59,35 @@ class Takeover:
         journals: This broker's journals.
         lock: This broker's lock.
         registry: This broker's registration.
+        clock: Returns monotonic seconds.
+
+    Attributes:
+        recovered: Number of journals of dead brokers that were recovered.
     """
 
-    def __init__(self, root: RootHandle, views: Views, journals: Journals, lock: Lock, registry: Registry) -> None:
+    def __init__(
+        self,
+        root: RootHandle,
+        views: Views,
+        journals: Journals,
+        lock: Lock,
+        registry: Registry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.recovered = 0
         self._root = root
         self._views = views
         self._journals = journals
         self._lock = lock
         self._registry = registry
-        self._dead_brokers = DeadBrokers(root)
+        self._clock = clock
+        self._dead_brokers = DeadBrokers(root, clock)
         self._proved: dict[IncarnationId, float] = {}
-        """Incarnations that a lock proves to be dead, and the time of the proof on the monotonic clock."""
-        self._looked_s = time.monotonic()
+        """Incarnations that a lock proves to be dead, and the time of the proof."""
+        self._looked_s = clock()
         self._looking: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(RECOVERED_AT_ONCE, "pulsarpy-takeover")
+        self._recovering: dict[IncarnationId, asyncio.Future[bool]] = {}
 
     def start(self) -> None:
         """Start looking."""
@@ -65,10 +95,11 @@ class Takeover:
         self._looking = asyncio.create_task(every(LOOK_EVERY_S, self._look, complaint), name="takeover")
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop looking; recoveries that run come to their end by themselves."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def is_dead(self, incarnation: str) -> bool:
         """Return True if the broker of an incarnation was dead at the last look: no client shall get its URL."""
@@ -77,27 +108,44 @@ class Takeover:
     async def _look(self) -> None:
         view = await self._views.view()
         own = {incarnation.id for incarnation in self._journals}
-        lease_age_s = self._journals.first.incarnation.lease_age_s
-        await asyncio.to_thread(self._recover, view, own, lease_age_s)
-        self._looked_s = time.monotonic()
+        first = self._journals.first.incarnation
+        for incarnation in await asyncio.to_thread(self._judge, view, own, first):
+            if incarnation not in self._recovering:
+                self._recover(incarnation)
 
-    def _recover(self, view: View, own: Collection[IncarnationId], lease_age_s: float) -> None:
-        """Recover dead brokers' journals; runs in a thread.
+    def _judge(self, view: View, own: Collection[IncarnationId], first: Incarnation) -> list[IncarnationId]:
+        """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
 
         If this broker has not looked for a while, or cannot renew its own lease, it may have been paused or cut off,
-        and the others with it. Then it forgets what it has seen of their leases.
+        and the others with it. Then it forgets what it has seen of their leases. This is checked after they are read: a
+        pause may come at any time.
         """
-        if max(time.monotonic() - self._looked_s, lease_age_s) > LEASE_S / 2:
-            self._dead_brokers = DeadBrokers(self._root)
+        began_s = self._clock()
         locks = self._lock.dead_others()
         proved = set(chain.from_iterable(locks.values())) - set(own)
-        now_s = time.monotonic()
-        self._proved = {incarnation: self._proved.get(incarnation, now_s) for incarnation in proved}
+        self._proved = {incarnation: self._proved.get(incarnation, began_s) for incarnation in proved}
         patience_s = RANK_S * self._rank(view)
-        due = {incarnation for incarnation, since_s in self._proved.items() if now_s - since_s >= patience_s}
+        due = {incarnation for incarnation, since_s in self._proved.items() if began_s - since_s >= patience_s}
         others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)} - set(own)
-        self._dead_brokers.recover_dead_logs(view, others - (self._proved.keys() - due), due)
+        dead = self._dead_brokers.dead_logs(view, sorted(others - (self._proved.keys() - due)), due)
+        if may_be_blind(self._clock() - self._looked_s, first.lease_age_s):
+            self._dead_brokers = DeadBrokers(self._root, self._clock)
+            dead = [incarnation for incarnation in dead if incarnation in due]
+        self._looked_s = began_s
         self._clean_up(view, locks)
+        return dead
+
+    def _recover(self, incarnation: IncarnationId) -> None:
+        """Recover a journal in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        recovering = loop.run_in_executor(self._threads, self._dead_brokers.recover_log, incarnation)
+        self._recovering[incarnation] = recovering
+        recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
+
+    def _on_recovered(self, incarnation: IncarnationId) -> None:
+        """Forget a recovery that has ended, and count it if the journal is closed."""
+        ended = self._recovering.pop(incarnation)
+        self.recovered += not ended.cancelled() and ended.exception() is None and ended.result()
 
     def _rank(self, view: View) -> int:
         """Count the living brokers with a lesser id than this one."""

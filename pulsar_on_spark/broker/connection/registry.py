@@ -29,7 +29,7 @@ MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
 
 
 class LimitedConnection(Protocol):
-    """The part of a connection that the registry uses."""
+    """The part of a connection by which the registry limits its use of memory, and ends it."""
 
     intake: Intake
 

@@ -96,7 +96,7 @@ class Recorder:
     # -- callbacks of the journal --------------------------------------------------------------------------------------
 
     def on_cursors_acknowledged(self, records: Sequence[_Recorded]) -> None:
-        """Release the callers that wait for these records: they are durable."""
+        """Release the callers that wait for these cursor records: the journal has made them durable."""
         for recorded in records:
             self._done(recorded)
 

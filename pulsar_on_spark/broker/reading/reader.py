@@ -82,7 +82,7 @@ class EntryReader:
 
     @property
     def requests(self) -> Counts:
-        """The requests to object stores of that process."""
+        """Numbers of requests that the reading process has sent to object stores."""
         return self._process.requests
 
     def start(self) -> None:
@@ -152,7 +152,7 @@ class EntryReader:
     async def last_message_id(
         self, part: TopicPart, chain: LedgerChain, entries: Reads | None = None
     ) -> MessageId | None:
-        """Return the id of the last message that clients see; None if there is none.
+        """Return the id of the topic's last message, leaving out markers, which clients do not see; None without one.
 
         Its batch index is that of the entry's last message, -1 if the entry is not a batch. Returns None if more than
         `MAX_MARKERS` markers follow the message. Trimmed entries that are still in the chain are skipped.
@@ -160,7 +160,7 @@ class EntryReader:
         Args:
             part: The topic.
             chain: Its ledgers.
-            entries: The reader of this chain; None for the topic's log.
+            entries: Reader of the entries in these ledgers; None for the ledgers that were published to.
 
         Raises:
             DataLossError, StorageError, MetadataError, UnbuildableEntryError: as `read`.

@@ -75,7 +75,7 @@ class Intake:
             self._not_taken_since_s = self._loop.time()
 
     def hold_for(self, seconds: float) -> None:
-        """Pause reading for some seconds (`Pause.RATE`)."""
+        """Stop reading from this client for some seconds, as it publishes too fast."""
         until_s = self._loop.time() + seconds
         if self._held_until is None:
             self.pause(Pause.RATE)

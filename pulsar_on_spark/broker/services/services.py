@@ -8,6 +8,7 @@ from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.cluster.handover import Handover
 from pulsar_on_spark.broker.cluster.ownership import Ownership
 from pulsar_on_spark.broker.cluster.registry import listener_of
+from pulsar_on_spark.broker.cluster.takeover import Takeover
 from pulsar_on_spark.broker.observe.overview import Overview
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.producers import ProducerNames
@@ -51,6 +52,7 @@ class Services:
         views: The root's metadata.
         ownership: The brokers that serve topics.
         handover: Gives up bundles of this broker.
+        takeover: Recovers dead brokers.
         topics: All topics.
         topic_parts: The parts that topics share.
         schemas: The schemas of topics.
@@ -77,6 +79,7 @@ class Services:
     views: Views
     ownership: Ownership
     handover: Handover
+    takeover: Takeover
     topics: Topics
     topic_parts: TopicParts
     schemas: ClientSchemas

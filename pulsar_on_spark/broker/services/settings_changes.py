@@ -1,7 +1,7 @@
 """Settings that are changed while a broker runs (Pulsar's dynamic configuration).
 
-They are kept in the root's metadata and override the settings that a later broker is started with. Settings that
-concern topics are also kept as policies, where every reader of a topic's policies finds them
+They are kept in the root's metadata, hold for all its brokers, and override the settings that a later broker is started
+with. Settings that concern topics are also kept as policies, where every reader of a topic's policies finds them
 (`topic.catalog.policies.effective`); the broker itself uses `in_force`.
 """
 
@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SettingsRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -74,7 +74,7 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
 """The settings that can be changed, and the fields of `Policies` that they decide for topics."""
 
 
-def changed_values(view: View) -> dict[str, str]:
+def changed_values(view: RecentView) -> dict[str, str]:
     """Return the changed values by name."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else dict(record.values)

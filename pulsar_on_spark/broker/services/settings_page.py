@@ -25,8 +25,8 @@ wins over the setting. 0 means no limit if a limit may be 0. An unknown or inval
 file or a flag keeps the broker from starting, and the error names it.
 
 Settings with a star can be changed while the broker runs (`pulsar-admin brokers
-update-dynamic-config`, or the [admin API](admin.md#settings-that-change)). A change applies at
-once, and wins over file, environment and flags of later brokers.
+update-dynamic-config`, or the [admin API](admin.md#settings-that-change)). A change applies to all
+brokers of the root within two seconds, and wins over file, environment and flags of later ones.
 
 ```toml
 broker_service_port = 6650

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from pulsar_on_spark.broker.cluster.placement import bundle_counts
 from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
@@ -25,6 +26,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.objects.meter import REQUESTS, Counts
+from pulsar_on_spark.topic.catalog.brokers import registered_brokers
 
 _CLUSTER: Final = ("cluster",)
 _JOURNAL: Final = ("cluster", "quorum")
@@ -58,7 +60,7 @@ def _broker_gauges(
     services: Services, broker_health: BrokerHealth, state: StorageState
 ) -> Iterable[tuple[str, str, float | None]]:
     path, cache = services.path, services.reader.cache
-    storage, now_s = state.storage, time.monotonic()
+    storage, now_s, view = state.storage, time.monotonic(), services.views.recent
     return (
         ("pulsar_active_connections", "Open connections of clients", len(broker_health.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
@@ -83,6 +85,8 @@ def _broker_gauges(
             "Time of the last audit, since 1970; 0 before the first",
             storage.audit.audited_ms / 1000,
         ),
+        ("pulsarpy_brokers", "Brokers that run on the root", len(registered_brokers(view))),
+        ("pulsarpy_owned_bundles", "Bundles of this broker", bundle_counts(view)[services.ownership.incarnation]),
         ("pulsarpy_root_size_bytes", "Size of the metadata's file system", state.root_total_bytes),
         ("pulsarpy_root_free_bytes", "Free space there; below 1 MiB nothing is committed", state.root_free_bytes),
         ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - state.at_s if state.at_s else -1),
@@ -114,6 +118,9 @@ def _counters(cluster: str, services: Services, broker_health: BrokerHealth) -> 
         ("pulsarpy_cache_misses", "Entries for consumers that had to be read", reader.misses),
         ("pulsarpy_housekeeping_passes", "Finished passes of housekeeping", housekeeping.passes),
         ("pulsarpy_housekeeping_failed", "Passes of housekeeping with a failed step", housekeeping.failed),
+        ("pulsarpy_takeovers", "Journals of dead brokers that this one recovered", services.takeover.recovered),
+        ("pulsarpy_bundles_given", "Bundles that this broker gave up", services.handover.given),
+        ("pulsarpy_lookups_waited", "Lookups that waited for a topic's broker", services.ownership.waited),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)
         counter.add_metric((cluster,), value)

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulsar_on_spark.broker.observe.load_report import LoadReporter
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
 from pulsar_on_spark.broker.services.services import Services
@@ -59,6 +60,7 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
     app.state.broker_health = broker_health
     app.state.peek_turns = PeekTurns()
     app.state.storage_scan = StorageScan()
+    app.state.load_reporter = LoadReporter()
     app.state.metrics_pages = MetricsPages()
     for router in ROUTERS:
         app.include_router(router)

@@ -172,6 +172,7 @@ _OF_CLUSTER: Final[Mapping[tuple[str, str], Rule]] = {
     **_branch(f"{_CLUSTER}/peers", super_user),
     **_branch(f"{_CLUSTER}/migrate", super_user),
     **_branch("/admin/v2/bookies", super_user),
+    ("GET", "/admin/v2/broker-stats/load-report"): super_user,
     **_branch("/admin/v2/broker-stats", super_user),
     **_branch("/admin/v2/worker", super_user),
     **_branch("/admin/v2/worker-stats", super_user),

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from pulsar_on_spark.broker.web import health, lookups, metrics, schemas
 from pulsar_on_spark.broker.web.admin import (
+    broker_stats,
     brokers,
     bundles,
     clusters,
@@ -33,6 +34,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     clusters.router,
     isolation.router,
     brokers.router,
+    broker_stats.router,
     tenants.router,
     permissions.router,
     policies.router,

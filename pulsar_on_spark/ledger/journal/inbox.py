@@ -60,7 +60,7 @@ class Inbox(Generic[_M]):
         self._awaited = awaited
 
     def _is_awaited(self, report: CopyAcked) -> bool:
-        """True if a report completes the quorum.
+        """Return True if this report completes the quorum of the awaited frame, so that the event loop must be woken.
 
         Each thread stores its watermark before it counts, so at least one of two threads finds the quorum complete. If
         `expect` is called in between, they count for an earlier frame, which costs one extra wake-up.

@@ -119,7 +119,7 @@ class Answers:
         return True
 
     def holder(self, frame: FrameNumber) -> tuple[Copy, Source] | None:
-        """Return a copy that has the frame; None if no answer so far has it."""
+        """Return a copy of the journal file that has the frame; None if none is known yet."""
         return next(((copy, source) for copy, source in self._sources.items() if source.last >= frame), None)
 
     def ask(self, frame: FrameNumber, limit: int) -> list[ReadCopy]:

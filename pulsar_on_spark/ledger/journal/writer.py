@@ -134,7 +134,7 @@ class JournalWriter:
 
     @property
     def can_add(self) -> bool:
-        """True if `AddGroup` is accepted now; the shell checks this before each group."""
+        """True if `AddGroup` is accepted now; its sender checks this before each group."""
         in_flight = self._next - 1 - self._lac
         return self._phase is _Phase.OPEN and not self.is_starved and in_flight < self._max_in_flight
 

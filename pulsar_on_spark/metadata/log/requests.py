@@ -54,7 +54,9 @@ def _is_more_behind(version: int, objects: ObjectStore) -> bool:
     listing = objects.list_after(LOG, f"{LOG}/{version:020d}.j")  # behind a checkpoint of this version
     entries = [listed.key for listed in islice(filter(_is_entry, listing), 2)]
     if not entries:
-        raise ObjectsUnreachableError(f"{key} and all entries behind it are missing: check the disk or the store")
+        raise ObjectsUnreachableError(
+            f"{key} and all later entries of the metadata are missing: restore them on the disk or store"
+        )
     return entries[-1] > key
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
@@ -11,6 +11,7 @@ from typing import Any
 
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import (
+    BundlesRecord,
     FileRecord,
     IncarnationRecord,
     LedgerRecord,
@@ -21,8 +22,11 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.brokers import registered_brokers
+from pulsar_on_spark.topic.catalog.bundles import bundles_of
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -59,6 +63,31 @@ class IncarnationStatus:
     journal_bytes: int
     given_up_paths: tuple[int, ...]
     given_up_frames: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker that runs on the root, as far as the metadata tell: a killed one stays until it is recovered.
+
+    Attributes:
+        broker: The broker's id.
+        service_url: Its URL for clients.
+        state: serving, or draining.
+        host: Its host.
+        version: The version of this project that it runs.
+        incarnation: The incarnation by which it owns bundles.
+        bundles: The bundles that it owns, as `tenant/namespace/range`.
+        topics: Number of stored topics and partitions in these bundles.
+    """
+
+    broker: str
+    service_url: str
+    state: str
+    host: str
+    version: str
+    incarnation: str
+    bundles: tuple[str, ...]
+    topics: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +129,7 @@ class RootStatus(StorageStatus):
         root: The root's path.
         cluster_id: The root's identity.
         quorum: Ensemble, write and ack quorum of new files.
+        brokers: The brokers that run on it.
         topics: The topics, partitions summed up.
         subscriptions: The subscriptions of all topics, partitions summed up.
         verified_copies: Number of copies that were read in full and are good; None if that was not requested.
@@ -108,6 +138,7 @@ class RootStatus(StorageStatus):
     root: RootPlace
     cluster_id: str
     quorum: str
+    brokers: tuple[BrokerStatus, ...]
     topics: tuple[TopicStatus, ...]
     subscriptions: tuple[TopicSubscription, ...]
     verified_copies: int | None
@@ -135,6 +166,7 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
         root=root.place,
         cluster_id=root.cluster_id,
         quorum=str(root.quorum),
+        brokers=_brokers(view),
         topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
         subscriptions=topic_subscriptions(root, view),
         verified_copies=verified,
@@ -174,6 +206,30 @@ def topic_subscriptions(root: RootHandle, view: View) -> tuple[TopicSubscription
                 by_name[record.name].append(subscriptions.status(view, cursors, part, record))
         found += [TopicSubscription.of(topic.name, name, by_name[name]) for name in sorted(by_name)]
     return tuple(found)
+
+
+def _brokers(view: View) -> tuple[BrokerStatus, ...]:
+    divided = {each.namespace: bundles_of(view, each.namespace, 1) for each in view.all(BundlesRecord)}
+    owned: dict[str | None, list[str]] = defaultdict(list)
+    for bundles in divided.values():
+        for bundle in bundles:
+            owned[bundles.owner_of(bundle).incarnation].append(str(bundle))
+    names = (TopicName.parse(topic.name) for topic in view.all(TopicRecord) if topic.partitions is None)
+    places = ((divided[name.namespace], name) for name in names if name.namespace in divided)
+    topics = Counter(bundles.owner_of(bundles.bundle_of(name)).incarnation for bundles, name in places)
+    return tuple(
+        BrokerStatus(
+            broker=record.broker,
+            service_url=record.default_listener.service_url or record.default_listener.service_url_tls,
+            state=record.state,
+            host=record.host,
+            version=record.version,
+            incarnation=record.incarnation,
+            bundles=tuple(owned[record.incarnation]),
+            topics=topics[record.incarnation],
+        )
+        for record in registered_brokers(view)
+    )
 
 
 def _topic(view: View, topic: TopicRecord) -> TopicStatus:

@@ -327,6 +327,7 @@ def test_subscriptions_are_created_only_so_fast(broker: RunningBroker) -> None:
 # -- official clients --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_large_batches_of_official_clients_are_delivered_and_read_from_the_journal(broker: RunningBroker) -> None:
     count = 20_000
     client = new_client(broker.url)

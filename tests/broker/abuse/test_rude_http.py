@@ -29,6 +29,7 @@ def request(broker: RunningBroker, method: str, path: str, headers: dict[str, st
     return httpx.request(method, broker.web_url + path, headers=headers, timeout=WAIT_MS / 1000)
 
 
+@pytest.mark.long
 def test_clients_that_never_finish_their_headers_do_not_block_others(broker: RunningBroker) -> None:
     to = urlsplit(broker.web_url)
     assert to.hostname is not None

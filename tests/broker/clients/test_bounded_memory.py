@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
@@ -69,6 +70,7 @@ async def watched(pid: int, work: Coroutine[Any, Any, None]) -> int:
     return peak - before
 
 
+@pytest.mark.long
 def test_a_thousand_fast_producers(tmp_path: Path) -> None:
     receipts = 0
 
@@ -87,6 +89,7 @@ def test_a_thousand_fast_producers(tmp_path: Path) -> None:
     assert grown < GROWTH_BYTES, f"memory grew by {grown / MIB:.0f} MiB"
 
 
+@pytest.mark.long
 def test_consumers_that_do_not_read(tmp_path: Path) -> None:
     async def scene() -> None:
         writers = []

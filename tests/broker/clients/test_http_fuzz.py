@@ -303,6 +303,7 @@ def run_all(broker: RunningBroker, root: httpx.Client, described: BaseSchema, ex
     assert "Traceback" not in broker.said
 
 
+@pytest.mark.long
 def test_no_input_makes_the_broker_fail(broker: RunningBroker, root: httpx.Client, described: BaseSchema) -> None:
     run_all(broker, root, described, SHORT_EXAMPLES)
 

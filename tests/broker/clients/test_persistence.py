@@ -38,6 +38,7 @@ def quorums(root: Root, topic: str) -> list[tuple[int, int]]:
     return [(each.write_quorum, each.ack_quorum) for each in owners if each is not None]
 
 
+@pytest.mark.long
 def test_each_quorum_has_a_journal_that_outlives_its_broker(tmp_path: Path) -> None:
     first = RunningBroker(tmp_path / "root")
     root = Root.open(first.root)

@@ -235,6 +235,7 @@ async def open_publishers(broker: RunningBroker, topic: str) -> list[Publishing]
     return publishings
 
 
+@pytest.mark.long
 def test_a_revocation_ends_a_thousand_producers_in_flight(
     broker: RunningBroker, root: httpx.Client, topic: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import httpx
 import pulsar
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_broker import RunningBroker
@@ -190,9 +192,70 @@ def test_a_bundle_is_transferred_to_a_named_broker(
     assert [consumer.receive(20_000).data() for _ in range(3)] == [b"1", b"2", b"2"]
 
 
+@pytest.mark.long
 def test_the_command_line_follows_redirections(brokers: tuple[RunningBroker, RunningBroker]) -> None:
     for topic in topics_of_each(brokers, "cli-"):
         with admin(brokers[0]) as http:
             assert http.put(f"/persistent/public/default/{topic}").is_success
         done = run_pulsarpy("subscriptions", "create", topic, "s", "--url", brokers[0].web_url)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_setting_that_is_changed_at_one_broker_holds_at_the_other(
+    brokers: tuple[RunningBroker, RunningBroker],
+) -> None:
+    def value_at(http: httpx.Client) -> str:
+        return str(http.get("/brokers/configuration/runtime").json()["subscriptionPatternMaxLength"])
+
+    with admin(brokers[0]) as one, admin(brokers[1]) as two:
+        before = value_at(two)
+        assert one.post("/brokers/configuration/subscriptionPatternMaxLength/49").is_success
+        assert value_at(one) == "49"
+        wait_until(lambda: value_at(two) == "49", lambda: value_at(two), limit_s=20)
+        assert two.delete("/brokers/configuration/subscriptionPatternMaxLength").is_success
+        assert value_at(two) == before
+        wait_until(lambda: value_at(one) == before, lambda: value_at(one), limit_s=20)
+
+
+def test_a_broker_that_starts_uses_the_changed_settings(brokers: tuple[RunningBroker, RunningBroker]) -> None:
+    with admin(brokers[0]) as http:
+        assert http.post("/brokers/configuration/maxTenants/77").is_success
+    with RunningBroker(brokers[0].root) as third, admin(third) as http:
+        assert http.get("/brokers/configuration/runtime").json()["maxTenants"] == "77"
+        assert http.delete("/brokers/configuration/maxTenants").is_success
+
+
+def test_load_metrics_and_status_tell_what_each_broker_has(
+    brokers: tuple[RunningBroker, RunningBroker], client: pulsar.Client
+) -> None:
+    topics = topics_of_each(brokers, "load-")
+    producers = [client.create_producer(topic) for topic in topics]
+    consumers = [client.subscribe(topic, "s") for topic in topics]
+    reported: list[str] = []
+    for broker, topic in zip(brokers, topics, strict=True):
+        with admin(broker) as http:
+            report = http.get("/broker-stats/load-report").json()
+        path = f"{broker.web_url}/lookup/v2/topic/persistent/public/default/{topic}/bundle"
+        load = report["lastStats"][f"public/default/{httpx.get(path).text}"]
+        assert min(load["topics"], load["producerCount"], load["consumerCount"]) >= 1
+        assert (report["webServiceUrl"], report["pulsarServiceUrl"]) == (broker.web_url, broker.url)
+        assert report["loadReportType"] == "LocalBrokerData"
+        assert sorted(report["lastStats"]) == sorted(report["bundles"])
+        assert 0 < report["memory"]["usage"] < report["memory"]["limit"]
+        assert report["cpu"]["usage"] >= 0
+        assert metric_of(broker, "pulsarpy_owned_bundles") == report["numBundles"] == len(report["bundles"])
+        assert metric_of(broker, "pulsarpy_brokers") == 2
+        reported += report["bundles"]
+    shown = json.loads(run_pulsarpy("status", brokers[0].root, "--json").stdout)["brokers"]
+    assert {each["service_url"] for each in shown} == {broker.url for broker in brokers}
+    assert sorted(bundle for each in shown for bundle in each["bundles"]) == sorted(reported)
+    assert len(set(reported)) == len(reported)
+    for each in (*producers, *consumers):
+        each.close()
+
+
+def metric_of(broker: RunningBroker, name: str) -> float:
+    text = httpx.get(f"{broker.web_url}/metrics", timeout=60).text
+    families = text_string_to_metric_families(text)
+    (value,) = [sample.value for family in families for sample in family.samples if sample.name == name]
+    return float(value)

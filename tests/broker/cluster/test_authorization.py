@@ -57,6 +57,7 @@ def may_produce(client: pulsar.Client, topic: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_revocation_at_one_broker_ends_producers_of_the_other(brokers: Brokers) -> None:
     one, two = brokers
     with admin(one, "root") as root:

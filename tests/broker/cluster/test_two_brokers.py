@@ -63,6 +63,7 @@ def test_clients_reach_the_topics_of_each_broker_through_the_other(
     receiver.close()
 
 
+@pytest.mark.long
 def test_the_topics_of_a_killed_broker_are_served_by_the_other(
     brokers: tuple[RunningBroker, RunningBroker],
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_topics_of_a_killed_broker_are_served_by_the_other(
     client.close()
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_gives_its_topics_to_the_other_one(brokers: tuple[RunningBroker, RunningBroker]) -> None:
     one, two = brokers
     client = pulsar.Client(f"{one.url},{two.url.removeprefix('pulsar://')}")

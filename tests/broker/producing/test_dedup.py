@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pulsar_on_spark.broker.producing.dedup import (
     NO_SEQUENCE_ID,
@@ -428,5 +428,6 @@ class DedupMachine(RuleBasedStateMachine):
         assert self.made <= there
 
 
-TestDedupMachine = DedupMachine.TestCase
-TestDedupMachine.settings = settings(max_examples=150, stateful_step_count=40)
+@pytest.mark.parametrize("examples", [50, pytest.param(300, marks=pytest.mark.long)])
+def test_no_message_is_lost_or_stored_twice_in_any_order_of_steps(examples: int) -> None:
+    run_state_machine_as_test(DedupMachine, settings=settings(max_examples=examples, stateful_step_count=40))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pulsar_on_spark.broker.producing.producers import (
     AccessMode,
@@ -386,5 +386,6 @@ class ProducersMachine(RuleBasedStateMachine):
         assert self.core.is_empty, "every producer gets its turn"
 
 
-TestProducersMachine = ProducersMachine.TestCase
-TestProducersMachine.settings = settings(max_examples=200, stateful_step_count=40)
+@pytest.mark.parametrize("examples", [75, pytest.param(400, marks=pytest.mark.long)])
+def test_producers_keep_their_promises_in_any_order_of_steps(examples: int) -> None:
+    run_state_machine_as_test(ProducersMachine, settings=settings(max_examples=examples, stateful_step_count=40))

@@ -136,6 +136,7 @@ def test_an_entry_that_is_larger_than_a_slab(root: Root) -> None:
         asyncio.run(scenario())
 
 
+@pytest.mark.long
 def test_a_reading_process_that_is_killed_is_replaced(root: Root) -> None:
     values = [random.Random(number).randbytes(1_500) for number in range(20_000)]
     messages.write(root, "clicks", values)

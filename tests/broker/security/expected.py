@@ -110,6 +110,7 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} /admin/v2/clusters/c/migrate/x
         {_ALL} /admin/v2/bookies
         {_ALL} /admin/v2/bookies/x
+        GET /admin/v2/broker-stats/load-report
         {_ALL} /admin/v2/broker-stats
         {_ALL} /admin/v2/broker-stats/x
         {_ALL} /admin/v2/worker

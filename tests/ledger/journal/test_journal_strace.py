@@ -42,7 +42,7 @@ def traced(base: Path, *options: str, path: int | None = 1) -> list[str]:
         pytest.param("fdatasync:error=ENOSPC:when=1", marks=pytest.mark.soak),
         pytest.param("writev:error=ENOSPC:when=5", marks=pytest.mark.long),
         pytest.param("writev:error=EIO:when=1", marks=pytest.mark.soak),
-        "writev:retval=100:when=6",
+        pytest.param("writev:retval=100:when=6", marks=pytest.mark.long),
         pytest.param("writev:retval=0:when=3", marks=pytest.mark.soak),
     ],
 )
@@ -75,6 +75,7 @@ def test_a_frame_is_acknowledged_after_an_ack_quorum_has_written_synced_and_look
         assert set(rounds) <= {"stat"}, "after each sync comes the look at the name"
 
 
+@pytest.mark.long
 def test_when_all_paths_fail_nothing_more_is_acknowledged(tmp_path):
     """Each thread's seventh fdatasync fails: what was acknowledged before is recovered."""
     Place(tmp_path)

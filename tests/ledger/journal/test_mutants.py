@@ -31,6 +31,7 @@ FIRST_SEED = {
 """The first seed for a rule that few runs meet: a few runs before the one that a search from seed 1 finds."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", [*MUTANTS, *OBJECT_MUTANTS], ids=lambda mutant: mutant.name)
 def test_simulator_catches_the_broken_rule(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch)
@@ -50,6 +51,7 @@ def test_simulator_catches_the_broken_rule_from_any_seed(mutant: Mutant, monkeyp
     require_caught(mutant, monkeypatch, secrets.randbelow(1 << 40), 10 * MAX_RUNS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", [*CONSEQUENCES, *OBJECT_CONSEQUENCES], ids=lambda mutant: mutant.name)
 def test_the_simulator_catches_each_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch)

@@ -104,6 +104,7 @@ def test_missing_ranges_and_columns_are_refused(store, batch):
         store.read(record, columns=[])
 
 
+@pytest.mark.long
 def test_every_flipped_bit_is_detected(store, batch):
     """Flip one bit of each byte, all eight in turn, and all bits of some bytes."""
     batches = [batch(2, 1), batch(3, 2)]

@@ -206,6 +206,7 @@ def test_a_gap_is_left_alone_while_another_process_cleans_up(gap: Path, monkeypa
     assert len(_tenants(gap)) == 7
 
 
+@pytest.mark.long
 def test_processes_that_find_the_gap_together_close_it_once(
     gap: Path, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:

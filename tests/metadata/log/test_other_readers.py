@@ -118,6 +118,7 @@ def test_libraries_read_the_same_rows(memory_path: Path, read: Reader) -> None:
     each_stage(place, check)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("often")
 def test_spark_reads_the_same_rows(delta_spark: SparkSession, memory_path: Path) -> None:
     place = memory_path / "root"
@@ -132,6 +133,7 @@ def test_spark_reads_the_same_rows(delta_spark: SparkSession, memory_path: Path)
     assert history[0].version == TableLog(read_only_log(place, "main")).history().newest
 
 
+@pytest.mark.long
 def test_older_versions_are_the_same(delta_spark: SparkSession, memory_path: Path) -> None:
     """Each program returns to each version that the log keeps."""
     place = memory_path / "root"

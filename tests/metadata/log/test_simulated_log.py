@@ -30,6 +30,7 @@ def test_the_promises_hold_in_many_runs() -> None:
     assert zombies > 3, "entries under numbers that were cleaned up are what the chain is for"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulator_catches_the_broken_rule(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.broken)

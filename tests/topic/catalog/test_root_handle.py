@@ -177,6 +177,7 @@ def check_interrupted_inits(folder: Path, monkeypatch: pytest.MonkeyPatch, elsew
     pytest.fail("init never came to its end")
 
 
+@pytest.mark.long
 def test_several_writers_make_one_root(tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]) -> None:
     script = "import sys; from pulsar_on_spark import Root; print(Root.open_or_create(sys.argv[1]).cluster_id)"
     started = [start_python(script, tmp_path / "root") for _ in range(3)]

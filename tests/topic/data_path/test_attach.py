@@ -225,6 +225,7 @@ for number in range(int(sys.argv[3])):
 """
 
 
+@pytest.mark.long
 def test_several_processes_on_one_topic(
     root: Root, topic: str, start_python: Callable[..., subprocess.Popen[str]]
 ) -> None:

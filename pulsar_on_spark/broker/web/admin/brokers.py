@@ -10,8 +10,8 @@ from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.broker.services import settings_changes
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.services.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
-from pulsar_on_spark.broker.topics.topic_policies import broker_publish_rate, dispatch_limits
+from pulsar_on_spark.broker.services.settings_changes import DYNAMIC, changed_values
+from pulsar_on_spark.broker.services.settings_follower import adopt_settings
 from pulsar_on_spark.broker.web.requests import BrokerServices, Text, refused
 from pulsar_on_spark.topic.catalog.brokers import leader, registered_brokers
 
@@ -56,7 +56,7 @@ async def settings(services: BrokerServices) -> dict[str, str]:
 
 @router.post("/configuration/{name}/{value:path}", response_class=Response, responses=_NOT_DYNAMIC)
 async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
-    """Change a setting of the running broker, and of every broker that runs on the root later."""
+    """Change a setting of all brokers that run on the root, now and later."""
     await _change(services, name, value)
 
 
@@ -100,11 +100,8 @@ async def owned_namespaces(services: BrokerServices, cluster: Text, broker: Text
 async def _change(services: Services, name: str, value: str | None) -> None:
     await asyncio.to_thread(settings_changes.change, services.root.store, services.given, _NAMES.get(name, name), value)
     # Read the view again: of two concurrent changes, the later one wins here as it does in the metadata.
-    now = in_force(services.given, changed_values(await services.views.view()))
-    follow_log_level(services.settings, now)
-    services.settings = now
-    services.topic_parts.dispatch = dispatch_limits(now)
-    services.topic_parts.publish_rate.set_rate(*broker_publish_rate(now))
+    await services.views.view()
+    adopt_settings(services)
     await services.watch.scan_metadata()
 
 

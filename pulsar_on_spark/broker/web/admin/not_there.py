@@ -67,7 +67,7 @@ BRANCHES: Final = {
     "/admin/v2/clusters/{cluster}/peers": _GEO,
     "/admin/v2/clusters/{cluster}/migrate": _GEO,
     "/admin/v2/bookies": "There are no bookies: see `pulsarpy storage list` for storage paths.",
-    "/admin/v2/broker-stats": "See /metrics.",
+    "/admin/v2/broker-stats": "See /metrics and broker-stats/load-report.",
     "/admin/v2/worker": _FUNCTIONS,
     "/admin/v2/worker-stats": _FUNCTIONS,
     "/admin/v2/functions": _FUNCTIONS,

@@ -42,7 +42,7 @@ def strictest(quorums: Iterable[Quorum]) -> Quorum:
 
 
 def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse policies whose quorum needs more storage paths than the root has.
+    """Refuse policies whose quorum needs more storage paths than the root has, or is one too many of different quorums.
 
     Args:
         view: The metadata.

@@ -61,7 +61,7 @@ class CompactedReader:
             except SegmentGoneError as error:
                 raise DataLossError(
                     f"{slice_.topic} was compacted again while its compacted messages were read, and their files are "
-                    f"kept for ten minutes only: read again, in larger steps. {error}"
+                    f"kept for ten minutes only: read again, with larger batches. {error}"
                 ) from error
             except CorruptSegmentError as error:
                 # The error concerns a group of batches: only a batch that cannot be read alone either is lost.

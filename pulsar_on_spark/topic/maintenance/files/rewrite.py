@@ -263,7 +263,7 @@ def _own_rows(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
-    """Return the batch with its ledger id, and with entry ids that need no offset.
+    """Return the batch with the ledger's id, and with entry ids to which the segment's offset is added.
 
     Raises:
         CorruptSegmentError: the rows belong to another ledger.

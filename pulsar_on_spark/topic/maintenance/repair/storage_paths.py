@@ -316,7 +316,8 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
             return record
         found = path_id
     raise StoragePathError(
-        f"{new.place} could not be added in {_ATTEMPTS} attempts, others add paths at once: try again."
+        f"{new.place} could not be added in {_ATTEMPTS} attempts, because other processes add storage paths, too: "
+        "try again."
     )
 
 

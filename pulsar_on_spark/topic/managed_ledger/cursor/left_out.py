@@ -105,6 +105,6 @@ def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[
 
 
 def of_row(row: CursorRow) -> LeftOut:
-    """Return the acknowledgements of one row."""
+    """Return the acknowledgements in a row of the cursor table: a position, and the holes after it."""
     at = Position(LedgerId(row.ledger), EntryId(row.entry))
     return LeftOut(row.rank, at, decode_holes(row.ack_holes or b""))

@@ -32,40 +32,6 @@ RETRY_AFTER_S = 3.0
 """A recovery that stopped, or that another process has begun, is tried so much later, and up to half as much more."""
 
 
-def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: LeaseWatcher) -> bool:
-    """Recover an incarnation if its lease has run out for this observer.
-
-    Args:
-        root: The root.
-        incarnation: The journal's incarnation.
-        watcher: A watcher of brokers' leases. Nothing is recovered before it has observed for the lease's
-            duration.
-
-    Returns:
-        True if the incarnation is CLOSED afterwards.
-
-    Raises:
-        MetadataError: the metadata cannot be read or written.
-        JournalUndecidedError: the last acknowledged frame cannot be determined; a path is away or damaged.
-    """
-    watcher.observe_leases()
-    if watcher.lease_state(incarnation) is not LeaseState.EXPIRED:
-        return False
-    log.warning(
-        "The lease of broker incarnation %s has run out: its journal is recovered.",
-        incarnation,
-        extra={"incarnation": incarnation},
-    )
-    record = recover_incarnation(root, incarnation)
-    log.warning(
-        "The journal of broker incarnation %s is closed at frame %s.",
-        incarnation,
-        record.last_frame,
-        extra={"incarnation": incarnation},
-    )
-    return True
-
-
 def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
     """Recover an incarnation now, even if its lease is valid: a live broker is fenced.
 
@@ -75,7 +41,8 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
         give_up: Storage paths that an operator accepts as lost (see `ledger.journal.recover`).
 
     Raises:
-        MetadataError, JournalUndecidedError: as `recover_if_dead`.
+        MetadataError: the metadata cannot be read or written.
+        JournalUndecidedError: the last acknowledged frame cannot be determined; a path is away or damaged.
     """
     view = root.store.view()
     if (host := other_host(view, incarnation)) is not None:
@@ -123,36 +90,66 @@ class DeadBrokers:
         self._watcher = LeaseWatcher(root.broker_leases(), clock)
         self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
+        self._expired: set[IncarnationId] = set()
 
-    def recover_dead_logs(
-        self, view: View, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
-    ) -> bool:
+    def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Recover the dead ones among these incarnations, checking leases at intervals. Never raises.
 
         Args:
             view: The metadata.
             incarnations: The incarnations; CLOSED ones are left out.
-            known_dead: Those whose leases do not matter, because it is certain that they are dead.
 
         Returns:
             True if an incarnation was closed.
         """
-        living = [
-            incarnation
-            for incarnation in incarnations
-            if _state(view, incarnation) not in (None, "CLOSED") and other_host(view, incarnation) is None
-        ]
-        now_s = self._clock()
-        if now_s < self._look_at_s:
-            living = [incarnation for incarnation in living if incarnation in known_dead]
-        elif living:
-            self._look_at_s = now_s + OBSERVE_EVERY_S
-        recovered = [self._recover_one(view, incarnation, incarnation in known_dead) for incarnation in living]
+        recovered = [self.recover_log(incarnation) for incarnation in self.dead_logs(view, incarnations)]
         return any(recovered)
 
+    def dead_logs(
+        self, view: View, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
+    ) -> list[IncarnationId]:
+        """Return the dead ones among these incarnations whose journals are to be recovered now. Never raises.
+
+        Args:
+            view: The metadata.
+            incarnations: The incarnations; CLOSED ones are left out.
+            known_dead: Those whose leases do not matter, because it is certain that they are dead.
+        """
+        there = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
+        self._observe([each for each in there if each not in known_dead])
+        dead = [each for each in there if each in known_dead or each in self._expired]
+        return [each for each in dead if self._is_due(view, each)]
+
+    def recover_log(self, incarnation: IncarnationId) -> bool:
+        """Recover a dead broker's journal; returns True if it is CLOSED afterwards. Never raises."""
+        log.warning(
+            "The broker of incarnation %s has ended without closing its journal, or does not renew its lease: the "
+            "journal is recovered.",
+            incarnation,
+            extra={"incarnation": incarnation},
+        )
+        try:
+            record = recover_incarnation(self._root, incarnation)
+        except (PulsarpyError, OSError) as error:
+            self._retry_later(incarnation)
+            log.warning(
+                "The journal of broker incarnation %s is not recovered yet, later messages stay invisible: %s",
+                incarnation,
+                error,
+                extra={"incarnation": incarnation},
+            )
+            return False
+        log.warning(
+            "The journal of broker incarnation %s is closed at frame %s.",
+            incarnation,
+            record.last_frame,
+            extra={"incarnation": incarnation},
+        )
+        return True
+
     def looks_dead(self, incarnation: IncarnationId) -> bool:
-        """Return True if the incarnation's lease had run out at the last look."""
-        return self._watcher.has_lease(incarnation) and self._watcher.lease_state(incarnation) is LeaseState.EXPIRED
+        """Return True if the lease of an incarnation that is not CLOSED had run out at the last look."""
+        return incarnation in self._expired
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Recover like `recover_dead_logs`, but first wait until a lease that looks stale has run out or is renewed."""
@@ -179,31 +176,29 @@ class DeadBrokers:
         is_unknown = self._watcher.lease_state(incarnation) is LeaseState.UNKNOWN
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 
-    def _recover_one(self, view: View, incarnation: IncarnationId, is_known_dead: bool) -> bool:
-        now_s = self._clock()
+    def _observe(self, incarnations: Collection[IncarnationId]) -> None:
+        """Look which leases of these incarnations have run out, unless it is too early for another look."""
+        if not incarnations:
+            self._expired = set()
+        if not incarnations or self._clock() < self._look_at_s:
+            return
+        self._look_at_s = self._clock() + OBSERVE_EVERY_S
+        try:
+            self._watcher.observe_leases()
+        except (PulsarpyError, OSError) as error:
+            log.warning("It is not known now which brokers are alive: %s", error)
+            self._expired = set()
+        else:
+            expired = LeaseState.EXPIRED
+            self._expired = {each for each in incarnations if self._watcher.lease_state(each) is expired}
+
+    def _is_due(self, view: View, incarnation: IncarnationId) -> bool:
+        """Return True if the journal of a dead broker can be recovered here, and now."""
+        if other_host(view, incarnation) is not None:
+            return False
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
             self._retry_later(incarnation)  # another process has begun the recovery, and gets time to finish
-        if now_s < self._retry_at_s.get(incarnation, now_s):
-            return False
-        try:
-            if is_known_dead:
-                log.warning(
-                    "The broker of incarnation %s has ended without closing its journal, which is recovered.",
-                    incarnation,
-                    extra={"incarnation": incarnation},
-                )
-                recover_incarnation(self._root, incarnation)
-                return True
-            return recover_if_dead(self._root, incarnation, self._watcher)
-        except (PulsarpyError, OSError) as error:
-            self._retry_later(incarnation)
-            log.warning(
-                "The journal of broker incarnation %s is not recovered yet, later messages stay invisible: %s",
-                incarnation,
-                error,
-                extra={"incarnation": incarnation},
-            )
-            return False
+        return self._clock() >= self._retry_at_s.get(incarnation, float("-inf"))
 
     def _retry_later(self, incarnation: IncarnationId) -> None:
         self._retry_at_s[incarnation] = self._clock() + RETRY_AFTER_S * random.uniform(1, 1.5)

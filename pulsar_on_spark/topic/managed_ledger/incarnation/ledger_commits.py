@@ -33,8 +33,9 @@ class _Asked:
 class LedgerCommits:
     """Group commits of an incarnation's ledgers. All methods belong to one event loop; one thread at a time commits.
 
-    A commit that is reported as failed may have been made. Its ledger ids are then not used again, and the next commit
-    closes the ledgers that it opened, if they exist: no writer knows them, so they are empty.
+    A commit that is reported as failed may have been made, or may still be. Its ledger ids are then not used again, and
+    the next commit closes the ledgers that it opened, if they exist, or else keeps them from coming to exist: no writer
+    knows them, so they are empty.
     """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
@@ -110,9 +111,9 @@ class LedgerCommits:
         tried: list[LedgerCommit] = []
 
         def decide_anew(view: View) -> Change | None:
-            self._strays = [each for each in self._strays if _is_there(view, each)]
             closes = [*asked.closes, *self._strays]
-            tried.append(decide(view, self._incarnation, opens, closes, self._ids, asked.terminations))
+            fence = not all(_is_there(view, each) for each in self._strays)
+            tried.append(decide(view, self._incarnation, opens, closes, self._ids, asked.terminations, fence=fence))
             return tried[-1].change
 
         try:

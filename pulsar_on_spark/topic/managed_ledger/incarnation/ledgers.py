@@ -91,8 +91,20 @@ def decide(
     closes: Sequence[ClosedLedger],
     ids: IdBlock,
     terminations: Sequence[Termination] = (),
+    *,
+    fence: bool = False,
 ) -> LedgerCommit:
     """Plan one commit for all ledgers to open and close and all topics to terminate; a refused topic delays no other.
+
+    Args:
+        view: The metadata.
+        incarnation: The incarnation.
+        opens: The topics that get a ledger.
+        closes: The ledgers to close.
+        ids: The ids that the incarnation still has.
+        terminations: The topics to terminate.
+        fence: True to commit even if nothing changes, so that an earlier commit of the incarnation with an unknown
+            outcome cannot arrive later: both move the `seal` key.
 
     Raises:
         JournalFencedError: the incarnation is over.
@@ -136,6 +148,9 @@ def decide(
             )
         )
         moved[keys.topic(part.name)] = None
+    if fence and not puts:
+        puts.append(IdsRecord(next_ledger_id=giver.free))
+        moved[keys.IDS] = None
     if not puts:
         return LedgerCommit(None, {}, refused, terminated, ids)
     moved[keys.incarnation_seal(incarnation)] = None
@@ -209,7 +224,7 @@ class _IdGiver:
 
     def __init__(self, view: View, block: IdBlock, needed: int) -> None:
         counter = view.get(IdsRecord, "ledger")
-        self._free = counter.next_ledger_id if counter is not None else 1
+        self.free = counter.next_ledger_id if counter is not None else 1
         self._size = max(ID_BLOCK, needed)
         self.block = block
         self.counter: int | None = None
@@ -217,8 +232,8 @@ class _IdGiver:
     def above(self, last: int) -> int:
         """Return an id greater than `last`, the chain's last; smaller ids of the block are skipped."""
         if self.block.next <= last or self.block.next >= self.block.end:
-            self.block = IdBlock(self._free, self._free + self._size)
-            self.counter = self._free = self.block.end
+            self.block = IdBlock(self.free, self.free + self._size)
+            self.counter = self.free = self.block.end
         number = self.block.next
         self.block = IdBlock(number + 1, self.block.end)
         return number

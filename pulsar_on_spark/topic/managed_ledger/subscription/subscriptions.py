@@ -213,9 +213,9 @@ def _owner_states(
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:
-    """Return the subscription, which has no consumers, with another type, at the position of its slowest slot.
+    """Return a subscription without consumers with another type; it begins at the position of its slowest slot.
 
-    Messages that other slots had acknowledged beyond that position are delivered again.
+    Messages that its other slots had acknowledged beyond that position are delivered again.
     """
     start = mark_delete(record, cursors.of(record.topic_id, record.name))
     return ownership.retyped(record, type_, start, next_epoch(record))

@@ -53,6 +53,7 @@ var scenarios = map[string]func(*scenario) error{
 	"errors":                (*scenario).refusals,
 	"transactions":          (*scenario).transactions,
 	"table_view":            (*scenario).tableView,
+	"flow":                  (*scenario).flow,
 }
 
 func main() {
@@ -893,6 +894,59 @@ func (s *scenario) tableView() error {
 		value := view.Get(fmt.Sprintf("key-%d", number))
 		if got, ok := value.(person); !ok || got.Age != 90+number {
 			return fmt.Errorf("key-%d is %v", number, value)
+		}
+	}
+	return nil
+}
+
+// flow publishes to several topics and consumes from them for FLOW_SECONDS, while their brokers may change: nothing is
+// lost, and what comes for the first time comes in order.
+func (s *scenario) flow() error {
+	seconds, problem := strconv.Atoi(os.Getenv("FLOW_SECONDS"))
+	if problem != nil {
+		seconds = 3
+	}
+	const topics = 8
+	ended := make(chan error, topics)
+	for number := range topics {
+		go func() {
+			ended <- s.flowOf(fmt.Sprintf("%s-%d", s.topic, number), time.Duration(seconds)*time.Second)
+		}()
+	}
+	var err error
+	for range topics {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+func (s *scenario) flowOf(topic string, length time.Duration) error {
+	consumer, err := s.consumer(pulsar.ConsumerOptions{Topic: topic})
+	if err != nil {
+		return fmt.Errorf("consumer of %s: %w", topic, err)
+	}
+	producer, err := s.producer(pulsar.ProducerOptions{Topic: topic})
+	if err != nil {
+		return fmt.Errorf("producer of %s: %w", topic, err)
+	}
+	next := 0
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		if err := send(producer, next, next+9); err != nil {
+			return fmt.Errorf("%d of %s: %w", next, topic, err)
+		}
+		for expected, last := next, next+9; next <= last; expected = next {
+			messages, err := receive(consumer, 1)
+			if err != nil {
+				return fmt.Errorf("%d of %s: %w", expected, topic, err)
+			}
+			if number := numbers(messages)[0]; number > expected {
+				return fmt.Errorf("%d of %s came instead of %d", number, topic, expected)
+			} else if number == expected {
+				next++
+			}
+			if err := consumer.Ack(messages[0]); err != nil {
+				return fmt.Errorf("acknowledging %d of %s: %w", expected, topic, err)
+			}
 		}
 	}
 	return nil

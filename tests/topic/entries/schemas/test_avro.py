@@ -269,6 +269,7 @@ def test_a_chain_of_records_that_fails_at_its_end_is_compared_once() -> None:
     assert Steps().left - steps.left < 10_000, "not 2 ** 24"
 
 
+@pytest.mark.long
 def test_a_comparison_of_too_many_steps_is_refused() -> None:
     with pytest.raises(IncompatibleSchemaError, match=f"takes more than {MAX_STEPS} steps: register a smaller schema"):
         taken(union_of_records(1_000), strange_records(1_000))

@@ -8,7 +8,14 @@ from itertools import product
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
@@ -254,8 +261,9 @@ class CursorMachine(RuleBasedStateMachine):
         assert found.next == at(*self.end()) or not self.entries()
 
 
-CursorMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
-TestCursorModel = CursorMachine.TestCase
+@pytest.mark.parametrize("examples", [50, pytest.param(300, marks=pytest.mark.long)])
+def test_a_cursor_agrees_with_its_model(examples: int) -> None:
+    run_state_machine_as_test(CursorMachine, settings=settings(max_examples=examples, stateful_step_count=40))
 
 
 def test_mark_delete_steps_over_acknowledged_runs_ledger_ends_and_empty_ledgers() -> None:

@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_if_dead, recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers, recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     ID_BLOCK,
     ClosedLedger,
@@ -190,6 +190,35 @@ def test_an_open_that_was_made_but_reported_as_failed_hides_nothing(
     assert messages.values(root, "t") == [b"spark"]
 
 
+class FailsForNow:
+    """A store whose commits are still on their way when they are reported as failed."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def commit(self, decide: Callable[[View], Change | None]) -> View:
+        decide(self._store.view())
+        raise MetadataError("The store does not answer.")
+
+
+def test_an_open_that_was_reported_as_failed_cannot_arrive_later(root: Root, broker: RunningIncarnation):
+    """Its `seal` key moves, although nothing else happens."""
+    commits, seal = broker.incarnation._commits, keys.incarnation_seal(broker.incarnation.id)
+    commits._store = FailsForNow(root.store)  # type: ignore[assignment]
+    with pytest.raises(MetadataError):
+        broker.send("t", [b"refused"])
+    before = seal_version(root, seal)
+    commits._store = root.store
+    wait_until(lambda: seal_version(root, seal) != before, limit_s=20)
+    assert not commits.has_strays
+    broker.send("t", [b"t"])
+
+
+def seal_version(root: Root, seal: str) -> int | None:
+    root.store.view()
+    return root.store.key_version(seal)
+
+
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_two_openings_of_a_topics_ledger_share_one(root: Root, broker: RunningIncarnation, is_under_way: bool):
     part = broker.part("t")
@@ -296,13 +325,13 @@ def test_an_idle_incarnation_notices_its_takeover(root: Root, broker: RunningInc
 
 def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
-    watcher = LeaseWatcher(root.broker_leases())
+    dead_brokers = DeadBrokers(root)
     for _ in range(12):
-        assert not recover_if_dead(root, broker.incarnation.id, watcher), "it is renewed"
+        assert not dead_brokers.recover_dead_logs(root.store.view(), [broker.incarnation.id]), "it is renewed"
         time.sleep(0.1)
     broker.kill()
     end_s = time.monotonic() + 60
-    while not recover_if_dead(root, broker.incarnation.id, watcher):
+    while not dead_brokers.recover_dead_logs(root.store.view(), [broker.incarnation.id]):
         assert time.monotonic() < end_s
         time.sleep(0.05)
     assert state(root, broker.incarnation.id) == "CLOSED"

@@ -131,6 +131,7 @@ def test_a_reason_not_to_seal_is_logged_once(log: LogOnDisk, capfd: pytest.Captu
     assert said.count("Sealing works again") == 1
 
 
+@pytest.mark.long
 def test_killed_and_started_again(log: LogOnDisk) -> None:
     process = SealingProcess(log.root.path, log.incarnation, EAGER)
     try:

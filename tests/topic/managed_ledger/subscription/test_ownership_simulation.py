@@ -444,6 +444,7 @@ def is_found(world: Callable[..., World] = World) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_simulation_finds_a_broken_rule(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, broken = MUTANTS[mutant]
@@ -451,6 +452,7 @@ def test_the_simulation_finds_a_broken_rule(mutant: str, monkeypatch: pytest.Mon
     assert is_found()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [EagerRelease, EagerCursor])
 def test_the_simulation_finds_a_reader_that_acts_before_the_commit(world: type[World]) -> None:
     assert is_found(world)

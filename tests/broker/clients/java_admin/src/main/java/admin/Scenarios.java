@@ -35,6 +35,7 @@ import org.apache.pulsar.common.policies.data.SchemaCompatibilityStrategy;
 import org.apache.pulsar.common.policies.data.TenantInfo;
 import org.apache.pulsar.common.policies.data.TopicStats;
 import org.apache.pulsar.common.schema.SchemaInfo;
+import org.apache.pulsar.policies.data.loadbalancer.LoadManagerReport;
 
 /** What the official Java admin client does against a broker; each scenario prints its name when it has passed. */
 public final class Scenarios {
@@ -127,6 +128,10 @@ public final class Scenarios {
         same(Map.of(), admin.brokers().getAllDynamicConfigurations());
         admin.brokers().healthcheck();
         same(false, admin.brokers().getVersion().isEmpty());
+        LoadManagerReport load = admin.brokerStats().getLoadReport();
+        same(true, load.getPulsarServiceUrl().startsWith("pulsar://"));
+        same(load.getNumBundles(), load.getBundleStats().size());
+        same(true, load.getMemory().percentUsage() > 0);
     }
 
     public void testTenantsAndNamespaces() throws Exception {
@@ -139,7 +144,7 @@ public final class Scenarios {
         same(new HashSet<>(List.of(name + "/n", name + "/m")), new HashSet<>(admin.namespaces().getNamespaces(name)));
         admin.namespaces().setProperty(name + "/n", "a", "1");
         same("1", admin.namespaces().getProperty(name + "/n", "a"));
-        same(1, admin.namespaces().getBundles(name + "/n").getNumBundles());
+        same(4, admin.namespaces().getBundles(name + "/n").getNumBundles());
         same(List.of("standalone"), new ArrayList<>(admin.namespaces().getPolicies(name + "/n").replication_clusters));
         admin.topics().createNonPartitionedTopic("persistent://" + name + "/n/t");
         refused(PulsarAdminException.ConflictException.class, () -> admin.namespaces().deleteNamespace(name + "/n"));
@@ -218,8 +223,8 @@ public final class Scenarios {
         refused(PulsarAdminException.PreconditionFailedException.class,
                 () -> admin.topicPolicies().setPersistence(topic(), new PersistencePolicies(9, 9, 9, 0.0)));
         same(false, admin.topics().getSchemaValidationEnforced(topic(), true));
-        refused(PulsarAdminException.ServerSideErrorException.class,
-                () -> admin.topicPolicies().setDeduplicationSnapshotInterval(topic(), 10));
+        admin.topicPolicies().setDeduplicationSnapshotInterval(topic(), 10);
+        same(10, admin.topicPolicies().getDeduplicationSnapshotInterval(topic()));
         refused(PulsarAdminException.ServerSideErrorException.class,
                 () -> admin.topics().setReplicationClusters(topic(), List.of("east")));
     }

@@ -1,0 +1,116 @@
+"""The brokers behind a proxy: those that are registered in a root, or a list. A proxy connects to no other address."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from pulsar_on_spark.metadata.records import BrokerRecord, ListenerUrls
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.brokers import registered_brokers
+
+MAX_AGE_S: Final = 1.0
+"""Age up to which the registrations are used without being read again."""
+_TLS: Final = "pulsar+ssl"
+_PORTS: Final = {"pulsar": 6650, _TLS: 6651}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """The address of a broker.
+
+    Attributes:
+        host: Its host.
+        port: Its port.
+        with_tls: True if the port has TLS.
+    """
+
+    host: str
+    port: int
+    with_tls: bool
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, as clients name the broker."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Brokers(Protocol):
+    """The brokers that a proxy may connect to."""
+
+    async def addresses(self) -> list[BrokerAddress]:
+        """Return the addresses of all brokers.
+
+        Raises:
+            MetadataError: the registrations cannot be read.
+        """
+
+
+class ListedBrokers:
+    """Brokers by their URLs, which never change.
+
+    Args:
+        urls: URLs such as `pulsar://broker-1:6650`; several hosts in one URL are several brokers.
+
+    Raises:
+        InvalidArgumentError: a URL is not one of a broker.
+    """
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._addresses = [address for url in urls for address in _parsed(url)]
+
+    async def addresses(self) -> list[BrokerAddress]:
+        """Return the addresses of all brokers."""
+        return self._addresses
+
+
+class RegisteredBrokers:
+    """The brokers that are registered in a root.
+
+    Args:
+        root: The root.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._addresses: list[BrokerAddress] = []
+        self._read_at_s = -MAX_AGE_S
+        self._turn = asyncio.Lock()
+
+    async def addresses(self) -> list[BrokerAddress]:
+        """Return the addresses of all brokers (errors as `Brokers.addresses`)."""
+        async with self._turn:
+            if time.monotonic() - self._read_at_s >= MAX_AGE_S:
+                view = await asyncio.to_thread(self._root.store.view)
+                found = dict.fromkeys(address for record in registered_brokers(view) for address in _of(record))
+                self._addresses, self._read_at_s = list(found), time.monotonic()
+        return self._addresses
+
+
+def usable_url(plain: str, with_tls: str) -> str:
+    """Return the URL by which a proxy connects to a broker: the one without TLS, if there is one."""
+    return plain or with_tls
+
+
+def _of(record: BrokerRecord) -> Iterator[BrokerAddress]:
+    listeners: list[ListenerUrls] = [record.default_listener, *record.listeners.values()]
+    for listener in listeners:
+        yield from _parsed(usable_url(listener.service_url, listener.service_url_tls))
+
+
+def _parsed(url: str) -> Iterator[BrokerAddress]:
+    scheme, _, hosts = url.partition("://")
+    for host in hosts.rstrip("/").split(","):
+        try:
+            parts = urlsplit(f"//{host}")
+            port = parts.port or _PORTS[scheme]
+        except (KeyError, ValueError):
+            parts = None
+        if parts is None or not parts.hostname:
+            raise InvalidArgumentError(f"{url!r} is not the URL of a broker: give one such as pulsar://broker-1:6650.")
+        yield BrokerAddress(parts.hostname, port, scheme == _TLS)

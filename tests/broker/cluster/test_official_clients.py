@@ -1,0 +1,171 @@
+"""Official clients on several brokers of one root, while bundles move between these: `make flows`.
+
+The scenarios of Go and Java are those of one broker (`tests/broker/clients`); bundles move during `flow` only, because
+the others check that nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from pulsar_on_spark.root import Root
+from tests.broker.clients.conftest import new_client
+from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.go import find_go
+
+pytestmark = pytest.mark.long
+
+CLIENTS = Path(__file__).parents[1] / "clients"
+BROKERS = int(os.environ.get("FLOW_BROKERS", "3"))
+FLOW_S = int(os.environ.get("FLOW_SECONDS", "20"))
+MOVE_EVERY_S = float(os.environ.get("FLOW_MOVE_EVERY", "2"))
+PATIENCE_S = 60
+LIMIT_S = 900 + FLOW_S
+TOPICS = 8
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    root = tmp_path_factory.mktemp("flows") / "root"
+    with BrokerCluster(root, count=BROKERS) as brokers:
+        for prefix in ("go", "java"):
+            Root.open(root).create_topic(f"{prefix}-parts", partitions=3)
+        yield brokers
+
+
+@contextmanager
+def moving(cluster: BrokerCluster) -> Iterator[None]:
+    """Transfer a bundle at each interval, and unload all of them at each fourth one."""
+    ended = threading.Event()
+
+    def move() -> int:
+        moves = 0
+        while not ended.wait(MOVE_EVERY_S):
+            moves += 1
+            (cluster.move if moves % 4 == 0 else cluster.transfer)()
+        return moves
+
+    with ThreadPoolExecutor(1) as threads:
+        moves = threads.submit(move)
+        try:
+            yield
+        finally:
+            ended.set()
+        assert moves.result() >= FLOW_S / MOVE_EVERY_S / 4, "bundles have moved"
+
+
+def run(folder: Path, command: Sequence[str | Path], expected: int) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"TLS_TRUST_CERTS": "", "FLOW_SECONDS": str(FLOW_S)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT_S,
+    )
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line.startswith("FAILED ")]
+    assert done.returncode == 0, "\n".join(failed) or done.stdout[-5_000:]
+    assert sum(line.startswith("passed ") for line in lines) >= expected, "not all scenarios were run"
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    go = find_go()
+    if go is None:
+        pytest.skip("needs Go")
+    program = tmp_path_factory.mktemp("go") / "scenarios"
+    subprocess.run([go, "build", "-o", program, "."], cwd=CLIENTS / "go", check=True, timeout=LIMIT_S)
+    return program
+
+
+@pytest.fixture(scope="module")
+def java_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("mvn") is None:
+        pytest.skip("needs Maven")
+    folder = tmp_path_factory.mktemp("java") / "java"
+    shutil.copytree(CLIENTS / "java", folder, ignore=shutil.ignore_patterns("target"))
+    subprocess.run(["mvn", "-q", "compile"], cwd=folder, check=True, timeout=LIMIT_S)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rust_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cargo") is None or shutil.which("protoc") is None:
+        pytest.skip("needs Rust, and protoc of Debian's protobuf-compiler")
+    folder = tmp_path_factory.mktemp("rust")
+    command = ["cargo", "build", "--locked", "--target-dir", folder]
+    subprocess.run(command, cwd=CLIENTS / "rust", check=True, timeout=LIMIT_S)
+    return folder / "debug" / "flow"
+
+
+def java(cluster: BrokerCluster, prefix: str, *scenarios: str) -> list[str]:
+    arguments = " ".join([cluster.url, cluster.brokers[0].web_url, prefix, *scenarios])
+    return ["mvn", "-q", "exec:java", "-Dexec.mainClass=clients.Scenarios", f"-Dexec.args={arguments}"]
+
+
+def test_the_go_client_does_all_scenarios_on_several_brokers(cluster: BrokerCluster, go_program: Path) -> None:
+    run(go_program.parent, [go_program, cluster.url, "go"], 20)
+
+
+def test_the_go_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, go_program: Path) -> None:
+    with moving(cluster):
+        run(go_program.parent, [go_program, cluster.url, "moving-go", "flow"], 1)
+
+
+def test_the_java_client_does_all_scenarios_on_several_brokers(cluster: BrokerCluster, java_project: Path) -> None:
+    run(java_project, java(cluster, "java"), 20)
+
+
+def test_the_java_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, java_project: Path) -> None:
+    with moving(cluster):
+        run(java_project, java(cluster, "moving-java", "testFlow"), 1)
+
+
+@pytest.mark.soak
+def test_the_rust_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, rust_program: Path) -> None:
+    """Its URL has one broker."""
+    with moving(cluster):
+        run(rust_program.parent, [rust_program, cluster.brokers[0].url, "moving-rust", str(FLOW_S)], 1)
+
+
+def test_the_python_client_loses_nothing_while_bundles_move(cluster: BrokerCluster) -> None:
+    """It is the C++ client: one process has a flow on each topic."""
+    client = new_client(cluster.url, timeout_s=PATIENCE_S)
+    ended = threading.Event()
+    with moving(cluster), ThreadPoolExecutor(TOPICS) as threads:
+        flows = [threads.submit(flow, client, f"python-{number}", ended) for number in range(TOPICS)]
+        ended.wait(FLOW_S)
+        ended.set()
+        assert all(flown.result() > 0 for flown in flows)
+    client.close()
+
+
+def flow(client: pulsar.Client, topic: str, ended: threading.Event) -> int:
+    """Publish and consume until told to stop, and return the number of messages."""
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    producer = client.create_producer(topic)
+    sent = received = 0
+    while not ended.is_set():
+        for number in range(sent, sent + 10):
+            producer.send_async(b"%d" % number, lambda *_: None)
+        producer.flush()
+        sent += 10
+        while received < sent:
+            message = consumer.receive(PATIENCE_S * 1000)
+            number = int(message.data())
+            assert number <= received, f"{number} of {topic} came instead of {received}"
+            received = max(received, number + 1)
+            consumer.acknowledge(message)
+    return sent

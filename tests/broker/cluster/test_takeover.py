@@ -1,0 +1,92 @@
+"""Takeover of several dead brokers by one, and what is believed afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.broker import Broker
+from pulsar_on_spark.broker.cluster.takeover import RECOVERED_AT_ONCE
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.ledger.journal.log import LogRecord
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers, recover_incarnation
+from tests.kit.running_incarnation import RunningIncarnation
+from tests.kit.waiting import until
+
+DEAD = RECOVERED_AT_ONCE + 2
+
+
+def test_the_last_living_broker_does_not_believe_itself_dead(memory_path: Path) -> None:
+    """It looks at no leases any more once all others are CLOSED, and the one that it saw last grows old."""
+    root = Root.create(memory_path / "root")
+    now_s = 0.0
+    looks = DeadBrokers(root, lambda: now_s)
+    with RunningIncarnation(root) as own, RunningIncarnation(root) as other:
+        ids = own.incarnation.id, other.incarnation.id
+        for _ in range(3):
+            assert looks.dead_logs(root.store.view(), [ids[1]]) == []
+            now_s += 4.0
+        assert looks.dead_logs(root.store.view(), [ids[1]]) == [ids[1]]
+        assert looks.looks_dead(ids[1])
+        recover_incarnation(root, ids[1])
+        for _ in range(5):
+            assert looks.dead_logs(root.store.view(), [ids[1]]) == []
+            assert not any(looks.looks_dead(each) for each in ids)
+            now_s += 20.0
+
+
+def test_a_journal_that_takes_long_to_recover_delays_no_other(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root.create(memory_path / "root")
+    with ExitStack() as stack:
+        dead = [stack.enter_context(RunningIncarnation(root, lease_duration_s=0.5)) for _ in range(DEAD)]
+        for each in dead:
+            each.kill()
+        slow, *others = (each.incarnation.id for each in dead)
+    running, most = 0, 0
+    counting, go_on = threading.Lock(), threading.Event()
+
+    def recover(handle: RootHandle, incarnation: IncarnationId) -> LogRecord:
+        nonlocal running, most
+        with counting:
+            running += 1
+            most = max(most, running)
+        if incarnation == slow:
+            go_on.wait(60)
+        try:
+            return recover_incarnation(handle, incarnation)
+        finally:
+            with counting:
+                running -= 1
+
+    def are_closed(incarnations: list[IncarnationId]) -> bool:
+        view = root.store.view()
+        return all(
+            record.state == "CLOSED" for record in view.all(IncarnationRecord) if record.incarnation in incarnations
+        )
+
+    monkeypatch.setattr(dead_brokers, "recover_incarnation", recover)
+
+    async def go() -> None:
+        broker = await Broker.start(memory_path / "root", BrokerSettings(broker_service_port=0, web_service_port=0))
+        try:
+            await until(lambda: are_closed(others), "the others are closed while one is not")
+            assert not are_closed([slow])
+            go_on.set()
+            await until(lambda: are_closed([slow]))
+        finally:
+            go_on.set()
+            await broker.stop()
+
+    asyncio.run(go())
+    assert 2 <= most <= RECOVERED_AT_ONCE

@@ -1,0 +1,48 @@
+"""The world of a run: the clock, the metadata, the locks, and all brokers that were ever started."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulators.cluster.broker import SimulatedBroker
+from tests.simulators.cluster.metadata import Metadata
+from tests.simulators.cluster.oracle import Oracle
+from tests.simulators.cluster.scheduler import Scheduler
+
+
+class World:
+    """Everything that the brokers of a run share.
+
+    Args:
+        seed: Decides everything.
+
+    Attributes:
+        has_locks: True if the brokers of a host prove each other's death by locks.
+        locks: The last holder of each lock, by host and broker.
+        brokers_by_name: All brokers, also dead ones.
+        is_chaos: False once nothing fails any more.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.scheduler = Scheduler(self.chance)
+        self.metadata = Metadata(self.scheduler)
+        self.oracle = Oracle(self)
+        self.metadata.on_commit = self.oracle.on_commit
+        self.locks: dict[tuple[str, str], SimulatedBroker] = {}
+        self.brokers_by_name: dict[str, SimulatedBroker] = {}
+        self.is_chaos = True
+        self._deaf: list[tuple[float, float]] = []
+
+    def note_deaf(self, begin_s: float, end_s: float) -> None:
+        """Note a time in which no broker could hear another: a pause of the whole machine, or an outage."""
+        self._deaf.append((begin_s, end_s))
+
+    def heard_at(self, time_s: float) -> float:
+        """Return the time until then in which brokers could hear each other, in seconds."""
+        deaf_s, end_s = 0.0, 0.0
+        for begin_s, until_s in sorted(self._deaf):
+            begin_s, until_s = max(begin_s, end_s), min(until_s, time_s)
+            deaf_s += max(0.0, until_s - begin_s)
+            end_s = max(end_s, until_s)
+        return time_s - deaf_s
