@@ -83,7 +83,12 @@ def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
 
 
 def _newest_snapshot(store: LogStore) -> Snapshot:
-    """Read the newest checkpoint that can be trusted; an empty snapshot if the log still has its first entry."""
+    """Read the newest checkpoint that can be trusted; an empty snapshot if the log still has its first entry.
+
+    Raises:
+        OvertakenError: the checkpoints were cleaned up before they could be read.
+        CorruptMetadataError: none of them is what was written.
+    """
     pointed = pointed_checkpoint(store.objects)
     starts = [-1] if pointed is None else [pointed - 1, -1]
     for start in starts:  # the pointer may be wrong
@@ -94,6 +99,8 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
                 return snapshot
             _LOGGER.info("The checkpoint %s of %s is not used: it is unfinished or damaged", version, store.place)
     if listing.checkpoints and listing.entries[:1] != (0,):
+        if list_log(store.objects, -1).checkpoints != listing.checkpoints:
+            raise OvertakenError("the checkpoints were replaced by a newer one")
         raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
     return EMPTY
 
@@ -146,6 +153,8 @@ def _close_gap(store: LogStore, missing: int) -> None:
         listing = list_log(store.objects, missing - 1)
         if listing.entries[:1] == (missing,):
             raise OvertakenError("the log is whole")
+        if not listing.entries and 0 <= store.reported_version() < missing:
+            raise OvertakenError("the gap was closed meanwhile")
         behind = list(legible_entries(store, listing.entries))
         if len(behind) < len(listing.entries) or not _is_power_cut(store, missing, behind):
             raise damaged(store, entry_key(missing), "is missing")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.metadata.log import opening
 from pulsar_on_spark.metadata.log.checkpoints import checkpoint_key, checksum_key
 from pulsar_on_spark.metadata.log.entry import Content, Entry, decode_entry, encode_entry, entry_key
 from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
@@ -204,6 +206,19 @@ def test_a_gap_is_left_alone_while_another_process_cleans_up(gap: Path, monkeypa
         subprocess.run(["pkill", "-f", "sleep 600"], check=False)
         holder.wait()
     assert len(_tenants(gap)) == 7
+
+
+def test_a_gap_that_another_process_closes_meanwhile_is_no_damage(gap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed between the look at the log and the lock, and no commit has come since."""
+    close_gap = opening._close_gap
+
+    def close_twice(store: LogStore, missing: int) -> None:
+        monkeypatch.setattr(opening, "_close_gap", close_gap)
+        close_gap(store, missing)
+        close_gap(store, missing)
+
+    monkeypatch.setattr(opening, "_close_gap", close_twice)
+    assert MetadataStore(gap).view().version == 8
 
 
 @pytest.mark.long

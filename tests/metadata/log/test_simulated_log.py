@@ -19,6 +19,10 @@ def test_the_promises_hold() -> None:
         run(seed)
 
 
+def test_checkpoints_that_are_cleaned_up_while_they_are_read_are_no_damage() -> None:
+    run(388_859_892_202)
+
+
 @pytest.mark.long
 def test_the_promises_hold_in_many_runs() -> None:
     first = secrets.randbelow(1 << 40)
