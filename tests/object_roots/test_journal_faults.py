@@ -97,14 +97,17 @@ def _change(stores: Stores, acked: list[Entry]) -> bool:
     try:
         asyncio.run(_write(stores, acked))
         found = stores.entries(stores.recover())
-    except (PulsarpyError, TimeoutError):
+    except (PulsarpyError, TimeoutError) as error:
+        print(f"not all was done: {error!r}")
         return False
     return set(acked) <= set(found)
 
 
 async def _write(stores: Stores, acked: list[Entry]) -> None:
     listener = Listener()
-    journal = stores.journal(listener, limits=replace(LIMITS, roll_bytes=6_000, slow_path_s=2.0))
+    # A path is given up later than a store is silent for a while, on a busy machine, too.
+    limits = replace(LIMITS, roll_bytes=6_000, slow_path_s=max(2.0, remote.PATIENCE_S / 2))
+    journal = stores.journal(listener, limits=limits)
     try:
         await journal.open()
         for _ in range(2):

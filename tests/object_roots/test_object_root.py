@@ -28,6 +28,7 @@ from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
 from pulsar_on_spark.testing.s3_faults import S3Faults
 from pulsar_on_spark.topic.maintenance.backup import restore
@@ -149,7 +150,7 @@ def test_a_path_is_added_drained_and_retired(root: Root, bucket: str) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"v"])
     added = storage_paths.add(root, f"{bucket}/elsewhere")
-    assert (added.uri, added.role, added.path_id) == (f"{bucket}/elsewhere", "segments", 1)
+    assert (added.uri, added.role, added.path_id) == (f"{bucket}/elsewhere", "both", 1)
     storage_paths.drain(root, 0)
     assert repair(root).is_whole
     assert [file.copies for file in files(root)] == [(1,)]
@@ -182,10 +183,10 @@ def test_a_directory_moves_to_a_host_of_another_name(
     with pytest.raises(InvalidArgumentError, match="already"):
         storage_paths.add(root, tmp_path / "disk")
     monkeypatch.setattr(socket, "gethostname", lambda: "pod-2")
-    assert root.writable_journal_paths(root.store.view()) == []
+    assert all(isinstance(path, ObjectPath) for path in root.writable_journal_paths(root.store.view()))
     moved = storage_paths.add(root, tmp_path / "disk")
     assert (moved.path_id, moved.host) == (added.path_id, "pod-2")
-    assert len(root.writable_journal_paths(root.store.view())) == 1
+    assert [path.path_id for path in root.writable_journal_paths(root.store.view())] == [moved.path_id]
 
 
 def test_one_url_becomes_one_path(root: Root, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class Stores:
     def recover(self, give_up: Sequence[int] = ()) -> LogRecord:
         register = LogRegister(self.store, NAME)
         lost = [PathId(path) for path in give_up]
-        return recover(register, lambda: self.paths, list(self.paths), give_up=lost, silent_after_s=5)
+        return recover(register, lambda: self.paths, list(self.paths), give_up=lost, silent_after_s=20)
 
     def file(self, name: str = "1", path: int = 0) -> ObjectFile:
         found = self.paths[PathId(path)]
