@@ -93,7 +93,7 @@ class Peer:
 
 
 class Protection(StrEnum):
-    """What is between our broker and its clients: nothing, TLS, tokens with granted permissions, or a proxy."""
+    """The layer between our broker and its clients: none, TLS, tokens with granted permissions, or a proxy."""
 
     NONE = "none"
     TLS = "TLS"

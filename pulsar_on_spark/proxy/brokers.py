@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pulsar_on_spark.metadata.records import BrokerRecord, ListenerUrls
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.proxy.handshake import usable_url
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.brokers import registered_brokers
 
@@ -90,11 +91,6 @@ class RegisteredBrokers:
                 found = dict.fromkeys(address for record in registered_brokers(view) for address in _of(record))
                 self._addresses, self._read_at_s = list(found), time.monotonic()
         return self._addresses
-
-
-def usable_url(plain: str, with_tls: str) -> str:
-    """Return the URL by which a proxy connects to a broker: the one without TLS, if there is one."""
-    return plain or with_tls
 
 
 def _of(record: BrokerRecord) -> Iterator[BrokerAddress]:

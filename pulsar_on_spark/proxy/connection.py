@@ -15,7 +15,7 @@ from typing import Final, cast
 from pulsar_on_spark.model.errors import MetadataError, ProtocolError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.proxy.brokers import BrokerAddress, Brokers, usable_url
+from pulsar_on_spark.proxy.brokers import BrokerAddress, Brokers
 from pulsar_on_spark.proxy.handshake import Greeting, GreetingReader, LookupAnswers
 
 log = logging.getLogger(__name__)
@@ -110,9 +110,7 @@ class ClientEnd(Pipe):
         on_ended: Called when the connection has ended.
     """
 
-    def __init__(
-        self, brokers: Brokers, broker_tls: Callable[[], ssl.SSLContext], on_ended: Callable[[ClientEnd], None]
-    ) -> None:
+    def __init__(self, brokers: Brokers, broker_tls: ssl.SSLContext, on_ended: Callable[[ClientEnd], None]) -> None:
         super().__init__()
         self._brokers = brokers
         self._broker_tls = broker_tls
@@ -170,7 +168,7 @@ class ClientEnd(Pipe):
                 return
         else:
             tried = random.sample(known, len(known))
-        answers = None if greeting.target else LookupAnswers(usable_url)
+        answers = None if greeting.target else LookupAnswers()
         for broker in tried:
             end = BrokerEnd(self, answers)
             if await self._reaches(broker, end):
@@ -184,7 +182,7 @@ class ClientEnd(Pipe):
 
     async def _reaches(self, broker: BrokerAddress, end: BrokerEnd) -> bool:
         loop = asyncio.get_running_loop()
-        context = self._broker_tls() if broker.with_tls else None
+        context = self._broker_tls if broker.with_tls else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await loop.create_connection(lambda: end, broker.host, broker.port, ssl=context)
@@ -194,6 +192,6 @@ class ClientEnd(Pipe):
         return True
 
     def _refuse(self, why: str) -> None:
-        """Tell the client to try again; the reason is on the proxy's side."""
+        """Disconnect the client, and tell it why and to try again."""
         self.write(replies.error(replies.NO_REQUEST_ID, ServerError.ServiceNotReady, f"{why}: try again."))
         self.close()

@@ -9,7 +9,6 @@ between the client and the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,14 +66,9 @@ class GreetingReader:
 
 
 class LookupAnswers:
-    """The bytes of a broker that answers lookups, as its client gets them.
+    """The bytes of a broker that answers lookups, as its client gets them."""
 
-    Args:
-        usable_url: Returns the URL that the proxy uses, of a broker's URLs without and with TLS.
-    """
-
-    def __init__(self, usable_url: Callable[[str, str], str]) -> None:
-        self._usable_url = usable_url
+    def __init__(self) -> None:
         self._splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)
 
     def receive_data(self, data: bytes) -> bytes:
@@ -83,22 +77,28 @@ class LookupAnswers:
         Raises:
             ProtocolError: the bytes are not Pulsar's protocol, or a command is larger than `MAX_ANSWER_BYTES`.
         """
-        return b"".join(
-            frame_of(changed, len(entry)) + entry.tobytes()
-            for command, entry in self._splitter.split(memoryview(data))
-            for changed in (self._changed(command),)
-        )
+        passed_on = bytearray()
+        for received, entry in self._splitter.split(memoryview(data)):
+            command = _through_proxy(received)
+            passed_on += frame_of(command, len(entry)) + entry
+        return bytes(passed_on)
 
-    def _changed(self, command: bytes) -> bytes:
-        """Return a command with the answer of a lookup changed: the client reaches the broker through the proxy."""
-        if not command.startswith(_LOOKUP_RESPONSE):
-            return command
-        base = BaseCommand.FromString(command)
-        answer = base.lookupTopicResponse
-        if answer.response != CommandLookupTopicResponse.Connect:
-            return command
-        # Both: a client with TLS takes the second one. Neither says how the client connects to the proxy.
-        url = self._usable_url(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
-        answer.brokerServiceUrl = answer.brokerServiceUrlTls = url
-        answer.proxy_through_service_url = True
-        return base.SerializeToString()
+
+def usable_url(plain: str, with_tls: str) -> str:
+    """Return the URL by which a proxy connects to a broker: the one without TLS, if there is one."""
+    return plain or with_tls
+
+
+def _through_proxy(command: bytes) -> bytes:
+    """Return a broker's command; the answer of a lookup tells the client to reach the broker through the proxy."""
+    if not command.startswith(_LOOKUP_RESPONSE):
+        return command
+    base = BaseCommand.FromString(command)
+    answer = base.lookupTopicResponse
+    if answer.response != CommandLookupTopicResponse.Connect:
+        return command
+    # Both: a client with TLS takes the second one. Neither says how the client connects to the proxy.
+    url = usable_url(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
+    answer.brokerServiceUrl = answer.brokerServiceUrlTls = url
+    answer.proxy_through_service_url = True
+    return base.SerializeToString()

@@ -7,10 +7,10 @@ import logging
 import signal
 import socket
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.broker.runtime.ports import listen
 from pulsar_on_spark.broker.runtime.tls import BrokerTls
 from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -63,10 +63,7 @@ class Proxy:
         self._tls = None if settings.tls is None else BrokerTls(settings.tls, CHECK_TLS_S)
         self._server: asyncio.Server | None = None
         self._listener: TlsListener | None = None
-        trust_certs = settings.broker_trust_certs
-        self._broker_tls = cache(lambda: client_context(trust_certs, allow_insecure=False, verify_hostname=True))
-        if trust_certs is not None:
-            self._broker_tls()  # a file that cannot be used ends the start
+        self._broker_tls = client_context(settings.broker_trust_certs, allow_insecure=False, verify_hostname=True)
         self.urls: list[str] = []
 
     async def start(self) -> None:
@@ -77,13 +74,13 @@ class Proxy:
         """
         settings, loop = self._settings, asyncio.get_running_loop()
         if settings.port is not None:
-            listening = _bound(settings.bind_address, settings.port, "--service-port")
+            listening = listen(settings.bind_address, settings.port, "--service-port")
             self.urls.append(_url("pulsar", listening))
             self._server = await loop.create_server(self._client, sock=listening)
         if settings.port_tls is not None:
             if self._tls is None:
                 raise InvalidArgumentError("A port with TLS needs --tls-certificate and --tls-key: give PEM files.")
-            listening = _bound(settings.bind_address, settings.port_tls, "--service-port-tls")
+            listening = listen(settings.bind_address, settings.port_tls, "--service-port-tls")
             self.urls.append(_url("pulsar+ssl", listening))
             self._tls.start()
             self._listener = TlsListener(self._tls, "this port has TLS", GREETING_TIMEOUT_S)
@@ -134,17 +131,6 @@ def tls_of(certificate: Path | None, key: Path | None) -> ServerTls | None:
     if certificate is None or key is None:
         raise InvalidArgumentError("TLS needs both --tls-certificate and --tls-key: give both, or neither.")
     return ServerTls(certificate, key)
-
-
-def _bound(address: str, port: int, option: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        return socket.create_server((address, port), family=family)
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"Port {port} of {address} cannot be bound ({error.strerror}): stop the process that uses it, or give "
-            f"another {option}."
-        ) from error
 
 
 def _url(scheme: str, listening: socket.socket) -> str:

@@ -57,7 +57,7 @@ def readable(root: Root, topic: str = "t") -> list[bytes | None]:
 
 
 class Producing:
-    """A producer that sends all the time until it is told to end.
+    """A producer that sends without pause until its end.
 
     Attributes:
         acked: The values that were acknowledged.

@@ -12,7 +12,6 @@ from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandConnect, CommandPing
 from pulsar_on_spark.protocol.frames import FrameSplitter, frame_of
-from pulsar_on_spark.proxy.brokers import usable_url
 from pulsar_on_spark.proxy.handshake import MAX_ANSWER_BYTES, Greeting, GreetingReader, LookupAnswers
 
 PING = frame_of(BaseCommand(type=BaseCommand.PING, ping=CommandPing()).SerializeToString())
@@ -82,7 +81,7 @@ def test_no_bytes_raise_anything_else(sent: bytes) -> None:
     [("pulsar://b:1", "pulsar+ssl://b:2", "pulsar://b:1"), ("", "pulsar+ssl://b:2", "pulsar+ssl://b:2")],
 )
 def test_a_broker_is_reached_through_the_proxy(plain: str, with_tls: str, used: str) -> None:
-    (answer,) = commands_of(LookupAnswers(usable_url).receive_data(replies.lookup_response(7, plain, with_tls)))
+    (answer,) = commands_of(LookupAnswers().receive_data(replies.lookup_response(7, plain, with_tls)))
     found = answer.lookupTopicResponse
     assert (found.request_id, found.brokerServiceUrl, found.brokerServiceUrlTls) == (7, used, used)
     assert found.proxy_through_service_url
@@ -93,11 +92,11 @@ def test_a_broker_is_reached_through_the_proxy(plain: str, with_tls: str, used: 
 def test_other_answers_are_the_same_bytes_however_they_are_cut(entries: list[bytes], data: st.DataObject) -> None:
     sent = b"".join(frame_of(replies.pong()[8:], len(entry)) + entry + replies.success(1) for entry in entries)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))
-    answers = LookupAnswers(usable_url)
+    answers = LookupAnswers()
     pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
     assert b"".join(map(answers.receive_data, pieces)) == sent
 
 
 def test_a_refused_lookup_is_passed_on() -> None:
     refusal = replies.lookup_failed(3, 6, "try again")
-    assert LookupAnswers(usable_url).receive_data(refusal) == refusal
+    assert LookupAnswers().receive_data(refusal) == refusal

@@ -99,7 +99,7 @@ def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
             raise InvalidArgumentError(f"Neither {plain} nor {tls} is set: the broker needs one of them or both.")
     with ExitStack() as listening:
         bound = [
-            None if port is None else listening.enter_context(closing(_listen(settings.bind_address, port, option)))
+            None if port is None else listening.enter_context(closing(listen(settings.bind_address, port, option)))
             for port, option in (
                 (settings.broker_service_port, "--broker-port"),
                 (settings.broker_service_port_tls, "broker_service_port_tls"),
@@ -189,7 +189,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _listen(address: str, port: int, option: str) -> socket.socket:
+def listen(address: str, port: int, option: str) -> socket.socket:
     """Bind a port, so that a server can listen on it later.
 
     Args:

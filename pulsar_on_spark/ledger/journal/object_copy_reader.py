@@ -254,7 +254,7 @@ class ObjectCopyFile:
         if head is None:
             head = self._file.read_head(number)
             if head is None:
-                raise CorruptJournalError(f"{self._file.object_name(number)} is not there any more.")
+                raise self._gone(number)
             if head.kind is ObjectKind.DATA and head.token != self._token:
                 raise CorruptJournalError(f"{self._file.object_name(number)} is not its file's writer's.")
             self._heads[number] = head
@@ -266,8 +266,11 @@ class ObjectCopyFile:
             if body is None:
                 found = self._file.read(number)
                 if found is None:
-                    raise CorruptJournalError(f"{self._file.object_name(number)} is not there any more.")
+                    raise self._gone(number)
                 body = self._bodies[number] = found[1]
                 if len(self._bodies) > _KEPT_BODIES:
                     self._bodies.popitem(last=False)
             return body
+
+    def _gone(self, number: int) -> CorruptJournalError:
+        return CorruptJournalError(f"{self._file.object_name(number)} was deleted during the recovery.")

@@ -268,7 +268,7 @@ class ObjectPathThread(PathWriter):
 
     def _answered(self, file: _OpenFile, event: ObjectAppendEvent, took_s: float) -> None:
         if isinstance(event, PutFailed):
-            if self._is_stopping:  # nothing waits for the object any more
+            if self._is_stopping:  # no caller waits for the object
                 del self._open[file.copy]
                 return
         elif isinstance(event, ObjectConfirmed | ObjectExists):

@@ -135,7 +135,7 @@ def test_the_java_client_loses_nothing_while_bundles_move(cluster: BrokerCluster
 
 @pytest.mark.soak
 def test_the_rust_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, rust_program: Path) -> None:
-    """Its URL has one broker."""
+    """The client gets the URL of one broker only."""
     with moving(cluster):
         run(rust_program.parent, [rust_program, cluster.brokers[0].url, "moving-rust", str(FLOW_S)], 1)
 

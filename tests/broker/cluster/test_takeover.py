@@ -26,7 +26,7 @@ DEAD = RECOVERED_AT_ONCE + 2
 
 
 def test_the_last_living_broker_does_not_believe_itself_dead(memory_path: Path) -> None:
-    """It looks at no leases any more once all others are CLOSED, and the one that it saw last grows old."""
+    """It stops looking at leases when all others are CLOSED, and what it saw of its own lease grows old."""
     root = Root.create(memory_path / "root")
     now_s = 0.0
     looks = DeadBrokers(root, lambda: now_s)

@@ -119,7 +119,7 @@ OBJECT_CONSEQUENCES = tuple(
         "other bytes after an error",
     }
 )
-"""Those that checks of single answers find at once: without these checks, their consequences are found."""
+"""Mutants that are caught by their consequences, without the checks of single answers that catch them first."""
 
 _ON_OBJECTS = {
     "negative threshold off by one": "objects 3/3/2",

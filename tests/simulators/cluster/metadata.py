@@ -17,7 +17,7 @@ from tests.simulators.cluster.scheduler import Scheduler
 HELD: Final = 0.3
 """The part of commits that were decided on an older view, as late as their keys allow."""
 LATE_S: Final = 8.0
-"""The longest time for which a commit is on its way after its caller was told nothing."""
+"""Limit of the time for which a commit whose caller got no answer may still arrive."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What must hold, whatever happens: checked at each commit, at each load of a topic, and when a recovery begins."""
+"""The invariants: checked at each commit, at each load of a topic, and when a recovery begins."""
 
 from __future__ import annotations
 

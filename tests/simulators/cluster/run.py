@@ -211,11 +211,11 @@ class Run:
         broker.loop.spawn(split(), _ignore)
 
     def _outage(self) -> None:
-        """Let nobody read or write for a while."""
+        """Let reads and writes of all brokers fail for a while."""
         self._out("reads_fail")
 
     def _full(self) -> None:
-        """Let nobody write for a while: the disk is full."""
+        """Let writes of all brokers fail for a while: the disk is full."""
         self._out("writes_fail")
 
     def _out(self, kind: str) -> None:

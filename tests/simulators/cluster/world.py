@@ -20,7 +20,7 @@ class World:
         has_locks: True if the brokers of a host prove each other's death by locks.
         locks: The last holder of each lock, by host and broker.
         brokers_by_name: All brokers, also dead ones.
-        is_chaos: False once nothing fails any more.
+        is_chaos: True as long as there may be failures.
     """
 
     def __init__(self, seed: int) -> None:
