@@ -17,6 +17,7 @@ frames that are written back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
 
@@ -192,7 +193,7 @@ class Recovery:
         answers.fenced(answer)
         if self._phase is not _Phase.FENCING:
             return self._judge() if self._phase is _Phase.READING and answers.late(answer) else []
-        if not all(answers.is_fenced(f.copies) or answers.have_answered(f.copies) for f in self._fragments):
+        if not all(self._is_settled(fragment.copies) for fragment in self._fragments):
             return []
         self._find_start()
         if answers.is_fenced(self._fragments[self._at].copies):
@@ -201,6 +202,11 @@ class Recovery:
         if answers.have_answered(answers.asked_to_fence):
             return self._stop("too few copies of the last fragment can be fenced")
         return []
+
+    def _is_settled(self, copies: Collection[Copy]) -> bool:
+        """Return True if no answer to a fence request that is awaited can change where reading starts."""
+        is_known = self._answers.is_fenced(copies) and not self._answers.lacks_first_frame(copies)
+        return is_known or self._answers.have_answered(copies)
 
     def _floor(self) -> FrameNumber:
         """Return the frame before which all are acknowledged, whatever LAC the copies know (BookKeeper #2615)."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pulsar_on_spark.ledger.journal.copy_protocol import End
-from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, FrameNumber
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameKind, FrameNumber
 from pulsar_on_spark.ledger.journal.messages import CopyFenced, CopyRead, CopySilent, ReadCopy
 from pulsar_on_spark.model.ids import PathId
 
@@ -78,6 +78,14 @@ class Answers:
         answers = [self._fences[copy] for copy in copies]
         firsts = [answer.first for answer in answers if isinstance(answer, CopyFenced)]
         return [first for first in firsts if first is not None]
+
+    def lacks_first_frame(self, copies: Collection[Copy]) -> bool:
+        """Return True if one of these copies knows a LAC, and none has reported its first frame.
+
+        That copy has lost its first frames, as by an object deleted by hand; another one may have them.
+        """
+        answers = [answer for copy in copies if isinstance(answer := self._fences[copy], CopyFenced)]
+        return any(answer.lac != NO_FRAME for answer in answers) and all(answer.first is None for answer in answers)
 
     def _threshold(self, copies: int) -> int:
         """Return how many of the copies must lack a frame so that it cannot reach the ack quorum on the others."""

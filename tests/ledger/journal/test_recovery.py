@@ -506,6 +506,28 @@ def test_recovery_waits_for_fences_of_the_next_fragment_to_learn_its_lac() -> No
     )
 
 
+def test_a_copy_that_lost_its_first_frames_does_not_hide_where_the_next_fragment_begins() -> None:
+    recovery = reading(TWO, lac=2)
+
+    result = played(
+        recovery.handle,
+        CopyFenced(copy(0, "2"), True, None, 4),
+        CopyFenced(copy(1, "2"), True, None, 4),
+        CopyFenced(copy(2, "2"), True, 3, 4),
+    )
+
+    assert result == trace(
+        """
+        > CopyFenced p0/2 True None 4
+        > CopyFenced p1/2 True None 4
+        > CopyFenced p2/2 True 3 4
+          ReadCopy p0/2 4 256
+          ReadCopy p1/2 4 256
+          ReadCopy p2/2 4 256
+        """
+    )
+
+
 def test_a_fragment_whose_end_is_proved_need_not_be_fenced() -> None:
     recovery = taken(TWO)
 
