@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 BEGUN_S: Final = 2 * LONGEST_S
-"""The longest time from a judgement to the beginning of the recovery, in seconds."""
+"""The longest time from a judgement to the beginning of the recovery, in seconds in which the machine runs."""
 
 
 class ViolationError(AssertionError):
@@ -61,7 +61,8 @@ class Oracle:
         victim = self._world.brokers_by_name[incarnation]
         if victim.loop.life is Life.DEAD:
             return
-        silent_ago_s = self._world.scheduler.now_s - victim.incarnation.silent_until_s
+        heard_at = self._world.heard_at
+        silent_ago_s = heard_at(self._world.scheduler.now_s) - heard_at(victim.incarnation.silent_until_s)
         is_due = victim.incarnation.was_silent or silent_ago_s < BEGUN_S
         self._require(is_due, f"{by} recovers {incarnation}, which has renewed its lease")
 
