@@ -18,7 +18,9 @@ from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
 from pulsar_on_spark.broker.background.recheck import Recheck
 from pulsar_on_spark.broker.background.surroundings import Surroundings
+from pulsar_on_spark.broker.cluster.balancer import Balancer
 from pulsar_on_spark.broker.cluster.handover import Handover
+from pulsar_on_spark.broker.cluster.load_reports import LoadReports
 from pulsar_on_spark.broker.cluster.ownership import Ownership
 from pulsar_on_spark.broker.cluster.registry import Registry, broker_id
 from pulsar_on_spark.broker.cluster.takeover import Takeover
@@ -27,6 +29,7 @@ from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.handlers import make_handlers
+from pulsar_on_spark.broker.observe.load_meter import LoadMeter
 from pulsar_on_spark.broker.observe.overview import Overview
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.dedup import DedupLimits
@@ -228,8 +231,15 @@ class Broker:
         )
         self._registry = Registry(self.root.store, self._incarnation.id, self.listeners)
         self._takeover = Takeover(self.root, self._views, self._journals, self._lock, self._registry)
-        bundles = self._settings.default_number_of_namespace_bundles
-        self._ownership = Ownership(self.root.store, self._views, self._registry, bundles, self._takeover.is_dead)
+        self._load_reports = LoadReports(self.root.broker_loads(), self._incarnation.id)
+        self._ownership = Ownership(
+            self.root.store,
+            self._views,
+            self._registry,
+            self._settings.default_number_of_namespace_bundles,
+            self._takeover.is_dead,
+            lambda: self._load_reports.known,
+        )
         self._housekeeping = Housekeeping(
             self.root.place,
             self._settings.maintain_interval_s,
@@ -298,6 +308,13 @@ class Broker:
         self._summaries = asyncio.create_task(
             every(SUMMARY_EVERY_S, self._audit.summarize, "The audit could not be written, trying again soon")
         )
+        self._balancer = Balancer(
+            self._views,
+            self._ownership,
+            self._handover,
+            self._load_reports,
+            lambda: services.settings.load_balancer_shedding_enabled,
+        )
         services = self._services(ports.numbers)
         settings_follower = SettingsFollower(services)
         settings_follower.start()
@@ -322,6 +339,11 @@ class Broker:
         self._running.push_async_callback(self._takeover.stop)
         self._handover.start()
         self._running.push_async_callback(self._handover.stop)
+        load = LoadMeter(self._views, self._ownership, self._topics, self._overview.meters, broker_health.loop_delays)
+        self._load_reports.start(load.measure, self._ownership.has_others)
+        self._running.push_async_callback(self._load_reports.stop)
+        services.balancer.start()
+        self._running.push_async_callback(services.balancer.stop)
 
     def _services(self, ports: PortNumbers) -> Services:
         return Services(
@@ -338,6 +360,7 @@ class Broker:
             views=self._views,
             ownership=self._ownership,
             handover=self._handover,
+            balancer=self._balancer,
             takeover=self._takeover,
             topics=self._topics,
             topic_parts=self._topic_parts,

@@ -36,6 +36,11 @@ class Latencies:
         yield
         self.observe(perf_counter() - began_s)
 
+    @property
+    def count(self) -> int:
+        """Number of durations."""
+        return sum(self._counts)
+
     def buckets(self) -> list[tuple[str, float]]:
         """List each upper bound with the number of observations up to it; the last bound is `+Inf`."""
         bounds, total = [], 0

@@ -23,6 +23,7 @@ from pulsar_on_spark.storage.objects.local import LocalObjects
 
 LEASES: Final = "leases"
 BROKERS: Final = "brokers"
+LOADS: Final = "broker-loads"
 """The group of brokers' leases; no subscription's group has this name."""
 _SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 _URL: Final = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<bucket>[A-Za-z0-9.@_-]+)(?P<prefix>(?:/[A-Za-z0-9._=!()-]+)*)/*")
@@ -90,7 +91,7 @@ def objects_at(place: RootPlace) -> ObjectStore:
 
 
 def lease_store(place: RootPlace, group: str) -> LeaseStore:
-    """Open the leases of a group of holders at a root: `BROKERS`, or `consumers_of` a subscription."""
+    """Open the leases of a group of holders at a root: `BROKERS`, their `LOADS`, or `consumers_of` a subscription."""
     if isinstance(place, Path):
         return LeaseFiles(place / LEASES / group)
     prefix = f"{LEASES}/{group}"

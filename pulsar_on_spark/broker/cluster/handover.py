@@ -22,11 +22,9 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.records import BundlesRecord
-from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import TopicBusyError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog.brokers import serving_brokers
 from pulsar_on_spark.topic.catalog.bundles import Bundle, decide_give
 
 GIVEN_AT_ONCE: Final = 4
@@ -101,7 +99,7 @@ class Handover:
             await self._topics.unload_some(lambda name: _is_in(name, epochs))
             unclosed = await self._unclosed(epochs)
             given = {bundle: epoch for bundle, epoch in epochs.items() if not any(name in bundle for name in unclosed)}
-            if given and (to is not None or self._has_others(view)):
+            if given and (to is not None or self._ownership.has_others()):
                 own, count, now = self._ownership.incarnation, self._ownership.default_count, datetime.now(UTC)
                 await asyncio.to_thread(
                     self._store.commit, lambda current: decide_give(current, given, own, to, count, now)
@@ -120,10 +118,6 @@ class Handover:
         names = (TopicName.parse(name) for incarnation in self._journals for name in incarnation.unclosed_topics)
         return [name for name in names if _is_in(name, bundles)]
 
-    def _has_others(self, view: RecentView) -> bool:
-        """Return True if another broker takes bundles."""
-        return any(record.incarnation != self._ownership.incarnation for record in serving_brokers(view))
-
     async def drain(self) -> None:
         """Take no more bundles, and give up all if there is another broker, those without topics at once.
 
@@ -133,7 +127,7 @@ class Handover:
         """
         await self._registry.drain()
         view = await self._views.view()
-        if not self._has_others(view):
+        if not self._ownership.has_others():
             return
         owned = self._ownership.owned(view)
         in_use = [bundle for bundle in owned if any(topic.name in bundle for topic in self._topics)]

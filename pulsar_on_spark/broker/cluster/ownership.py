@@ -8,17 +8,19 @@ told to try again wait longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from random import Random
 from typing import Final
 
-from pulsar_on_spark.broker.cluster.placement import bundle_counts, place_bundles
+from pulsar_on_spark.broker.cluster.isolation import allowed_brokers, isolations
+from pulsar_on_spark.broker.cluster.load import BrokerLoad, place_bundles
 from pulsar_on_spark.broker.cluster.registry import Registry
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.metadata.records import BrokerRecord, NamespaceRecord
+from pulsar_on_spark.metadata.records import BrokerRecord, BundlesRecord, NamespaceRecord
 from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.names import TopicName
@@ -41,6 +43,12 @@ Locate = Callable[[NamespaceBundles], Bundle]
 """Finds a bundle among those of its namespace, which may have been split since the last look."""
 
 
+def bundle_counts(view: RecentView) -> Counter[str]:
+    """Count the bundles of each incarnation."""
+    records = view.all(BundlesRecord)
+    return Counter(owner.incarnation for record in records for owner in record.owners if owner.incarnation is not None)
+
+
 class Ownership:
     """The owners of bundles, as this broker sees them. Call all methods in the broker's event loop.
 
@@ -50,6 +58,7 @@ class Ownership:
         registry: This broker's registration.
         default_count: The number of bundles of a namespace that was created without one.
         is_dead: Returns True for an incarnation that this broker believes to be dead.
+        loads: Returns the loads of brokers that are known, by incarnation.
 
     Attributes:
         default_count: The same number.
@@ -63,6 +72,7 @@ class Ownership:
         registry: Registry,
         default_count: int,
         is_dead: Callable[[str], bool],
+        loads: Callable[[], Mapping[str, BrokerLoad]],
     ) -> None:
         self._store = store
         self._views = views
@@ -70,6 +80,7 @@ class Ownership:
         self.default_count = default_count
         self.waited = 0
         self._is_dead = is_dead
+        self._loads = loads
         self._random = Random()
         self._leaving: dict[Bundle, asyncio.Event] = {}
         self._assigning: dict[str, asyncio.Task[None]] = {}
@@ -90,6 +101,10 @@ class Ownership:
         alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
         first = leader(alive)
         return first is None or first.incarnation == self.incarnation
+
+    def has_others(self) -> bool:
+        """Return True if another broker takes bundles, as far as the view that was read last tells."""
+        return any(record.incarnation != self.incarnation for record in serving_brokers(self._views.recent))
 
     def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
         """Return the bundles of a namespace."""
@@ -116,6 +131,18 @@ class Ownership:
         """Return the epochs of the bundles among these that this broker owns."""
         owners = ((bundle, self.bundles(view, bundle.namespace).owner_of(bundle)) for bundle in bundles)
         return {bundle: owner.epoch for bundle, owner in owners if owner.incarnation == self.incarnation}
+
+    def candidates(self, view: RecentView, namespace: str) -> list[BrokerRecord]:
+        """Return the living brokers that take bundles of a namespace, as far as isolation policies allow it."""
+        return allowed_brokers(isolations(view), namespace, self._taking(view))
+
+    def _taking(self, view: RecentView) -> list[BrokerRecord]:
+        """Return the living brokers that take bundles."""
+        others = (each for each in serving_brokers(view) if each.incarnation != self.incarnation)
+        alive = [each for each in others if not self._is_dead(each.incarnation)]
+        if self._registry.record.state == "serving":
+            alive.append(self._registry.record)  # its registration may not be in the view yet
+        return alive
 
     def is_elsewhere(self, view: RecentView, name: TopicName) -> bool:
         """Return True if another broker owns the topic's bundle."""
@@ -197,21 +224,21 @@ class Ownership:
             return False
         running = self._assigning.get(namespace)
         if running is None:
-            running = self._assigning[namespace] = asyncio.create_task(self._assign(view, free))
+            running = self._assigning[namespace] = asyncio.create_task(self._assign(view, namespace, free))
             running.add_done_callback(lambda _: self._assigning.pop(namespace))
         await asyncio.shield(running)
         return True
 
-    async def _assign(self, view: RecentView, free: Collection[Bundle]) -> None:
-        others = (each for each in serving_brokers(view) if each.incarnation != self.incarnation)
-        alive = [each for each in others if not self._is_dead(each.incarnation)]
-        if self._registry.record.state == "serving":
-            alive.append(self._registry.record)  # its registration may not be in the view yet
-        if not alive:
-            raise ServerRefusalError(
-                ServerError.ServiceNotReady, "All brokers are about to end, and none takes new topics: try again."
+    async def _assign(self, view: RecentView, namespace: str, free: Collection[Bundle]) -> None:
+        candidates = [record.incarnation for record in self.candidates(view, namespace)]
+        if not candidates:
+            reason = (
+                f"Isolation policies let no living broker serve namespace {namespace}: start one, or change them."
+                if self._taking(view)
+                else "All brokers are about to end, and none takes new topics: try again."
             )
-        owners = place_bundles(list(free), alive, bundle_counts(view), self._random)
+            raise ServerRefusalError(ServerError.ServiceNotReady, reason)
+        owners = place_bundles(list(free), candidates, bundle_counts(view), self._loads(), self._random.sample)
         now = datetime.now(UTC)
         await asyncio.to_thread(
             self._store.commit, lambda current: decide_assign(current, owners, self.default_count, now)

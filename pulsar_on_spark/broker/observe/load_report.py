@@ -78,7 +78,7 @@ class LoadReporter:
     """Reports the load of this process's broker."""
 
     def __init__(self) -> None:
-        self._cpu = RateMeter(time.monotonic(), _cpu_ms(), PERIOD_S)
+        self._cpu = RateMeter(time.monotonic(), Counters(cpu_ms(), 0), PERIOD_S)
 
     def report(
         self,
@@ -125,7 +125,7 @@ class LoadReporter:
         )
 
     def _cpu_usage(self) -> ResourceUsage:
-        now_s, used = time.monotonic(), _cpu_ms()
+        now_s, used = time.monotonic(), Counters(cpu_ms(), 0)
         self._cpu.sample(now_s, used)
         percent = self._cpu.rates(now_s, used).messages / 10
         return ResourceUsage(usage=percent, limit=100.0 * (os.cpu_count() or 1))
@@ -146,10 +146,10 @@ def _of_topics(topics: Collection[BrokerTopic], meters: Meters) -> BundleStats:
     )
 
 
-def _cpu_ms() -> Counters:
-    """Return the CPU time of this process and of those that it has waited for, as a counter of milliseconds."""
+def cpu_ms() -> int:
+    """Return the CPU time of this process and of those that it has waited for, in milliseconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return Counters(int(1000 * sum(each.ru_utime + each.ru_stime for each in used)), 0)
+    return int(1000 * sum(each.ru_utime + each.ru_stime for each in used))
 
 
 def _memory_usage() -> ResourceUsage:

@@ -199,6 +199,9 @@ class BrokerSettings(BaseModel):
     namespace's policy, and this setting if it was changed while the broker ran."""
     default_number_of_namespace_bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] = 4
     """Bundles of a namespace that is created without a number of its own: as many brokers can serve its topics."""
+    load_balancer_shedding_enabled: bool = True
+    """Bundles move from a broker to another one that is much less busy. Without it they move by commands only, and by
+    isolation policies."""
     max_namespaces_per_tenant: Count = 0
     """Namespaces that the admin API creates in one tenant."""
     max_tenants: Count = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
+from pulsar_on_spark.broker.cluster.balancer import Balancer
 from pulsar_on_spark.broker.cluster.handover import Handover
 from pulsar_on_spark.broker.cluster.ownership import Ownership
 from pulsar_on_spark.broker.cluster.registry import listener_of
@@ -52,6 +53,7 @@ class Services:
         views: The root's metadata.
         ownership: The brokers that serve topics.
         handover: Gives up bundles of this broker.
+        balancer: Decides which it gives up because of isolation policies, and of its load.
         takeover: Recovers dead brokers.
         topics: All topics.
         topic_parts: The parts that topics share.
@@ -79,6 +81,7 @@ class Services:
     views: Views
     ownership: Ownership
     handover: Handover
+    balancer: Balancer
     takeover: Takeover
     topics: Topics
     topic_parts: TopicParts

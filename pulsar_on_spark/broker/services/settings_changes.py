@@ -40,6 +40,7 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "allow_auto_topic_creation_type": ("auto_topic_creation",),
     "default_num_partitions": ("auto_topic_creation",),
     "max_topics_per_namespace": ("max_topics_per_namespace",),
+    "load_balancer_shedding_enabled": (),
     "max_namespaces_per_tenant": (),
     "max_tenants": (),
     "allow_auto_subscription_creation": ("auto_subscription_creation",),

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pulsar_on_spark.broker.cluster.placement import bundle_counts
+from pulsar_on_spark.broker.cluster.ownership import bundle_counts
 from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.services.broker_health import BrokerHealth
@@ -120,6 +120,7 @@ def _counters(cluster: str, services: Services, broker_health: BrokerHealth) -> 
         ("pulsarpy_housekeeping_failed", "Passes of housekeeping with a failed step", housekeeping.failed),
         ("pulsarpy_takeovers", "Journals of dead brokers that this one recovered", services.takeover.recovered),
         ("pulsarpy_bundles_given", "Bundles that this broker gave up", services.handover.given),
+        ("pulsarpy_bundles_shed", "Bundles that it gave up because of its load", services.balancer.shed),
         ("pulsarpy_lookups_waited", "Lookups that waited for a topic's broker", services.ownership.waited),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)

@@ -1,7 +1,4 @@
-"""Namespace isolation policies of a root: which brokers may serve which namespaces.
-
-They are stored for Pulsar's tools, and have no effect: any broker may serve any namespace.
-"""
+"""The records of a root's namespace isolation policies, which say which brokers may serve which namespaces."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.health import PathHealth, PathRole
 from pulsar_on_spark.storage.leases.contract import LeaseStore
 from pulsar_on_spark.storage.probe import examine
-from pulsar_on_spark.storage.root_place import BROKERS, RootPlace, consumers_of, lease_store, parse_place
+from pulsar_on_spark.storage.root_place import BROKERS, LOADS, RootPlace, consumers_of, lease_store, parse_place
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import root_creation
 from pulsar_on_spark.topic.catalog.path_records import journal_paths, storage_path, uri_of
@@ -180,6 +180,10 @@ class RootHandle:
     def broker_leases(self) -> LeaseStore:
         """Return the leases of brokers, whose holders are incarnation ids."""
         return lease_store(self.place, BROKERS)
+
+    def broker_loads(self) -> LeaseStore:
+        """Return the load reports of brokers, whose holders are incarnation ids."""
+        return lease_store(self.place, LOADS)
 
     def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
         """Return all storage paths by id, without retired ones."""

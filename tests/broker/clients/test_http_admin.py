@@ -471,7 +471,7 @@ def test_unsupported_requests_are_refused_with_a_reason(admin: httpx.Client, nam
     places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
     for place in places:
         refused(admin.post(re.sub(r"\{[^}]*\}", "x", place), json={}), 501, "is not supported: ")
-    refused(admin.post("/resource-quotas", json={}), 501, "is not supported: Brokers do not move topics for their load")
+    refused(admin.post("/resource-quotas", json={}), 501, "is not supported: The load of bundles is measured")
     of_bundle = f"/namespaces/{namespace}/0x00000000_0xffffffff"
     for place in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
         refused(admin.post(f"{of_bundle}/{place}"), 501, "without a bundle")
@@ -482,7 +482,7 @@ def test_unsupported_requests_are_refused_with_a_reason(admin: httpx.Client, nam
 def test_isolation_policies_are_stored_and_served(admin: httpx.Client) -> None:
     base = "/clusters/standalone/namespaceIsolationPolicies"
     policy = {
-        "namespaces": ["public/.*"],
+        "namespaces": ["isolated/.*"],
         "primary": ["broker-1:8080"],
         "secondary": [],
         "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1"}},
@@ -495,9 +495,15 @@ def test_isolation_policies_are_stored_and_served(admin: httpx.Client) -> None:
     assert answered(admin.get(base))["first"]["primary"] == ["broker-2:8080"]
     refused(admin.get(f"{base}/third"), 404, "create it first")
     refused(admin.get("/clusters/other/namespaceIsolationPolicies"), 404, "the only one is standalone")
-    refused(admin.get(f"{base}/brokers"), 501, "have no effect")
-    for wrong in ({}, policy | {"namespaces": []}, policy | {"primary": "x"}, policy | {"more": 1}):
+    for wrong in (
+        {},
+        policy | {"namespaces": []},
+        policy | {"primary": "x"},
+        policy | {"more": 1},
+        policy | {"auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "some"}}},
+    ):
         refused(admin.post(f"{base}/wrong", json=wrong), 400)
+    refused(admin.post(f"{base}/wrong", json=policy | {"primary": ["("]}), 412, "regular expression")
     for _ in range(2):
         done(admin.delete(f"{base}/first"))
     assert list(answered(admin.get(base))) == ["second"]

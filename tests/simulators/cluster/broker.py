@@ -327,7 +327,7 @@ class SimulatedBroker:
         await self.views.view()
         registry = Registry(root.store, self.incarnation.id, self._listeners)
         self.takeover = Takeover(root, self.views, journals, cast(Any, self._lock), registry, self.loop.time)
-        self.ownership = Ownership(root.store, self.views, registry, 4, self.takeover.is_dead)
+        self.ownership = Ownership(root.store, self.views, registry, 4, self.takeover.is_dead, dict)
         self.topics = Topics(
             root,
             self.views,

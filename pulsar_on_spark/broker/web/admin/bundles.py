@@ -115,6 +115,12 @@ async def unload_bundle(
         to = next((each.incarnation for each in serving_brokers(view) if each.broker == destination), None)
         if to is None:
             raise HTTPException(409, f"Broker {destination} is not there, or about to end: name another destination.")
+        candidates = services.ownership.candidates(view, bundle.namespace)
+        if to not in [each.incarnation for each in candidates]:
+            raise InvalidArgumentError(
+                f"Isolation policies do not let broker {destination} serve namespace {bundle.namespace}: name another "
+                "destination."
+            )
     owner = effective_owner(view, services.ownership.bundles(view, bundle.namespace).owner_of(bundle))
     if owner is None:
         return

@@ -1,15 +1,19 @@
-"""Namespace isolation policies: stored and returned, but without effect."""
+"""Namespace isolation policies: which brokers may serve which namespaces."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
+from pulsar_on_spark.broker.cluster.isolation import Isolation, check_patterns, isolations
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Text, refused
+from pulsar_on_spark.metadata.records import BrokerRecord
+from pulsar_on_spark.topic.catalog.brokers import registered_brokers
 from pulsar_on_spark.topic.catalog.isolation import (
     delete_isolation_policy,
     isolation_policies,
@@ -19,7 +23,6 @@ from pulsar_on_spark.topic.catalog.isolation import (
 router = APIRouter(prefix="/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", tags=["clusters"])
 
 _MISSING: Final = refused(404, "There is no such cluster or policy.")
-_NO_EFFECT: Final = "Isolation policies are stored, but have no effect: any broker may serve any namespace."
 _Word = Annotated[str, Field(min_length=1, max_length=1024)]
 _Words = Annotated[list[_Word], Field(max_length=1000)]
 _Some = Annotated[_Words, Field(min_length=1)]
@@ -32,6 +35,13 @@ class FailoverPolicy(BaseModel):
 
     policy_type: Literal["min_available"]
     parameters: Annotated[dict[_Word, _Word], Field(max_length=100)]
+
+    @field_validator("parameters")
+    @classmethod
+    def _have_a_limit(cls, parameters: dict[str, str]) -> dict[str, str]:
+        if not parameters.get("min_limit", "").isdecimal():
+            raise ValueError("they need min_limit, the number of primary brokers below which secondary ones help out")
+        return parameters
 
 
 class IsolationPolicy(BaseModel):
@@ -53,11 +63,24 @@ async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonVal
     return {name: dict(policy) for name, policy in isolation_policies(await services.views.view()).items()}
 
 
-@router.get("/brokers", responses=refused(501, _NO_EFFECT))
-@router.get("/brokers/{broker}", responses=refused(501, _NO_EFFECT))
-async def brokers_of_policies() -> None:
-    """Refuse to list the policies of brokers: no policy has an effect."""
-    raise HTTPException(501, _NO_EFFECT)
+@router.get("/brokers", responses=_MISSING)
+async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict[str, Any]]:
+    """Return the living brokers, each with the policies that name it."""
+    _require(services, cluster)
+    view = await services.views.view()
+    policies = isolations(view)
+    return [entry for broker in registered_brokers(view) for entry in _of_broker(broker, policies)]
+
+
+@router.get("/brokers/{broker}", responses=_MISSING)
+async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text) -> dict[str, Any]:
+    """Return the first policy that names a broker."""
+    _require(services, cluster)
+    view = await services.views.view()
+    record = next((each for each in registered_brokers(view) if each.broker == broker), None)
+    if record is None:
+        raise HTTPException(404, f"Broker {broker} is not there: see brokers/{cluster}.")
+    return _of_broker(record, isolations(view))[0]
 
 
 @router.get("/{policy}", responses=_MISSING)
@@ -74,6 +97,7 @@ async def policy_data(services: BrokerServices, cluster: Text, policy: Text) -> 
 async def set_policy(services: BrokerServices, cluster: Text, policy: Text, body: IsolationPolicy) -> None:
     """Store a policy, replacing one of the same name."""
     _require(services, cluster)
+    check_patterns([*body.namespaces, *body.primary, *body.secondary])
     stored = body.model_dump(exclude_none=True)
     await asyncio.to_thread(set_isolation_policy, services.root.store, policy, stored)
 
@@ -83,6 +107,21 @@ async def delete_policy(services: BrokerServices, cluster: Text, policy: Text) -
     """Delete a policy; nothing happens if it is missing, as in Pulsar."""
     _require(services, cluster)
     await asyncio.to_thread(delete_isolation_policy, services.root.store, policy)
+
+
+def _of_broker(broker: BrokerRecord, policies: Sequence[Isolation]) -> list[dict[str, Any]]:
+    """Return a broker's part in each policy that names it, as Pulsar's `BrokerNamespaceIsolationData`."""
+    named = [
+        {
+            "brokerName": broker.broker,
+            "policyName": policy.name,
+            "isPrimary": policy.is_primary(broker),
+            "namespaceRegex": list(policy.namespaces),
+        }
+        for policy in policies
+        if policy.is_primary(broker) or policy.is_secondary(broker)
+    ]
+    return named or [{"brokerName": broker.broker, "isPrimary": False}]
 
 
 def _require(services: Services, cluster: str) -> None:

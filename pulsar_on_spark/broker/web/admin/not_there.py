@@ -16,7 +16,8 @@ router = APIRouter(include_in_schema=False)
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments stay on storage paths: tiered storage is not supported."
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
-_NO_BALANCING: Final = "Brokers do not move topics for their load."
+_NO_GROUPS: Final = "Brokers are not grouped: isolation policies name the brokers of a namespace."
+_NO_QUOTAS: Final = "The load of bundles is measured and not declared."
 _WHOLE: Final = "It is done for whole namespaces: use the path without a bundle."
 _FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: use Spark on the topic."
 _TRANSACTIONS: Final = "Transactions are not supported."
@@ -33,17 +34,17 @@ UNDER_NAMESPACE: Final = {
     "offloadDeletionLagMs": _OFFLOAD,
     "offloadPolicies": _OFFLOAD,
     "removeOffloadPolicies": _OFFLOAD,
-    "antiAffinity": _NO_BALANCING,
-    "antiAffinity/{rest:path}": _NO_BALANCING,
+    "antiAffinity": _NO_GROUPS,
+    "antiAffinity/{rest:path}": _NO_GROUPS,
     "resourcegroup": _NOT_ENFORCED,
     "resourcegroup/{rest:path}": _NOT_ENFORCED,
     "entryFilters": _NOT_ENFORCED,
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
-    "bundles/split": _NO_BALANCING,
+    "bundles/split": "Bundles are split one by one: use the path with a bundle.",
     "{bundle}/clearBacklog": _WHOLE,
     "{bundle}/clearBacklog/{subscription}": _WHOLE,
     "{bundle}/unsubscribe/{subscription}": _WHOLE,
-    "isolation": _NO_BALANCING,
+    "isolation": "Policies belong to the cluster: use clusters/{cluster}/namespaceIsolationPolicies.",
     "schemaAutoUpdateCompatibilityStrategy": "Pulsar 2.5 replaced it: set schemaCompatibilityStrategy.",
     "scanOffloadedLedgers": _OFFLOAD,
 }
@@ -62,8 +63,8 @@ UNDER_TOPIC: Final = {
 }
 BRANCHES: Final = {
     "/admin/v2/resourcegroups": _NOT_ENFORCED,
-    "/admin/v2/resource-quotas": _NO_BALANCING,
-    "/admin/v2/clusters/{cluster}/failureDomains": _NO_BALANCING,
+    "/admin/v2/resource-quotas": _NO_QUOTAS,
+    "/admin/v2/clusters/{cluster}/failureDomains": _NO_GROUPS,
     "/admin/v2/clusters/{cluster}/peers": _GEO,
     "/admin/v2/clusters/{cluster}/migrate": _GEO,
     "/admin/v2/bookies": "There are no bookies: see `pulsarpy storage list` for storage paths.",
@@ -71,7 +72,7 @@ BRANCHES: Final = {
     "/admin/v2/worker": _FUNCTIONS,
     "/admin/v2/worker-stats": _FUNCTIONS,
     "/admin/v2/functions": _FUNCTIONS,
-    "/admin/v2/non-persistent/bundles": _NO_BALANCING,
+    "/admin/v2/non-persistent/bundles": "Topics are listed for whole namespaces: use the path without bundles.",
     "/admin/v3/functions": _FUNCTIONS,
     "/admin/v3/sources": _FUNCTIONS,
     "/admin/v3/sinks": _FUNCTIONS,

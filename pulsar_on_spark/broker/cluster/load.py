@@ -1,0 +1,211 @@
+"""The load of brokers, and what a broker gives up because of it. No IO; the caller passes the time.
+
+Each broker reports its load and decides for itself, so advice needs no leader: only the owner of a bundle gives it up.
+The rules are those of Pulsar's AvgShedder (PIP-364): the busiest broker gives bundles to an idle one, after the
+difference has lasted, and at most half of the difference at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Final, TypeVar
+
+BundleT = TypeVar("BundleT")
+
+FULL: Final = 100.0
+"""The score of a broker that can do no more."""
+DELAYED_S: Final = 0.1
+"""The mean delay of the event loop at which a broker can do no more, in seconds."""
+MESSAGE_BYTES: Final = 1024
+"""So many bytes are as much work as a message."""
+EQUAL: Final = 5.0
+"""Scores that differ by less are equal for the placement of a bundle."""
+STRONG: Final = 40.0
+WEAK: Final = 15.0
+"""Differences of scores that are too large, in points: they must last for `STRONG_ROUNDS` or `WEAK_ROUNDS`."""
+STRONG_ROUNDS: Final = 2
+WEAK_ROUNDS: Final = 8
+MOST_GIVEN: Final = 3
+"""Maximum number of bundles that a broker gives up in one round."""
+SETTLED_S: Final = 600.0
+"""A bundle moves again no sooner, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """The load of a broker.
+
+    Attributes:
+        incarnation: The broker's incarnation.
+        score: Points, from 0 to 100.
+        bundles: The points of each bundle that it owns, by `str(bundle)`; their sum is the score of a broker that has
+            traffic.
+    """
+
+    incarnation: str
+    score: float
+    bundles: Mapping[str, float] = field(default_factory=dict)
+
+    def encode(self, counter: int) -> bytes:
+        """Return the stored form: JSON, with a counter that makes it unlike all earlier ones."""
+        return json.dumps({"v": 1, "counter": counter, **asdict(self)}).encode()
+
+    @classmethod
+    def parse(cls, content: bytes) -> BrokerLoad | None:
+        """Decode the stored form; None if it is none."""
+        try:
+            fields = json.loads(content)
+            bundles = {str(bundle): float(points) for bundle, points in fields["bundles"].items()}
+            return cls(str(fields["incarnation"]), float(fields["score"]), bundles)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def score(cpu_percent: float, loop_delay_s: float) -> float:
+    """Return how busy a broker is, in points from 0 to 100.
+
+    Args:
+        cpu_percent: The CPU time that it uses, in percent of a core: one event loop serves all of its clients.
+        loop_delay_s: The mean delay of its event loop, in seconds.
+    """
+    return min(FULL, max(cpu_percent, FULL * loop_delay_s / DELAYED_S))
+
+
+def work(messages: float, size_bytes: float) -> float:
+    """Return the work that traffic is, for the comparison of bundles; both arguments are per second."""
+    return messages + size_bytes / MESSAGE_BYTES
+
+
+def shares(points: float, works: Mapping[str, float]) -> dict[str, float]:
+    """Divide a broker's points among its bundles by their work; all get 0 if there is none."""
+    total = sum(works.values())
+    return {bundle: points * each / total if total else 0.0 for bundle, each in works.items()}
+
+
+def place_bundles(
+    bundles: Sequence[BundleT],
+    incarnations: Collection[str],
+    counts: Counter[str],
+    loads: Mapping[str, BrokerLoad],
+    sample: Callable[[Sequence[str], int], Sequence[str]],
+) -> dict[BundleT, str]:
+    """Choose an incarnation for each bundle: of two random brokers, the one with the lower load.
+
+    Brokers whose loads are about equal, or not known, are compared by their bundles. A bundle that a broker got after
+    its last report counts as a bundle of mean load.
+
+    Args:
+        bundles: The bundles.
+        incarnations: The brokers that take bundles; at least one.
+        counts: The number of bundles of each incarnation.
+        loads: The loads that are known, by incarnation.
+        sample: Draws some of the incarnations at random, as `random.sample`.
+    """
+    counts = counts.copy()
+    points = [each for load in loads.values() for each in load.bundles.values()]
+    mean = fmean(points) if points else 0.0
+
+    def busyness(incarnation: str) -> tuple[float, int]:
+        load = loads.get(incarnation) or BrokerLoad(incarnation, 0.0)
+        unreported = max(0, counts[incarnation] - len(load.bundles))
+        return (load.score + mean * unreported) // EQUAL, counts[incarnation]
+
+    placed: dict[BundleT, str] = {}
+    for bundle in bundles:
+        candidates = sample(sorted(incarnations), min(2, len(incarnations)))
+        placed[bundle] = min(candidates, key=busyness)
+        counts[placed[bundle]] += 1
+    return placed
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Bundles that this broker gives to another one, by `str(bundle)`."""
+
+    to: str
+    bundles: tuple[str, ...]
+
+
+class Shedder:
+    """Decides, once a round, which bundles a broker gives up because it is busier than another one.
+
+    Args:
+        incarnation: The broker's incarnation.
+    """
+
+    def __init__(self, incarnation: str) -> None:
+        self._incarnation = incarnation
+        self._strong = self._weak = 0
+        self._since_s: dict[str, tuple[int, float]] = {}
+        """The epoch of each owned bundle, and the time at which this broker has seen it first."""
+
+    def decide(
+        self,
+        now_s: float,
+        loads: Mapping[str, BrokerLoad],
+        epochs: Mapping[str, int],
+        counts: Counter[str],
+        may_take: Callable[[str, str], bool],
+    ) -> Move | None:
+        """Return what to give up in this round.
+
+        Args:
+            now_s: Monotonic seconds.
+            loads: The loads of all living brokers that take bundles, and of this one, by incarnation.
+            epochs: The epoch of each bundle that this broker owns: it grows when the bundle moves.
+            counts: The number of bundles that each incarnation owns. A report with another number is older than a move.
+            may_take: Returns True if an incarnation may take a bundle.
+        """
+        self._note(now_s, epochs)
+        own = loads.get(self._incarnation)
+        if own is None or not self._lasts(own, loads.values()) or len(own.bundles) != counts[own.incarnation]:
+            return None
+        idle = sorted(loads.values(), key=lambda load: (load.score, load.incarnation))
+        for to in idle:
+            if own.score - to.score <= WEAK:
+                return None
+            if len(to.bundles) != counts[to.incarnation]:
+                continue
+            movable = {
+                bundle: points
+                for bundle, points in own.bundles.items()
+                if self._is_settled(bundle, now_s) and may_take(bundle, to.incarnation)
+            }
+            chosen = _largest_that_fit(movable, (own.score - to.score) / 2, len(epochs) - 1)
+            if chosen:
+                self._strong = self._weak = 0
+                return Move(to.incarnation, chosen)
+        return None
+
+    def _note(self, now_s: float, epochs: Mapping[str, int]) -> None:
+        known = self._since_s
+        self._since_s = {
+            bundle: known[bundle] if bundle in known and known[bundle][0] == epoch else (epoch, now_s)
+            for bundle, epoch in epochs.items()
+        }
+
+    def _is_settled(self, bundle: str, now_s: float) -> bool:
+        since = self._since_s.get(bundle)
+        return since is not None and now_s - since[1] >= SETTLED_S
+
+    def _lasts(self, own: BrokerLoad, loads: Collection[BrokerLoad]) -> bool:
+        """Return True if this broker is the busiest, and has been busier than another one for long enough."""
+        by_score = sorted(loads, key=lambda load: (load.score, load.incarnation))
+        difference = own.score - by_score[0].score if by_score[-1] is own else 0.0
+        self._strong = self._strong + 1 if difference > STRONG else 0
+        self._weak = self._weak + 1 if difference > WEAK else 0
+        return self._strong >= STRONG_ROUNDS or self._weak >= WEAK_ROUNDS
+
+
+def _largest_that_fit(movable: Mapping[str, float], budget: float, most: int) -> tuple[str, ...]:
+    """Choose bundles with traffic, the largest first, whose points sum up to the budget at most."""
+    chosen: list[str] = []
+    for bundle, points in sorted(movable.items(), key=lambda item: (-item[1], item[0])):
+        if len(chosen) < min(most, MOST_GIVEN) and 0 < points <= budget:
+            chosen.append(bundle)
+            budget -= points
+    return tuple(chosen)

@@ -1,0 +1,90 @@
+"""The loads that the brokers of a root report to each other, by small objects that are overwritten like leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from pulsar_on_spark.broker.cluster.load import BrokerLoad
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.leases.contract import LeaseStore
+
+REPORT_EVERY_S: Final = 15.0
+FRESH_S: Final = 60.0
+"""A report that has not changed for so long, on the clock of the broker that reads it, says nothing any more."""
+
+
+class _Seen(NamedTuple):
+    content: bytes
+    changed_s: float
+
+
+class LoadReports:
+    """Reports the load of this broker, and reads those of the others.
+
+    Args:
+        store: The reports of a root.
+        incarnation: This broker's incarnation.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(
+        self, store: LeaseStore, incarnation: IncarnationId, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._clock = clock
+        self._token = uuid.uuid4().hex
+        self._counter = 0
+        self._seen: dict[str, _Seen] = {}
+        self._exchanging: asyncio.Task[None] | None = None
+
+    @property
+    def known(self) -> Mapping[str, BrokerLoad]:
+        """The loads by incarnation, without those that are too old."""
+        fresh = (seen.content for seen in self._seen.values() if self._clock() - seen.changed_s < FRESH_S)
+        return {load.incarnation: load for content in fresh if (load := BrokerLoad.parse(content)) is not None}
+
+    def start(self, measure: Callable[[], BrokerLoad], has_others: Callable[[], bool]) -> None:
+        """Start to report and to read.
+
+        Args:
+            measure: Returns the load of this broker; called in the event loop at each report.
+            has_others: Returns True if there are other brokers: without any, nothing is written or read.
+        """
+
+        async def exchange() -> None:
+            load = measure()  # also a single broker measures, so that its first report covers some time
+            if has_others():
+                await asyncio.to_thread(self._exchange, load)
+
+        complaint = "The loads of brokers cannot be exchanged now"
+        self._exchanging = asyncio.create_task(every(REPORT_EVERY_S, exchange, complaint), name="load reports")
+
+    async def stop(self) -> None:
+        """Stop, and leave the last report, which others ignore once it is old."""
+        if self._exchanging is not None:
+            self._exchanging.cancel()
+            await asyncio.gather(self._exchanging, return_exceptions=True)
+
+    def _exchange(self, load: BrokerLoad) -> None:
+        """Write this broker's report, and read all; runs in a thread.
+
+        Raises:
+            StorageError: the store cannot be written or read.
+        """
+        if self._counter == 0:
+            self._store.prepare(time.time())
+        self._counter += 1
+        self._store.read(self._incarnation)
+        self._store.write(self._incarnation, self._token, load.encode(self._counter))
+        stored, now_s = {each.name: each.content for each in self._store.read_all()}, self._clock()
+        known = self._seen
+        self._seen = {
+            name: known[name] if name in known and known[name].content == content else _Seen(content, now_s)
+            for name, content in stored.items()
+        }
