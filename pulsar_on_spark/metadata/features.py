@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from pulsar_on_spark.metadata.records import RootRecord
+from pulsar_on_spark.metadata.records import BrokerRecord, IncarnationRecord, RootRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
 
 OBJECT_PATHS: Final = "object-paths"
 """Storage paths on object stores, of one host, or of one role."""
@@ -30,8 +31,18 @@ def using(
         view: The metadata.
         feature: The feature.
         known_to: `read` if a program must know it to read the root, `write` if only to change it.
+
+    Raises:
+        InvalidArgumentError: a broker that runs does not know the feature.
     """
     record = view.get(RootRecord, "root")
     if record is None or feature in record.features:
         return (), {}
+    for broker in view.all(BrokerRecord):
+        incarnation = view.get(IncarnationRecord, broker.incarnation)
+        if incarnation is not None and incarnation.state == "OPEN" and feature not in broker.features:
+            raise InvalidArgumentError(
+                f"Broker {broker.broker} (version {broker.version}) does not know the feature {feature} that this "
+                "would put into the root: upgrade it first, or if it has ended without a word, run `pulsarpy recover`."
+            )
     return (record.model_copy(update={"features": {**record.features, feature: known_to}}),), {ROOT_KEY: None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import BrokerRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change
@@ -32,8 +32,11 @@ def broker_of(view: RecentView, incarnation: str) -> BrokerRecord | None:
 
 
 def decide_register(new: BrokerRecord) -> Change:
-    """Register a broker, or change its registration; an earlier one with the same id is replaced."""
-    return Change(puts=[new], keys={keys.broker(new.broker): None})
+    """Register a broker, or change its registration; an earlier one with the same id is replaced.
+
+    It conflicts with a commit that puts a feature into the root: that must have seen the broker.
+    """
+    return Change(puts=[new], keys={keys.broker(new.broker): None, features.ROOT_KEY: None})
 
 
 def decide_deregister(view: View, incarnation: str) -> Change | None:
