@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
 import pytest
+
+from tests.kit.installed_version import build_wheel, install_wheel
 
 pytestmark = pytest.mark.long
 
@@ -43,25 +44,12 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(HOUSE)]
-    subprocess.run([*pip, *build], check=True)
-    return next(folder.glob("*.whl"))
+    return build_wheel(HOUSE, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def fresh_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
-    home = tmp_path_factory.mktemp("fresh") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], check=True)
-    # Dependencies from this environment. A path in a .pth file is not searched for further .pth files, so this
-    # environment's own editable installation stays out.
-    site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    return python
+    return install_wheel(wheel, tmp_path_factory.mktemp("fresh") / "venv")
 
 
 def environment(python: Path) -> dict[str, str]:

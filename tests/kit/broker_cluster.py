@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -25,19 +25,29 @@ class BrokerCluster:
         root: The root.
         settings: The settings of all brokers.
         count: The number of brokers.
+        versions: Programs that run the brokers (`RunningBroker`'s prefix), for `upgrade`: the first one at first.
 
     Attributes:
         url: What clients connect to: the addresses of all brokers.
     """
 
-    def __init__(self, root: Path, settings: Mapping[str, object] | None = None, count: int = 3) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, object] | None = None,
+        count: int = 3,
+        versions: Sequence[tuple[str, ...]] = ((),),
+    ) -> None:
         self._root = root
+        self._versions = [versions[0]] * count
+        self._other_version = dict(zip(versions, [*versions[1:], versions[0]], strict=True))
+        self._upgraded = 0
         self._settings = dict(settings or {})
         self._ports = [(free_port(), free_port()) for _ in range(count)]
         self._brokers: list[RunningBroker] = []
         with ExitStack() as undo:
-            for ports in self._ports:
-                self._brokers.append(undo.enter_context(self._start(ports)))
+            for number in range(count):
+                self._brokers.append(undo.enter_context(self._start(number)))
             undo.pop_all()
         self.url = "pulsar://" + ",".join(f"localhost:{port}" for port, _ in self._ports)
 
@@ -73,7 +83,7 @@ class BrokerCluster:
         """SIGKILL one broker, and start it again."""
         number = random.randrange(len(self._brokers))
         self._brokers[number].kill()
-        self._brokers[number] = self._start(self._ports[number])
+        self._brokers[number] = self._start(number)
 
     def pause(self) -> None:
         """Stop one broker by SIGSTOP until others serve its topics; it must end when it wakes, and starts again."""
@@ -87,13 +97,21 @@ class BrokerCluster:
         finally:
             os.kill(paused.pid, signal.SIGCONT)
         assert paused.wait() == 1, paused.said
-        self._brokers[number] = self._start(self._ports[number])
+        self._brokers[number] = self._start(number)
 
     def restart(self) -> None:
         """Stop one broker by SIGTERM, and start it again."""
         number = random.randrange(len(self._brokers))
         assert self._brokers[number].stop() == 0
-        self._brokers[number] = self._start(self._ports[number])
+        self._brokers[number] = self._start(number)
+
+    def upgrade(self) -> None:
+        """Stop the next broker by SIGTERM, and start another version of it: all of them in turn."""
+        number = self._upgraded % len(self._brokers)
+        self._upgraded += 1
+        assert self._brokers[number].stop() == 0
+        self._versions[number] = self._other_version[self._versions[number]]
+        self._brokers[number] = self._start(number)
 
     def move(self) -> None:
         """Give the bundles of `public/default` to other brokers."""
@@ -120,9 +138,10 @@ class BrokerCluster:
         """SIGTERM to all, one after the other; returns 0 if all have ended well."""
         return max(broker.stop() for broker in self._brokers)
 
-    def _start(self, ports: tuple[int, int]) -> RunningBroker:
-        settings = {**self._settings, "broker_service_port": ports[0], "web_service_port": ports[1]}
-        return RunningBroker(self._root, settings)
+    def _start(self, number: int) -> RunningBroker:
+        binary, web = self._ports[number]
+        settings = {**self._settings, "broker_service_port": binary, "web_service_port": web}
+        return RunningBroker(self._root, settings, prefix=self._versions[number])
 
 
 def _brokers_of(broker: RunningBroker) -> list[str]:

@@ -241,7 +241,13 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
 Disturbance = Literal["kill", "pause", "restart", "move"]
 
 
-def killed(root: Path, kills: int, deduplicated: bool, of_several: Disturbance | None = None) -> None:
+def killed(
+    root: Path,
+    kills: int,
+    deduplicated: bool,
+    of_several: Disturbance | Literal["upgrade"] | None = None,
+    versions: Sequence[tuple[str, ...]] = ((),),
+) -> None:
     """Kill a broker `kills` times under producers and consumers of three topics, and check their notes.
 
     Args:
@@ -249,13 +255,14 @@ def killed(root: Path, kills: int, deduplicated: bool, of_several: Disturbance |
         kills: The number of kills.
         deduplicated: Whether producers are deduplicated.
         of_several: How one of several brokers is disturbed instead.
+        versions: The versions of these, for "upgrade".
     """
     histories = {topic: History() for topic in SUBSCRIPTIONS}
     settings = {"broker_deduplication_enabled": deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
     Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
         broker: RestartingBroker | BrokerCluster = (
-            RestartingBroker(root, settings) if of_several is None else BrokerCluster(root, settings)
+            RestartingBroker(root, settings) if of_several is None else BrokerCluster(root, settings, versions=versions)
         )
         at_end.enter_context(broker)
         log = root.with_name("client.log")
@@ -386,10 +393,16 @@ def settle(is_so: Callable[[], bool], progress: Callable[[], object]) -> None:
             seen, until_s = progress(), time.monotonic() + END_S
 
 
-def judge_kills(root: Path, kills: int, deduplicated: bool, of_several: Disturbance | None = None) -> None:
+def judge_kills(
+    root: Path,
+    kills: int,
+    deduplicated: bool,
+    of_several: Disturbance | Literal["upgrade"] | None = None,
+    versions: Sequence[tuple[str, ...]] = ((),),
+) -> None:
     """Call `killed` in a process of its own: the first client of a process decides where all clients log to."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        process.submit(killed, root, kills, deduplicated, of_several).result()
+        process.submit(killed, root, kills, deduplicated, of_several, versions).result()
 
 
 def test_a_broker_that_is_killed_under_load(tmp_path: Path) -> None:
