@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.broker.cluster.registry import Registry
@@ -22,7 +23,7 @@ from pulsar_on_spark.broker.runtime.journals import LEASE_S, Journals
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.catalog.brokers import decide_deregister, ended_brokers, registered_brokers
 from pulsar_on_spark.topic.catalog.bundles import is_over
@@ -33,7 +34,8 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarna
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.5
-"""Interval of the looks at locks and leases, in seconds."""
+LOOK_AT_OBJECTS_EVERY_S: Final = 1.0
+"""Interval of the looks at locks and leases, in seconds: on disks, and where each look costs requests."""
 RANK_S: Final = 1.0
 """Time that a broker leaves to each living broker with a lesser id, in seconds, before it acts itself."""
 RECOVERED_AT_ONCE: Final = 4
@@ -92,7 +94,8 @@ class Takeover:
     def start(self) -> None:
         """Start looking."""
         complaint = "It cannot be seen now whether other brokers are alive"
-        self._looking = asyncio.create_task(every(LOOK_EVERY_S, self._look, complaint), name="takeover")
+        every_s = LOOK_EVERY_S if isinstance(self._root.place, Path) else LOOK_AT_OBJECTS_EVERY_S
+        self._looking = asyncio.create_task(every(every_s, self._look, complaint), name="takeover")
 
     async def stop(self) -> None:
         """Stop looking; recoveries that run come to their end by themselves."""
@@ -106,14 +109,14 @@ class Takeover:
         return incarnation in self._proved or self._dead_brokers.looks_dead(IncarnationId(incarnation))
 
     async def _look(self) -> None:
-        view = await self._views.view()
+        view = self._views.recent
         own = {incarnation.id for incarnation in self._journals}
         first = self._journals.first.incarnation
         for incarnation in await asyncio.to_thread(self._judge, view, own, first):
             if incarnation not in self._recovering:
                 self._recover(incarnation)
 
-    def _judge(self, view: View, own: Collection[IncarnationId], first: Incarnation) -> list[IncarnationId]:
+    def _judge(self, view: RecentView, own: Collection[IncarnationId], first: Incarnation) -> list[IncarnationId]:
         """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
 
         If this broker has not looked for a while, or cannot renew its own lease, it may have been paused or cut off,
@@ -147,14 +150,14 @@ class Takeover:
         ended = self._recovering.pop(incarnation)
         self.recovered += not ended.cancelled() and ended.exception() is None and ended.result()
 
-    def _rank(self, view: View) -> int:
+    def _rank(self, view: RecentView) -> int:
         """Count the living brokers with a lesser id than this one."""
         own_id = self._registry.record.broker
         return sum(
             record.broker < own_id and not self.is_dead(record.incarnation) for record in registered_brokers(view)
         )
 
-    def _clean_up(self, view: View, locks: Mapping[OtherLock, Sequence[IncarnationId]]) -> None:
+    def _clean_up(self, view: RecentView, locks: Mapping[OtherLock, Sequence[IncarnationId]]) -> None:
         """Remove registrations and lock files of brokers whose journals are closed."""
         for record in ended_brokers(view):
             self._root.store.commit(partial(decide_deregister, incarnation=record.incarnation))

@@ -14,7 +14,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 from pulsar_on_spark.broker.reading.extents import NO_CHAIN, ChainShape, UnknownEndError, chain_shape
 from pulsar_on_spark.broker.runtime.repeating import attempt
@@ -32,8 +33,10 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLed
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.25
-"""Interval of polling the metadata, in seconds; an acknowledged entry in an unknown ledger triggers an earlier poll."""
+POLL_S: Final = 0.25
+POLL_OBJECTS_S: Final = 1.0
+"""Interval of polling the metadata, in seconds: on disks, and where each poll costs a request. An acknowledged entry in
+an unknown ledger triggers an earlier poll."""
 
 SETTLE_S = 10.0
 """Time limit for acknowledged entries to become readable, in seconds."""
@@ -176,7 +179,7 @@ class ChainFollower:
     async def _poll(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(POLL_S if isinstance(self._root.place, Path) else POLL_OBJECTS_S):
                     await self._asked.wait()
             except TimeoutError:
                 pass

@@ -45,6 +45,6 @@ def decide_deregister(view: View, incarnation: str) -> Change | None:
     return None if record is None else Change(deletes=[record], keys={keys.broker(record.broker): None})
 
 
-def ended_brokers(view: View) -> list[BrokerRecord]:
+def ended_brokers(view: RecentView) -> list[BrokerRecord]:
     """Return the registrations of brokers whose incarnation is over."""
     return [record for record in view.all(BrokerRecord) if is_over(view, record.incarnation)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pulsar_on_spark.broker.cluster.handover import Handover
@@ -41,6 +42,8 @@ from tests.simulators.cluster.scheduler import Life, ProcessLoop
 if TYPE_CHECKING:
     from tests.simulators.cluster.world import World
 
+SHARED_HOST: Final = "host"
+"""The host of all brokers of a root on disks."""
 SETTINGS: Final = BrokerSettings()
 VIEW_EVERY_S: Final = 1.0
 ACKNOWLEDGED_S: Final = 0.5
@@ -51,14 +54,14 @@ class SimulatedRoot:
     """A root as one process sees it: `RootHandle`, as far as brokers use it.
 
     Attributes:
+        place: A folder, or another place on roots whose brokers have hosts of their own.
         process: The broker's name.
         store: The metadata.
     """
 
-    place = "root"
-
-    def __init__(self, world: World, process: str) -> None:
+    def __init__(self, world: World, process: str, place: Path | str) -> None:
         self.world = world
+        self.place = place
         self.process = process
         self.store = SimulatedStore(world.metadata, process)
 
@@ -286,7 +289,7 @@ class SimulatedBroker:
         self.name = f"b{number}-{start}"
         self.serves = False
         self.incarnation_ids: list[IncarnationId] = []
-        self.root = SimulatedRoot(world, self.name)
+        self.root = SimulatedRoot(world, self.name, Path("root") if host == SHARED_HOST else "s3://root")
         self.loop = ProcessLoop(world.scheduler, self._note_version)
         url = f"pulsar://b{number}:6650"
         self._listeners = Listeners(Listener(url, "", f"http://b{number}:8080", ""), {})

@@ -19,7 +19,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import bundles
 from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
-from tests.simulators.cluster.broker import SimulatedBroker, SimulatedTopic, recover
+from tests.simulators.cluster.broker import SHARED_HOST, SimulatedBroker, SimulatedTopic, recover
 from tests.simulators.cluster.oracle import ViolationError, bundles_in, effective_owner
 from tests.simulators.cluster.scheduler import Life
 from tests.simulators.cluster.world import World
@@ -115,7 +115,7 @@ class Run:
 
     def _start_broker(self, number: int) -> None:
         self._starts += 1
-        host = "host" if self._has_shared_host else f"host-{number}-{self._starts}"
+        host = SHARED_HOST if self._has_shared_host else f"host-{number}-{self._starts}"
         broker = SimulatedBroker(self.world, host, number, self._starts)
         self.world.brokers_by_name[broker.name] = broker
 

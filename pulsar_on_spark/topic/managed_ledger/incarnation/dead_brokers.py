@@ -14,7 +14,7 @@ from pulsar_on_spark.ledger.journal.log import LogRecord
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.model.errors import JournalUndecidedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
 from pulsar_on_spark.model.lease_state import LeaseState
@@ -106,7 +106,7 @@ class DeadBrokers:
         return any(recovered)
 
     def dead_logs(
-        self, view: View, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
+        self, view: RecentView, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
     ) -> list[IncarnationId]:
         """Return the dead ones among these incarnations whose journals are to be recovered now. Never raises.
 
@@ -192,7 +192,7 @@ class DeadBrokers:
             expired = LeaseState.EXPIRED
             self._expired = {each for each in incarnations if self._watcher.lease_state(each) is expired}
 
-    def _is_due(self, view: View, incarnation: IncarnationId) -> bool:
+    def _is_due(self, view: RecentView, incarnation: IncarnationId) -> bool:
         """Return True if the journal of a dead broker can be recovered here, and now."""
         if other_host(view, incarnation) is not None:
             return False
@@ -204,6 +204,6 @@ class DeadBrokers:
         self._retry_at_s[incarnation] = self._clock() + RETRY_AFTER_S * random.uniform(1, 1.5)
 
 
-def _state(view: View, incarnation: IncarnationId) -> str | None:
+def _state(view: RecentView, incarnation: IncarnationId) -> str | None:
     record = view.get(IncarnationRecord, incarnation)
     return None if record is None else record.state

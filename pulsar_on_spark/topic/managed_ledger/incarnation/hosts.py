@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView
 
 
-def other_host(view: View, incarnation: str) -> str | None:
+def other_host(view: RecentView, incarnation: str) -> str | None:
     """Return the host of a journal whose files are all on other hosts; None if some may be reached here."""
     row = view.get(IncarnationRecord, incarnation)
     used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
