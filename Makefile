@@ -77,6 +77,10 @@ coverage: install ## branch coverage of the cores that decide only
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
 	@$(BIN)/python -m tests.simulators.journal --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
+.PHONY: endurance
+endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut
+	@$(BIN)/python -m tests.broker.cluster.endurance $(if $(TIMES),--times $(TIMES)) $(if $(ONLY),--only $(ONLY))
+
 .PHONY: soak
 soak: install ## long tests at full length, minutes to hours
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200
@@ -134,5 +138,5 @@ format: install ## let ruff format the code and fix what it can
 .PHONY: clean
 clean: ## remove .venv, caches and what demo and bench wrote
 	rm -rf .venv .venv-docs .venv-lowest site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache build dist \
-	  demo-root bench-work conformance-work spark-warehouse metastore_db derby.log artifacts
+	  demo-root bench-work conformance-work endurance-work spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,7 +33,7 @@ class BrokerCluster:
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         settings: Mapping[str, object] | None = None,
         count: int = 3,
         versions: Sequence[tuple[str, ...]] = ((),),
@@ -84,6 +84,13 @@ class BrokerCluster:
         number = random.randrange(len(self._brokers))
         self._brokers[number].kill()
         self._brokers[number] = self._start(number)
+
+    def kill_all(self) -> None:
+        """SIGKILL all brokers, and start them again."""
+        for broker in self._brokers:
+            broker.kill()
+        for number in range(len(self._brokers)):
+            self._brokers[number] = self._start(number)
 
     def pause(self) -> None:
         """Stop one broker by SIGSTOP until others serve its topics; it must end when it wakes, and starts again."""
@@ -140,8 +147,13 @@ class BrokerCluster:
 
     def _start(self, number: int) -> RunningBroker:
         binary, web = self._ports[number]
-        settings = {**self._settings, "broker_service_port": binary, "web_service_port": web}
-        return RunningBroker(self._root, settings, prefix=self._versions[number])
+        settings = {**self._settings_of(number), "broker_service_port": binary, "web_service_port": web}
+        command = "standalone" if isinstance(self._root, Path) else "broker"
+        return RunningBroker(self._root, settings, command=command, prefix=self._versions[number])
+
+    def _settings_of(self, number: int) -> Mapping[str, object]:
+        """Return the settings of a broker."""
+        return self._settings
 
 
 def _brokers_of(broker: RunningBroker) -> list[str]:

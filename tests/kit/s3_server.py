@@ -144,5 +144,18 @@ def _new_account() -> tuple[str, str]:
     return f"key{secrets.token_hex(8)}", secrets.token_hex(20)
 
 
+def write_profile(file: Path, url: str, options: Mapping[str, str], more: Mapping[str, Mapping[str, str]] = {}) -> None:
+    """Write a file of profiles: one for a URL and what is below it, and others by name."""
+    lines = [f'[profiles.test]\nmatch = "{url}"', *_lines(options)]
+    for name, given in more.items():
+        lines += [f"[profiles.{name}]", *_lines(given)]
+    file.write_text("\n".join(lines))
+    os.chmod(file, 0o600)
+
+
+def _lines(options: Mapping[str, str]) -> list[str]:
+    return [f'{option} = "{value}"' for option, value in options.items()]
+
+
 if __name__ == "__main__":
     build_server()

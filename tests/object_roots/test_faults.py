@@ -25,8 +25,7 @@ from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.kit import messages
-from tests.kit.s3_server import S3Server
-from tests.object_roots.conftest import write_profile
+from tests.kit.s3_server import S3Server, write_profile
 
 pytestmark = pytest.mark.long
 

@@ -27,10 +27,9 @@ from pulsar_on_spark.storage.objects import remote
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from pulsar_on_spark.storage.root_place import parse_place
 from pulsar_on_spark.testing.s3_faults import Decide, Fault, Request, S3Faults
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import S3Server, write_profile
 from tests.ledger.journal.journal_runs import CLUSTER, NAME, Entry, Listener
 from tests.ledger.journal.test_object_journal import LIMITS, Stores, fill
-from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 

@@ -40,9 +40,8 @@ from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import S3Server, write_profile
 from tests.kit.waiting import wait_until
-from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 

@@ -17,10 +17,9 @@ import pytest
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.kit import messages
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import S3Server, write_profile
 from tests.kit.spark_cluster import Worker, spark_cluster
 from tests.object_roots import spark_app
-from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 LIMIT_S = 300

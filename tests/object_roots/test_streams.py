@@ -22,9 +22,8 @@ from pulsar_on_spark.topic.data_path.transactions import batch_of
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 from tests.kit import messages
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point, kill_all
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import S3Server, write_profile
 from tests.kit.waiting import LIMIT_S
-from tests.object_roots.conftest import write_profile
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_broker import RunningBroker
 
 
-def stored(root: Path, topic: str) -> list[bytes | None]:
+def stored(root: Path | str, topic: str) -> list[bytes | None]:
     opened = Root.open(root)
     parts = catalog.parts(opened.store.view(), catalog.require_topic(opened.store.view(), TopicName.parse(topic)))
     seen = Tail(opened).read_view(parts, settle=True)

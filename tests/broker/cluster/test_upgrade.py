@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.broker.abuse.test_killed import judge_kills
+from tests.broker.cluster.disturbed_load import Run, judge
+from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.installed_version import install_commit
 from tests.kit.running_broker import RunningBroker
 
@@ -29,6 +31,7 @@ features.FEATURES = store.FEATURES = registry.FEATURES = features.FEATURES | {"t
 """Lets the present version know a feature that no other one knows."""
 USING = f"""{KNOWING}
 import sys
+from functools import partial
 from pulsar_on_spark import Root
 from pulsar_on_spark.metadata.store import Change
 
@@ -75,4 +78,6 @@ def test_a_feature_is_put_into_use_once_the_last_earlier_broker_has_ended(
 def test_brokers_are_upgraded_and_one_is_taken_back_under_load(
     tmp_path: Path, earlier: tuple[str, ...], present: tuple[str, ...]
 ) -> None:
-    judge_kills(tmp_path / "root", kills=4, deduplicated=True, of_several="upgrade", versions=[earlier, present])
+    root = tmp_path / "root"
+    brokers = partial(BrokerCluster, root, versions=(earlier, present))
+    print(judge(Run(root, tmp_path, brokers, "upgrade", times=4)))

@@ -26,8 +26,7 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
-from tests.kit.s3_server import S3Server
-from tests.object_roots.conftest import write_profile
+from tests.kit.s3_server import S3Server, write_profile
 
 FIRST = RootRecord(format_version=2, cluster_id="c" * 32, quorum="3/3/2")
 TABLES = ("main", "cursors")

@@ -1,9 +1,14 @@
-"""A broker is killed again and again under load; its clients reconnect, note what they saw, and a judge reads it."""
+"""Producers and consumers of a root whose brokers are disturbed again and again; a judge reads what they saw.
+
+Clients of all subscription types reconnect by themselves, and note what they are told. Nothing with a receipt may be
+missing, come out of order, or come again after its acknowledgement was confirmed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import re
 import threading
@@ -12,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import pulsar
-import pytest
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.protocol.commands import (
@@ -50,8 +55,6 @@ from tests.kit.history import (
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.waiting import wait_until
-
-pytestmark = pytest.mark.long
 
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
 WHOLE = "whole"
@@ -238,34 +241,52 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
         noted.add(number)
 
 
-Disturbance = Literal["kill", "pause", "restart", "move"]
+Disturbance = Literal["kill", "kill_all", "pause", "restart", "move", "upgrade", "cut", "outage"]
+"""A method of `BrokerCluster`, or of `StoreCluster`."""
+Brokers = Callable[[Mapping[str, object]], RestartingBroker | BrokerCluster]
+"""Starts the brokers of a root with some settings."""
 
 
-def killed(
-    root: Path,
-    kills: int,
-    deduplicated: bool,
-    of_several: Disturbance | Literal["upgrade"] | None = None,
-    versions: Sequence[tuple[str, ...]] = ((),),
-) -> None:
-    """Kill a broker `kills` times under producers and consumers of three topics, and check their notes.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of disturbances.
 
-    Args:
-        root: The root.
-        kills: The number of kills.
-        deduplicated: Whether producers are deduplicated.
-        of_several: How one of several brokers is disturbed instead.
-        versions: The versions of these, for "upgrade".
+    Attributes:
+        place: The root, which is made.
+        folder: A folder for the clients' log.
+        brokers: Starts the brokers.
+        disturbance: How a broker is disturbed.
+        times: The number of disturbances.
+        deduplicated: True if producers are deduplicated.
+        variables: Of the environment.
     """
+
+    place: Path | str
+    folder: Path
+    brokers: Brokers
+    disturbance: Disturbance
+    times: int
+    deduplicated: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def disturb(run: Run) -> str:
+    """Disturb brokers under producers and consumers of three topics, and check what they noted.
+
+    Returns:
+        Counts of what they noted.
+
+    Raises:
+        AssertionError: a promise was broken.
+    """
+    os.environ.update(run.variables)
+    place = run.place
     histories = {topic: History() for topic in SUBSCRIPTIONS}
-    settings = {"broker_deduplication_enabled": deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
-    Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)
+    settings = {"broker_deduplication_enabled": run.deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
+    Root.create(place).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
-        broker: RestartingBroker | BrokerCluster = (
-            RestartingBroker(root, settings) if of_several is None else BrokerCluster(root, settings, versions=versions)
-        )
-        at_end.enter_context(broker)
-        log = root.with_name("client.log")
+        broker = at_end.enter_context(run.brokers(settings))
+        log = run.folder / "client.log"
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
         reading_large = pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
@@ -280,16 +301,16 @@ def killed(
         work = [confirm(broker.url_of, name, histories[TOPIC]) for name in CONFIRMED]
         confirming = threading.Thread(target=asyncio.run, args=(until(all_read, work),))
         confirming.start()
-        wait_until(lambda: CONFIRMED.keys() <= subscriptions_of(root), "the confirming consumers' subscriptions")
+        wait_until(lambda: CONFIRMED.keys() <= subscriptions_of(place), "the confirming consumers' subscriptions")
         producing = [
             threading.Thread(target=produce, args=(clients[2], name, histories[topic], enough), daemon=True)
             for name, topic in PRODUCERS.items()
         ]
         for thread in producing:
             thread.start()
-        for _ in range(kills):
+        for _ in range(run.times):
             wait_for_progress(histories[TOPIC], random.randrange(20, 300), TOPIC)
-            getattr(broker, of_several or "kill")()
+            getattr(broker, run.disturbance)()
             for history in histories.values():
                 history.note(Restarted())
         for topic, history in histories.items():
@@ -317,14 +338,14 @@ def killed(
             histories[LARGE].note(Waiting(WHOLE, message))
         kept[LARGE] = [large_messages(broker.url_of(LARGE), "all of them")]
         assert broker.stop() == 0
-    found = judged(histories, kept, deduplicated)
-    print(f"After {kills} kills: {told(histories, kept)}")
-    assert not found, f"{len(found)} violations, {found[:10]}"
-    in_spark = [message_of(value or b"") for value in stored(root, TOPIC)]
+    found = judged(histories, kept, run.deduplicated)
+    assert not found, f"{len(found)} violations, {found[:10]}, {told(histories, kept)}"
+    in_spark = [message_of(value or b"") for value in stored(place, TOPIC)]
     assert [in_spark] == kept[TOPIC]
     for name in CONFIRMED:
         confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
-        assert sum(each.subscription == name for each in confirmed) > kills
+        assert sum(each.subscription == name for each in confirmed) > run.times
+    return told(histories, kept)
 
 
 def judged(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]], deduplicated: bool) -> list[str]:
@@ -372,7 +393,7 @@ def wait_for_progress(history: History, messages: int, topic: str) -> None:
     wait_until(lambda: history.stored_count() >= wanted, f"{messages} more messages of {topic}")
 
 
-def subscriptions_of(root: Path) -> set[str]:
+def subscriptions_of(root: Path | str) -> set[str]:
     return {record.name for record in Root.open(root).store.view().all(SubscriptionRecord)}
 
 
@@ -393,37 +414,7 @@ def settle(is_so: Callable[[], bool], progress: Callable[[], object]) -> None:
             seen, until_s = progress(), time.monotonic() + END_S
 
 
-def judge_kills(
-    root: Path,
-    kills: int,
-    deduplicated: bool,
-    of_several: Disturbance | Literal["upgrade"] | None = None,
-    versions: Sequence[tuple[str, ...]] = ((),),
-) -> None:
-    """Call `killed` in a process of its own: the first client of a process decides where all clients log to."""
+def judge(run: Run) -> str:
+    """Call `disturb` in a process of its own: the first client of a process decides where all clients log to."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        process.submit(killed, root, kills, deduplicated, of_several, versions).result()
-
-
-def test_a_broker_that_is_killed_under_load(tmp_path: Path) -> None:
-    judge_kills(tmp_path / "root", kills=2, deduplicated=True)
-
-
-@pytest.mark.parametrize("of_several", get_args(Disturbance))
-def test_one_of_three_brokers_is_disturbed_under_load(tmp_path: Path, of_several: Disturbance) -> None:
-    judge_kills(tmp_path / "root", kills=2, deduplicated=True, of_several=of_several)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("deduplicated", [False, True])
-@pytest.mark.parametrize("of_several", get_args(Disturbance))
-def test_one_of_three_brokers_is_disturbed_fifty_times_under_load(
-    tmp_path: Path, of_several: Disturbance, deduplicated: bool
-) -> None:
-    judge_kills(tmp_path / "root", kills=50, deduplicated=deduplicated, of_several=of_several)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("deduplicated", [False, True])
-def test_a_broker_that_is_killed_fifty_times_under_load(tmp_path: Path, deduplicated: bool) -> None:
-    judge_kills(tmp_path / "root", kills=50, deduplicated=deduplicated)
+        return process.submit(disturb, run).result()

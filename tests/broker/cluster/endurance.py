@@ -1,0 +1,118 @@
+"""Disturb brokers many times in each way, and keep the results: `make endurance` continues where it was ended.
+
+Each line of the file of results is a run on a root of its own, with some disturbances. Runs of earlier commits do not
+count. Violations are kept, too, with all that was said; the command ends with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
+from tests.broker.cluster.disturbed_load import Disturbance, Run, judge
+from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.s3_server import S3Server, build_server, write_profile
+from tests.kit.store_cluster import StoreCluster
+
+_AT_ONCE: Final = 5
+"""Disturbances of one run."""
+_KINDS: Final[tuple[tuple[str, Disturbance], ...]] = (
+    ("disk", "kill"),
+    ("disk", "kill_all"),
+    ("disk", "pause"),
+    ("disk", "restart"),
+    ("disk", "move"),
+    ("store", "kill"),
+    ("store", "kill_all"),
+    ("store", "pause"),
+    ("store", "cut"),
+    ("store", "outage"),
+)
+
+
+def main(
+    times: Annotated[int, typer.Option(help="Number of disturbances of each kind.")] = 50,
+    only: Annotated[str, typer.Option(help="One kind only, such as `store/cut`.")] = "",
+    seconds: Annotated[float, typer.Option(help="Begin no run after this time.")] = float("inf"),
+    results: Annotated[Path, typer.Option(help="The file of results.")] = Path("endurance-work/results.jsonl"),
+) -> None:
+    """Run what is missing, the kind with the fewest disturbances first, and print a table."""
+    build_server()
+    results.parent.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    kinds = [kind for kind in _KINDS if only in ("", "/".join(kind))]
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        done = Counter(dict.fromkeys(kinds, 0))
+        for run in _of_commit(results, commit):
+            done[run["place"], run["disturbance"]] += run["times"]
+        place, disturbance = min(kinds, key=lambda kind: done[kind])
+        if done[place, disturbance] >= times:
+            break
+        count = min(_AT_ONCE, times - done[place, disturbance])
+        line = {"commit": commit, "place": place, "disturbance": disturbance, "times": count}
+        line |= _run(place, disturbance, count, deduplicated=done[place, disturbance] // _AT_ONCE % 2 == 0)
+        with results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{place}/{disturbance}: {line['outcome'][:300]}")
+    broken = _show(list(_of_commit(results, commit)))
+    raise typer.Exit(1 if broken else 0)
+
+
+def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool) -> dict[str, Any]:
+    """Run once; returns how long that took, and what it said."""
+    began_s, load = time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="endurance-") as name, ExitStack() as at_end:
+        folder, variables = Path(name), {}
+        root: Path | str = folder / "root"
+        brokers: Any = partial(BrokerCluster, root)
+        if place == "store":
+            (folder / "s3").mkdir()
+            server = at_end.enter_context(S3Server(folder / "s3"))
+            bucket, options = server.make_bucket(), server.options()
+            root, variables = f"{bucket}/root", {FILE_VARIABLE: str(folder / "profile.toml")}
+            write_profile(folder / "profile.toml", bucket, options)
+            brokers = partial(StoreCluster, root, server.url, options, folder)
+        try:
+            held, outcome = True, judge(Run(root, folder, brokers, disturbance, times, deduplicated, variables))
+        except Exception as error:  # kept as a result, whatever it is
+            held, outcome = False, str(error)
+    took_s = round(time.monotonic() - began_s)
+    return {"deduplicated": deduplicated, "took_s": took_s, "load": round(load, 1), "held": held, "outcome": outcome}
+
+
+def _of_commit(results: Path, commit: str) -> Iterator[dict[str, Any]]:
+    if results.exists():
+        yield from (line for line in map(json.loads, results.read_text().splitlines()) if line["commit"] == commit)
+
+
+def _show(runs: list[dict[str, Any]]) -> int:
+    """Print a table; returns the number of runs with a broken promise."""
+    table = Table("root on", "disturbance", "times", "runs", "broken", "minutes")
+    for place, disturbance in _KINDS:
+        of_kind = [run for run in runs if (run["place"], run["disturbance"]) == (place, disturbance)]
+        if of_kind:
+            broken = sum(not run["held"] for run in of_kind)
+            minutes = sum(run["took_s"] for run in of_kind) / 60
+            times = sum(run["times"] for run in of_kind)
+            table.add_row(place, disturbance, str(times), str(len(of_kind)), str(broken), f"{minutes:.0f}")
+    Console().print(table)
+    return sum(not run["held"] for run in runs)
+
+
+if __name__ == "__main__":
+    typer.run(main)
