@@ -170,7 +170,7 @@ class JournalFrames:
             return None
         try:
             return file.size_bytes()
-        except OSError:
+        except (StorageError, OSError):
             return None
         finally:
             file.close()
