@@ -145,12 +145,12 @@ async def fill(journal: Journal, listener: Listener, count: int = 40, done: int 
     return added
 
 
-def written(stores: Stores, quorum: Quorum = ONE, *, count: int = 40) -> list[Entry]:
+def written(stores: Stores, quorum: Quorum = ONE, *, count: int = 40, limits: JournalLimits = LIMITS) -> list[Entry]:
     """A writer acknowledges entries and disappears."""
 
     async def run() -> list[Entry]:
         listener = Listener()
-        journal = stores.journal(listener, quorum)
+        journal = stores.journal(listener, quorum, limits)
         await journal.open()
         added = await fill(journal, listener, count)
         await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)
