@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -48,6 +49,7 @@ from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
+from pulsar_on_spark.storage.objects.local import LocalObjects
 from pulsar_on_spark.storage.storage_path import PathFailure
 from tests.ledger.journal.journal_runs import CLUSTER, NAME, Entry, Listener, add, entries_in
 
@@ -288,6 +290,32 @@ def test_files_of_removed_logs_are_found_and_cleared(tmp_path: Path) -> None:
     assert clear_incarnation(path, NAME) > 5
     assert {file for _, file, _ in journal_sizes(path)} == set(fences)
     assert clear_incarnation(path, IncarnationId("another")) == 0
+
+
+def test_a_recovery_does_not_wait_for_a_store_that_it_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zone may take the broker and a store away at the same time."""
+    stores = Stores(tmp_path, 3)
+    added = written(stores, THREE)
+    is_over, away = threading.Event(), stores.paths[PathId(2)]
+    assert isinstance(away, ObjectPath)
+    create = type(away.objects).create
+
+    def create_unless_away(objects: LocalObjects, key: str, content: bytes) -> object:
+        if objects.folder == away.place:
+            is_over.wait(120)
+        return create(objects, key, content)
+
+    monkeypatch.setattr(type(away.objects), "create", create_unless_away)
+    began_s = time.monotonic()
+    try:
+        record = recover(stores.register, lambda: stores.paths, list(stores.paths), silent_after_s=120)
+        assert time.monotonic() - began_s < 60, "it has waited for the store"
+        assert {copy.path for copy in record.fragments[-1].copies} == {PathId(0), PathId(1)}
+        assert stores.entries(record) == sorted(added)
+    finally:
+        is_over.set()
 
 
 # -- what is lost or damaged -------------------------------------------------------------------------------------------
