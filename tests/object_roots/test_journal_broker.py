@@ -19,14 +19,19 @@ from pulsar_on_spark.metadata.features import OBJECT_JOURNALS
 from pulsar_on_spark.metadata.records import IncarnationRecord, RootRecord
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
+from pulsar_on_spark.testing.s3_faults import Fault, S3Faults
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from tests.kit import messages
 from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
+from tests.kit.s3_server import S3Server
 from tests.kit.waiting import wait_until
+from tests.object_roots.conftest import write_profile
 from tests.object_roots.test_hybrid_broker import receive, send
 
 pytestmark = pytest.mark.long
@@ -182,6 +187,30 @@ def test_an_operator_recovers_a_journal_from_any_host(root: Root, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert _states(root) == ["CLOSED"]
     assert readable(root) == values
+
+
+@pytest.mark.soak
+def test_producers_go_on_while_one_store_of_three_is_away(
+    s3_server: S3Server, faults: S3Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sealer waits for the store again and again, which is no hang."""
+    bucket, away = s3_server.make_bucket(), s3_server.make_bucket()
+    write_profile(tmp_path / "storage.toml", bucket, s3_server.options(), {"away": s3_server.options(faults.url)})
+    with (tmp_path / "storage.toml").open("a") as file:
+        file.write(f'\nmatch = "{away}"\n')
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "storage.toml"))
+    root = Root.create(f"{bucket}/root", [f"{away}/a", f"{bucket}/b", f"{bucket}/c"], Quorum(3, 3, 2))
+    broker = broker_of(root, tmp_path / "a", seal_within_s=2)
+    with producing(broker.url, "t") as producer:
+        wait_until(lambda: len(producer.acked) > 300, "entries are acknowledged")
+        faults.decide = lambda _: Fault.RESET
+        wait_until(lambda: "gives storage path 0" in broker.said, "its path is given up")
+        wait_until(lambda: "is put again" in broker.said, "a request has waited for as long as it may")
+        before = len(producer.acked)
+        wait_until(lambda: len(producer.acked) > before + 300, lambda: f"it goes on: {broker.said}")
+    assert "producers are held back" not in broker.said
+    assert broker.stop() == 0, broker.said
+    assert set(producer.acked) <= set(readable(root))
 
 
 def test_a_log_that_is_trimmed_leaves_fences_only(root: Root, tmp_path: Path) -> None:

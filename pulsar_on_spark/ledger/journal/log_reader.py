@@ -254,6 +254,7 @@ class LogReader(Generic[F]):
             scanner = file.scanner_at(self.walk.next)
             if scanner is not None and not self._heads_only:
                 scanner = file.scanner_at(self.walk.next, scanner.position, heads_only=False)
+            first = file.start().chain.next_number
         except (StorageError, OSError) as error:
             self._note(copy, error)
             return False
@@ -262,7 +263,7 @@ class LogReader(Generic[F]):
             return False
         self._scanner = scanner
         self._unreachable.pop(copy, None)
-        self.walk.use(copy, file.start().chain.next_number)
+        self.walk.use(copy, first)
         return True
 
     def _file(self, copy: Copy) -> OpenJournalFile | None:

@@ -213,9 +213,9 @@ class ObjectBytes:
     def size(self) -> int:
         """List the objects; later, look for one more."""
         if not self._is_listed:
-            self._is_listed = True
             for size in self._file.data_sizes():
                 self._ends.append(self._ends[-1] + size)
+            self._is_listed = True
         elif not self._has_ended:
             self._look_for_next()
         return self._ends[-1]

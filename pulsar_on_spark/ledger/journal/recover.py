@@ -55,6 +55,8 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 TICK_S = 0.25
 SILENT_AFTER_S = 30.0
 """A path without progress for this time counts as not answering."""
+DISPENSABLE_AFTER_S = 2.0
+"""Time for which a close waits for files beyond the ack quorum; sealing makes all copies soon."""
 _LOGGER = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int], None]
@@ -193,6 +195,7 @@ class _Recovering:
         self._readers: dict[PathId, _ReaderThread] = {}
         self._problems: dict[Copy, str] = {}
         self._metadata_problem = ""
+        self._dispensable_ticks = 0
         self._begun: dict[Copy, FrameNumber] = {}
         self._result: LogRecord | None = None
 
@@ -317,7 +320,10 @@ class _Recovering:
                 for copy in sorted(silent):
                     self._problems[copy] = f"storage path {path} does not answer"
                     self._feed(CopySilent(copy))
-        for copy in self._ensemble.quiet(self._quiet_ticks):
+        dispensable = self._core.dispensable
+        self._dispensable_ticks = self._dispensable_ticks + 1 if dispensable else 0
+        is_long = self._dispensable_ticks > DISPENSABLE_AFTER_S / TICK_S
+        for copy in {*self._ensemble.quiet(self._quiet_ticks), *(dispensable if is_long else ())}:
             self._lost(CopyFailed(copy, f"storage path {copy.path} does not answer"))
 
     def _explained(self, reason: str) -> str:

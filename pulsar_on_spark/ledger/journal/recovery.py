@@ -300,6 +300,13 @@ class Recovery:
             return []
         return [*self._files.failed(copy), *(self._add_targets() or self._close_if_done() or self._judge())]
 
+    @property
+    def dispensable(self) -> list[Copy]:
+        """The files for which alone the close waits, although an ack quorum of others has all frames."""
+        if self._phase is not _Phase.READING or not self._negative:
+            return []
+        return self._files.dispensable(self._next - 1, self._taken.ack_quorum)
+
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def _close_if_done(self) -> list[RecoveryEffect]:

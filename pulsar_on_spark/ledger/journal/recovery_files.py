@@ -94,6 +94,11 @@ class RecoveryFiles:
         """Return True if all files have every frame up to `last`; the caller ensures that they are an ack quorum."""
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
+    def dispensable(self, last: FrameNumber, ack_quorum: int) -> list[Copy]:
+        """Return the files that lack frames up to `last`; none unless an ack quorum of other files has them all."""
+        lacking = [copy for copy, acked in self.targets.items() if acked is None or acked < last]
+        return lacking if len(self.targets) - len(lacking) >= ack_quorum else []
+
     def counted(self) -> tuple[Copy, ...]:
         """Return the files, to be named in the closed log's record."""
         return tuple(self.targets)

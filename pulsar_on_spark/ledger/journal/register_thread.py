@@ -33,6 +33,11 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class NotLooked:
+    """Report: the record's state could not be read, although it was tried for `wait_s` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterSilent:
     """Report: the record could not be read for `wait_s` seconds."""
 
@@ -47,7 +52,7 @@ class RegisterLost:
 
 
 RegisterReport: TypeAlias = (
-    LogCommitted | LogConflict | LogCommitUnknown | LogRead | Looked | RegisterSilent | RegisterLost
+    LogCommitted | LogConflict | LogCommitUnknown | LogRead | Looked | NotLooked | RegisterSilent | RegisterLost
 )
 
 
@@ -86,7 +91,7 @@ class RegisterThread:
         self._work.put(self._do_read)
 
     def post_record(self) -> None:
-        """Request the record's state; the thread posts Looked, or nothing if the record cannot be read."""
+        """Request the record's state; the thread posts Looked or NotLooked."""
         self._work.put(self._do_look)
 
     def mark(self, failures: Sequence[PathFailure]) -> None:
@@ -131,6 +136,8 @@ class RegisterThread:
         report = self._read()
         if isinstance(report, LogRead):
             self._post(Looked(None if report.record is None else report.record.state))
+        else:
+            self._post(NotLooked())
 
     def _read(self) -> LogRead | RegisterSilent:
         end_s = time.monotonic() + self._wait_s

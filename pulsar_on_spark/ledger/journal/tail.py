@@ -29,6 +29,7 @@ from pulsar_on_spark.ledger.journal.log import (
     fragment_of,
 )
 from pulsar_on_spark.ledger.journal.sealing import readable_to
+from pulsar_on_spark.model.ids import PathId
 
 _NOTHING_YET = LogRecord(LogState.OPEN, 0, 0, ())
 
@@ -59,6 +60,8 @@ class LogWalk:
         self._fragment_end: FrameNumber | None = None
         self._firsts: dict[Copy, FrameNumber] = {}
         self._files: dict[Copy, bool] = {}
+        self._failing: set[PathId] = set()
+        """The paths whose last file could not be opened or read: an object store may take a minute to fail."""
         self._opened_since_main = False
         self._found_none = False
 
@@ -95,6 +98,10 @@ class LogWalk:
         """Record if a file could be opened, under either name, on a path whose identity was checked."""
         self._files[copy] = is_open
         self._opened_since_main = True
+        if is_open:
+            self._failing.discard(copy.path)
+        else:
+            self._failing.add(copy.path)
 
     def has_tried(self, copy: Copy) -> bool:
         """Return True if opening the file was tried since `forget_failures`."""
@@ -103,6 +110,7 @@ class LogWalk:
     def on_copy_lost(self, copy: Copy) -> None:
         """Record that an open file cannot be read and was closed."""
         self._files[copy] = False
+        self._failing.add(copy.path)
         if self.copy == copy:
             self.copy = None
 
@@ -242,7 +250,10 @@ class LogWalk:
                 yield fragment
 
     def _in_order(self, fragment: Fragment) -> list[Copy]:
-        """Return the fragment's open copies, then the others, in an order that `spread` varies."""
+        """Return the fragment's open copies, then others, and last those on failing paths.
+
+        `spread` varies the order otherwise.
+        """
         start = self._spread % len(fragment.copies)
         spread = (*fragment.copies[start:], *fragment.copies[:start])
-        return sorted(spread, key=lambda copy: not self._files.get(copy))
+        return sorted(spread, key=lambda copy: (not self._files.get(copy), copy.path in self._failing))

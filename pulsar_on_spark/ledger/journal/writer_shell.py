@@ -57,6 +57,7 @@ from pulsar_on_spark.ledger.journal.messages import (
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.register_thread import (
     Looked,
+    NotLooked,
     RegisterLost,
     RegisterReport,
     RegisterSilent,
@@ -352,6 +353,8 @@ class WriterShell:
                 self.end_log(reason)
             case Looked(state):
                 self._looked(state)
+            case NotLooked():
+                self._register.post_record()  # a failed path comes back only after it was marked
             case _:
                 self._feed(message)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 from ctypes import Array, c_int64
 from enum import StrEnum
 from itertools import product
@@ -52,11 +52,17 @@ class RequestMeter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cells: Cells = [0] * CELLS
+        self._on_request: Callable[[], None] = lambda: None
 
     def count(self, operation: Operation, result: Result) -> None:
         """Count a request."""
         with self._lock:
             self._cells[_KINDS.index((operation, result))] += 1
+        self._on_request()
+
+    def watch(self, on_request: Callable[[], None]) -> None:
+        """Call a function at the end of each request from now on, in the thread of the request."""
+        self._on_request = on_request
 
     def move_to(self, cells: Cells) -> None:
         """Add the counts to `CELLS` numbers, and count there from now on: in memory that another process reads."""

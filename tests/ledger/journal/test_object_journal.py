@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,11 +28,13 @@ from pulsar_on_spark.ledger.journal.journal_paths import (
 )
 from pulsar_on_spark.ledger.journal.log import Copy, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_reader import LogReader
+from pulsar_on_spark.ledger.journal.messages import LogRead
 from pulsar_on_spark.ledger.journal.object_file import ObjectBytes, ObjectFile
 from pulsar_on_spark.ledger.journal.object_format import ObjectHead, parse_head
 from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.register_thread import RegisterSilent, RegisterThread
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import (
@@ -38,14 +42,18 @@ from pulsar_on_spark.model.errors import (
     JournalFencedError,
     JournalGoneError,
     JournalUndecidedError,
+    MetadataError,
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
+from pulsar_on_spark.storage.objects.local import LocalObjects
+from pulsar_on_spark.storage.storage_path import PathFailure
 from tests.ledger.journal.journal_runs import CLUSTER, NAME, Entry, Listener, add, entries_in
 
+F = TypeVar("F", bound=FrameHead)
 ONE = Quorum(1, 1, 1)
 THREE = Quorum(3, 3, 2)
 LIMITS = JournalLimits(object_commits=CommitPolicy(interval_s=0.005), idle_lac_s=10)
@@ -68,14 +76,20 @@ class Stores:
             self.paths[path_id] = path
         self.register = LogRegister(self.store, NAME)
 
-    def journal(self, listener: Listener, quorum: Quorum = ONE, limits: JournalLimits = LIMITS) -> Journal:
+    def journal(
+        self,
+        listener: Listener,
+        quorum: Quorum = ONE,
+        limits: JournalLimits = LIMITS,
+        mark_failed: Callable[[Sequence[PathFailure]], None] = lambda _: None,
+    ) -> Journal:
         return Journal(
             self.register,
             list(self.paths.values()),
             quorum,
             listener,
             on_ended=listener.on_ended,
-            mark_failed=lambda failures: None,
+            mark_failed=mark_failed,
             limits=limits,
         )
 
@@ -112,7 +126,7 @@ class Stores:
         return record
 
 
-def _all(reader: LogReader[Frame]) -> Iterator[Frame]:
+def _all(reader: LogReader[F]) -> Iterator[F]:
     reader.open_files()
     while (frame := reader.next()) is not None:
         yield frame
@@ -133,12 +147,12 @@ async def fill(journal: Journal, listener: Listener, count: int = 40, done: int 
     return added
 
 
-def written(stores: Stores, quorum: Quorum = ONE, *, count: int = 40) -> list[Entry]:
+def written(stores: Stores, quorum: Quorum = ONE, *, count: int = 40, limits: JournalLimits = LIMITS) -> list[Entry]:
     """A writer acknowledges entries and disappears."""
 
     async def run() -> list[Entry]:
         listener = Listener()
-        journal = stores.journal(listener, quorum)
+        journal = stores.journal(listener, quorum, limits)
         await journal.open()
         added = await fill(journal, listener, count)
         await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)
@@ -276,6 +290,32 @@ def test_files_of_removed_logs_are_found_and_cleared(tmp_path: Path) -> None:
     assert clear_incarnation(path, NAME) > 5
     assert {file for _, file, _ in journal_sizes(path)} == set(fences)
     assert clear_incarnation(path, IncarnationId("another")) == 0
+
+
+def test_a_recovery_does_not_wait_for_a_store_that_it_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zone may take the broker and a store away at the same time."""
+    stores = Stores(tmp_path, 3)
+    added = written(stores, THREE)
+    is_over, away = threading.Event(), stores.paths[PathId(2)]
+    assert isinstance(away, ObjectPath)
+    create = type(away.objects).create
+
+    def create_unless_away(objects: LocalObjects, key: str, content: bytes) -> object:
+        if objects.folder == away.place:
+            is_over.wait(120)
+        return create(objects, key, content)
+
+    monkeypatch.setattr(type(away.objects), "create", create_unless_away)
+    began_s = time.monotonic()
+    try:
+        record = recover(stores.register, lambda: stores.paths, list(stores.paths), silent_after_s=120)
+        assert time.monotonic() - began_s < 60, "it has waited for the store"
+        assert {copy.path for copy in record.fragments[-1].copies} == {PathId(0), PathId(1)}
+        assert stores.entries(record) == sorted(added)
+    finally:
+        is_over.set()
 
 
 # -- what is lost or damaged -------------------------------------------------------------------------------------------
@@ -424,6 +464,25 @@ def test_an_object_of_another_writer_is_no_data(tmp_path: Path) -> None:
         source.read_into(0, memoryview(bytearray(source.size())))
 
 
+@pytest.mark.parametrize("kind", [Frame, FrameHead])
+def test_another_copy_serves_from_the_middle_on_if_the_first_object_is_damaged(
+    tmp_path: Path, kind: type[FrameHead]
+) -> None:
+    """The search finds the frame's object without the first one, which has the file's header."""
+    stores = Stores(tmp_path, 3)
+    written(stores, THREE)
+    numbers = [frame.header.number for frame in stores.frames(stores.record)]
+    middle = numbers[len(numbers) // 2]
+    for path in range(2):  # the reader may begin with any copy
+        content = bytearray(stores.key(1, path=path).read_bytes())
+        content[-1] ^= 1
+        stores.key(1, path=path).write_bytes(content)
+
+    with closing(LogReader(NAME, lambda: stores.paths, kind, begin=middle)) as reader:
+        reader.main_read(stores.record, middle)
+        assert [frame.header.number for frame in _all(reader)] == numbers[numbers.index(middle) :]
+
+
 # -- the writer's threads ----------------------------------------------------------------------------------------------
 
 
@@ -475,3 +534,51 @@ def test_a_store_that_fails_for_a_while_costs_time_only(tmp_path: Path, monkeypa
 
     assert failures == [0]
     assert stores.entries(stores.recover()) == sorted(added)
+
+
+def test_a_path_comes_back_after_an_outage_of_store_and_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record cannot be read for longer than the journal waits for it; the path is marked nevertheless."""
+    stores = Stores(tmp_path)
+    path = stores.paths[PathId(0)]
+    assert isinstance(path, ObjectPath)
+    is_away, silent, failed = threading.Event(), threading.Event(), threading.Event()
+    create, read = type(path.objects).create, LogRegister.read
+
+    def create_unless_away(objects: object, key: str, content: bytes) -> object:
+        if is_away.is_set() and key.startswith("journal/"):
+            raise StoragePathError("the store is away")
+        return create(objects, key, content)  # type: ignore[arg-type]
+
+    def read_unless_away(register: LogRegister) -> LogRead:
+        if is_away.is_set():
+            raise MetadataError("the metadata are away")
+        return read(register)
+
+    def noted(thread: RegisterThread) -> LogRead | RegisterSilent:
+        report = read_in_time(thread)
+        if isinstance(report, RegisterSilent):
+            silent.set()
+        return report
+
+    read_in_time = RegisterThread._read
+    monkeypatch.setattr(type(path.objects), "create", create_unless_away)
+    monkeypatch.setattr(LogRegister, "read", read_unless_away)
+    monkeypatch.setattr(RegisterThread, "_read", noted)
+
+    async def run() -> None:
+        listener = Listener()
+        limits = replace(LIMITS, slow_path_s=0.5, metadata_wait_s=0.2)
+        journal = stores.journal(listener, limits=limits, mark_failed=lambda _: failed.set())
+        await journal.open()
+        is_away.set()
+        add(journal, 1, 0, b"v")
+        assert await asyncio.to_thread(silent.wait, 30)
+        is_away.clear()
+        assert await asyncio.to_thread(failed.wait, 30), "an operator, or the broker, may offer it again"
+        journal.offer_spare(path)
+        await listener.wait(lambda: len(listener.acked) == 1)
+        await journal.close()
+
+    asyncio.run(run())

@@ -17,6 +17,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     StartRecovery,
 )
 from pulsar_on_spark.ledger.journal.recovery import Recovery
+from pulsar_on_spark.ledger.journal.recovery_files import RecoveryFiles
 from pulsar_on_spark.model.ids import PathId
 from tests.ledger.journal.script import copy, played, trace
 
@@ -610,3 +611,22 @@ def test_reads_on_when_the_file_that_filled_the_window_fails_and_no_path_is_left
           ReadCopy p2/1 2 2
         """
     )
+
+
+def test_files_are_dispensable_only_beside_an_ack_quorum_of_complete_ones() -> None:
+    files = RecoveryFiles("r", [PathId(0), PathId(1), PathId(2)])
+    files.add_targets(3)
+    first, second, third = files.targets
+    files.write_back_frames(4, 5, Copy(PathId(0), "1"))
+    assert files.dispensable(5, 2) == []
+    for each in (first, second):
+        files.created(each)
+    files.acked(first, 5)
+    files.acked(second, 4)
+    assert files.dispensable(5, 2) == [], "one is complete"
+    assert files.dispensable(5, 1) == [second, third]
+    files.acked(second, 5)
+    assert files.dispensable(5, 2) == [third]
+    files.created(third)
+    files.acked(third, 5)
+    assert files.dispensable(5, 2) == []

@@ -34,7 +34,7 @@ def test_one_file_of_each_fragment_is_opened_and_then_main_is_read_again() -> No
     while (source := walk.to_open()) is not None:
         opened.append(source)
         walk.opened(source, is_open=source != A)
-    assert opened == [A, B, C]
+    assert opened == [A, B, D], "the path of A is tried last from now on"
     assert not walk.is_ready, "what was sealed before they were opened is known only now"
     walk.main_read(ROLLED, 0)
     assert walk.is_ready
@@ -46,6 +46,21 @@ def test_a_file_that_cannot_be_opened_is_tried_again_when_failures_are_forgotten
         walk.opened(source, is_open=False)
     assert walk.to_open() is None
     walk.forget_failures()
+    assert walk.to_open() == A
+
+
+def test_a_path_that_fails_is_tried_last_until_one_of_its_files_can_be_read() -> None:
+    walk = at(ROLLED)
+    walk.opened(A, is_open=True)
+    walk.on_copy_lost(A)
+    assert walk.to_open() == B
+    walk.opened(B, is_open=True)
+    walk.forget_failures()
+    assert walk.to_open() == D
+    walk.opened(D, is_open=False)
+    assert walk.to_open() == C, "there is no other"
+    walk.opened(C, is_open=True)
+    walk.all_closed()
     assert walk.to_open() == A
 
 

@@ -34,3 +34,11 @@ def test_counts_are_added_to_those_of_the_process_before() -> None:
         meter.count(Operation.LIST, Result.FAILED)
         expected = {(Operation.PUT, Result.OK): process, (Operation.LIST, Result.FAILED): process}
         assert meter.counts() == counts_in(shared) == expected
+
+
+def test_each_request_that_ends_is_told_of_also_one_that_fails() -> None:
+    meter, ended = RequestMeter(), []
+    meter.watch(lambda: ended.append(sum(meter.counts().values())))
+    meter.count(Operation.PUT, Result.OK)
+    meter.count(Operation.GET, Result.FAILED)
+    assert ended == [1, 2], "after it was counted"

@@ -139,6 +139,14 @@ class DeadBrokers:
                 extra={"incarnation": incarnation},
             )
             return False
+        except Exception:  # a defect; without a pause, each attempt would leave a commit behind
+            self._retry_later(incarnation)
+            log.exception(
+                "The journal of broker incarnation %s is not recovered because of a bug; it is retried.",
+                incarnation,
+                extra={"incarnation": incarnation},
+            )
+            return False
         log.warning(
             "The journal of broker incarnation %s is closed at frame %s.",
             incarnation,

@@ -62,6 +62,8 @@ class JournalFrames:
         self._files = files
         self._reader = LogReader(incarnation, paths, Frame, begin, files)
         self._record: LogRecord | None = None
+        self._failing: set[PathId] = set()
+        """The paths whose last file had no known size: an object store may take a minute to fail."""
 
     @property
     def next(self) -> FrameNumber:
@@ -130,7 +132,7 @@ class JournalFrames:
             is_behind = fragment.first is not None and ends.get(fragment.first, self.next + 1) <= self.next
             if is_behind or not counted.isdisjoint(fragment.copies):
                 continue
-            in_order = sorted(fragment.copies, key=lambda copy: copy != in_use)
+            in_order = sorted(fragment.copies, key=lambda copy: (copy != in_use, copy.path in self._failing))
             copy, size = self._first_size(in_order, paths)
             if copy is None:
                 counted.update(fragment.copies)
@@ -154,11 +156,16 @@ class JournalFrames:
         """Return the first copy with bytes, else an empty one, and its size; None if no copy's size is known."""
         empty: Copy | None = None
         for copy in copies:
+            if empty is not None and copy.path in self._failing:
+                continue
             size = self._size_bytes(copy, paths.get(copy.path))
+            if size is None:
+                self._failing.add(copy.path)
+                continue
+            self._failing.discard(copy.path)
             if size:
                 return copy, size
-            if size == 0:
-                empty = empty or copy
+            empty = empty or copy
         return empty, 0
 
     def _size_bytes(self, copy: Copy, path: JournalPath | None) -> int | None:
@@ -170,7 +177,7 @@ class JournalFrames:
             return None
         try:
             return file.size_bytes()
-        except OSError:
+        except (StorageError, OSError):
             return None
         finally:
             file.close()

@@ -40,8 +40,8 @@ LOOK_INTERVAL_S = 0.25
 _LAG_INTERVAL_S = 1.0
 """Interval of measurements of the unsealed bytes during a pass."""
 _MAX_PAUSE_S = 1.0
-_SILENT_S = 30.0
-"""Time without a sign of life after which the child counts as stuck."""
+_SILENT_S = 45.0
+"""Time without a sign of life after which the child counts as stuck; a request to an object store may take 30 s."""
 _STOP_TIMEOUT_S = 10.0
 _UNKNOWN_FILES = 8
 """Number of files of unknown size that count as the whole lag limit."""
@@ -279,6 +279,8 @@ class _Worker:
     def run(self) -> None:
         """Run until the parent is gone or asks the child to end, or the incarnation has ended."""
         sealed_at_s = trimmed_at_s = 0.0
+        # A store without an answer is asked again for a minute: that is no hang, and other copies come next.
+        meter.REQUESTS.watch(self._note_life)
         while True:
             now_s = time.monotonic()
             has_sealed = False
@@ -361,7 +363,10 @@ class _Worker:
             raise _StoppedError
         self._check()
 
-    def _check(self) -> None:
+    def _note_life(self) -> None:
         self._gauges.alive_at_s.value = time.monotonic()
+
+    def _check(self) -> None:
+        self._note_life()
         if os.getppid() != self._parent:
             raise _StoppedError

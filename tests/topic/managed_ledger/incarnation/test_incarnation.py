@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pulsar_on_spark.ledger.journal.log import LogRecord
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
@@ -27,8 +28,12 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
-from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers, recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, dead_brokers, incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import (
+    RETRY_AFTER_S,
+    DeadBrokers,
+    recover_incarnation,
+)
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     ID_BLOCK,
     ClosedLedger,
@@ -325,16 +330,39 @@ def test_an_idle_incarnation_notices_its_takeover(root: Root, broker: RunningInc
 
 def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
-    dead_brokers = DeadBrokers(root)
+    watcher = DeadBrokers(root)
     for _ in range(12):
-        assert not dead_brokers.recover_dead_logs(root.store.view(), [broker.incarnation.id]), "it is renewed"
+        assert not watcher.recover_dead_logs(root.store.view(), [broker.incarnation.id]), "it is renewed"
         time.sleep(0.1)
     broker.kill()
     end_s = time.monotonic() + 60
-    while not dead_brokers.recover_dead_logs(root.store.view(), [broker.incarnation.id]):
+    while not watcher.recover_dead_logs(root.store.view(), [broker.incarnation.id]):
         assert time.monotonic() < end_s
         time.sleep(0.05)
     assert state(root, broker.incarnation.id) == "CLOSED"
+
+
+def test_a_recovery_that_fails_by_a_defect_is_logged_and_tried_again_after_a_pause(
+    root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.kill()
+    now_s, fail = 0.0, AssertionError("a defect")
+    watcher = DeadBrokers(root, lambda: now_s)
+    dead = [broker.incarnation.id]
+
+    def due() -> list[IncarnationId]:
+        return watcher.dead_logs(root.store.view(), dead, known_dead=dead)
+
+    def recover(*_: object) -> LogRecord:
+        raise fail
+
+    monkeypatch.setattr(dead_brokers, "recover_incarnation", recover)
+    assert due() == dead
+    assert not watcher.recover_log(broker.incarnation.id)
+    assert "AssertionError: a defect" in caplog.text
+    assert due() == []
+    now_s += 2 * RETRY_AFTER_S
+    assert due() == dead
 
 
 def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: Root, broker: RunningIncarnation):
