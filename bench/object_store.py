@@ -1,10 +1,10 @@
 """Spark on an S3 server: a topic beside Parquet by Hadoop's S3A, and beside a reader that is thrown away.
 
-    python -m bench.object_store [--rows 500000] [--rounds 5] [--delay-ms 20]
+    python -m bench.object_store [--rows 500000] [--rounds 5] [--delay-ms 0 --delay-ms 20] [--only read]
 
-All sides use one server (versitygw on loopback), one Spark session and the same rows, in turn. The first part has no
-delay; in the second each request waits in a proxy, which also counts requests. CPU seconds are those of the JVM and of
-Spark's Python processes, without the server and the proxy. Maven resolves S3A into the folder of the work.
+All sides use one server (versitygw on loopback), one Spark session and the same rows, in turn. With a delay, each
+request waits in a proxy, which also counts requests. CPU seconds are those of the JVM and of Spark's Python processes,
+without the server and the proxy. Maven resolves S3A into the folder of the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -52,6 +54,13 @@ _READ_GOALS: Final = (
 _WRITE_GOALS: Final = (Goal("write: pulsarpy / Parquet", ratio("pulsarpy", "Parquet"), at_least=0.7),)
 
 
+class Kind(StrEnum):
+    """What is measured."""
+
+    WRITE = "write"
+    READ = "read"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A bucket, and the endpoint by which it is used.
@@ -59,11 +68,13 @@ class Place:
     Attributes:
         url: The bucket's URL.
         options: Options of its store by obstore's names.
-        proxy: The proxy in front of it; None without one.
+        delay_ms: The wait of each request.
+        proxy: The proxy in front of it, in which requests wait; None without a delay.
     """
 
     url: str
     options: Mapping[str, str]
+    delay_ms: float
     proxy: S3Faults | None
 
     @property
@@ -75,6 +86,11 @@ class Place:
     def parquet(self) -> str:
         """The URL of Parquet files."""
         return f"{self.url.replace('s3:', 's3a:')}/parquet"
+
+    @property
+    def title(self) -> str:
+        """The delay in words."""
+        return "no delay" if self.proxy is None else f"each request waits {self.delay_ms:g} ms"
 
 
 @dataclass(slots=True)
@@ -96,36 +112,38 @@ class Costs:
 def main(
     rows: Annotated[int, typer.Option(help="Rows of 1 KiB.")] = 500_000,
     rounds: Annotated[int, typer.Option(help="Measurements of each side, after two warm-up rounds.")] = 5,
-    delay_ms: Annotated[float, typer.Option(help="Wait of each request in the second part.")] = 20.0,
+    delay_ms: Annotated[list[float], typer.Option(help="Wait of each request; a part for each.")] = [0.0, 20.0],  # noqa: B006
+    only: Annotated[Kind | None, typer.Option(help="Measure only writes, or only reads.")] = None,
     work: Annotated[Path | None, typer.Option(help="Folder for the JARs and the data.")] = None,
 ) -> None:
     """Measure, and print tables in Markdown."""
     build_server()
     console = Console(width=160)
-    with tempfile.TemporaryDirectory(prefix="bench-objects-", dir=work) as made:
+    with tempfile.TemporaryDirectory(prefix="bench-objects-", dir=work) as made, ExitStack() as stack:
         folder = Path(made)
         jars = _jars((work or folder).resolve() / "s3a-lib")
         write_parquet(folder / "parquet", rows, -(-rows // _FILES))
         buckets = folder / "s3"
         buckets.mkdir()
-        with S3Server(buckets) as server, S3Faults(server.url, waiting(delay_ms)) as proxy:
-            near = Place(server.make_bucket(), server.options(), None)
-            far = Place(server.make_bucket(), server.options(proxy.url), proxy)
-            _write_profiles(folder / "storage.toml", (near, far))
-            spark = spark_session("bench-objects", delta=False, **_confs(jars, (near, far)))
-            spark.sparkContext.setLogLevel("OFF")
-            for place, title in ((near, "no delay"), (far, f"each request waits {delay_ms:g} ms")):
-                _measure_place(spark, place, folder / "parquet", rows, rounds, title, console)
-            spark.stop()
+        server = stack.enter_context(S3Server(buckets))
+        places = [_place(server, delay, stack) for delay in delay_ms]
+        _write_profiles(folder / "storage.toml", places)
+        spark = spark_session("bench-objects", delta=False, **_confs(jars, places))
+        spark.sparkContext.setLogLevel("OFF")
+        source = spark.read.schema("key STRING, value BINARY").parquet(str(folder / "parquet")).select("value")
+        for place in places:
+            if only is not Kind.READ:
+                _measure(*_writes(place, source, rows), rows, rounds, place.title, console)
+            if only is not Kind.WRITE:
+                _to_topic(source, place.root, _TOPIC)
+                _to_parquet(source, place)
+                _measure(*_reads(spark, place, rows), rows, rounds, place.title, console)
+        spark.stop()
 
 
-def _measure_place(
-    spark: SparkSession, place: Place, parquet: Path, rows: int, rounds: int, title: str, console: Console
-) -> None:
-    source = spark.read.schema("key STRING, value BINARY").parquet(str(parquet)).select("value")
-    _measure(*_writes(place, source, rows), rows, rounds, title, console)
-    _to_topic(source, place.root, _TOPIC)  # Parquet's files are those of the last write
-    _measure(*_reads(spark, place, rows), rows, rounds, title, console)
+def _place(server: S3Server, delay_ms: float, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(S3Faults(server.url, waiting(delay_ms))) if delay_ms else None
+    return Place(server.make_bucket(), server.options(proxy.url if proxy else ""), delay_ms, proxy)
 
 
 def _measure(benchmark: Benchmark, costs: Costs, rows: int, rounds: int, title: str, console: Console) -> None:
@@ -150,10 +168,8 @@ def _writes(place: Place, source: DataFrame, rows: int) -> tuple[Benchmark, Cost
     def pulsarpy() -> None:
         _to_topic(source, f"{place.url}/written", f"w{next(numbers)}")
 
-    def parquet() -> None:
-        source.write.mode("overwrite").option("compression", "zstd").parquet(place.parquet)
-
-    return _benchmark("write", place, rows, {"pulsarpy": pulsarpy, "Parquet": parquet}, _WRITE_GOALS, costs), costs
+    works = {"pulsarpy": pulsarpy, "Parquet": lambda: _to_parquet(source, place)}
+    return _benchmark(Kind.WRITE, place, rows, works, _WRITE_GOALS, costs), costs
 
 
 def _reads(spark: SparkSession, place: Place, rows: int) -> tuple[Benchmark, Costs]:
@@ -176,11 +192,15 @@ def _reads(spark: SparkSession, place: Place, rows: int) -> tuple[Benchmark, Cos
 
     costs = Costs()
     works = {name: side(frame) for name, frame in frames.items()}
-    return _benchmark("read", place, rows, works, _READ_GOALS, costs), costs
+    return _benchmark(Kind.READ, place, rows, works, _READ_GOALS, costs), costs
 
 
 def _to_topic(source: DataFrame, root: str, topic: str) -> None:
     source.write.format("pulsarpy").mode("append").option("topic", topic).save(root)
+
+
+def _to_parquet(source: DataFrame, place: Place) -> None:
+    source.write.mode("overwrite").option("compression", "zstd").parquet(place.parquet)
 
 
 def _benchmark(
@@ -245,7 +265,7 @@ def _jars(folder: Path) -> list[str]:
     return [str(jar) for jar in sorted(folder.glob("*.jar"))]
 
 
-def _write_profiles(file: Path, places: tuple[Place, ...]) -> None:
+def _write_profiles(file: Path, places: Sequence[Place]) -> None:
     lines = []
     for number, place in enumerate(places):
         lines += [f"[profiles.p{number}]", f'match = "{place.url}"']
@@ -254,7 +274,7 @@ def _write_profiles(file: Path, places: tuple[Place, ...]) -> None:
     os.environ[FILE_VARIABLE] = str(file)
 
 
-def _confs(jars: list[str], places: tuple[Place, ...]) -> dict[str, str]:
+def _confs(jars: list[str], places: Sequence[Place]) -> dict[str, str]:
     confs = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from pulsar_on_spark.model.errors import (
@@ -16,6 +17,7 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
     UnsyncedFolderError,
 )
+from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
@@ -99,7 +101,6 @@ class ObjectSource:
         self._key = key
         self._sidecar_key = sidecar_key
         self._check = check
-        self._ahead: ThreadPoolExecutor | None = None
         self._expected: deque[tuple[int, int]] = deque()
         self._fetching: deque[tuple[tuple[int, int], Future[bytes | None]]] = deque()
         self.location = location
@@ -135,10 +136,8 @@ class ObjectSource:
         return len(found)
 
     def close(self) -> None:
-        """End the threads."""
+        """Forget the ranges that were expected."""
         self._forget()
-        if self._ahead is not None:
-            self._ahead.shutdown(wait=False, cancel_futures=True)
 
     def _fetch_ahead(self) -> None:
         while self._expected and len(self._fetching) < IN_FLIGHT:
@@ -146,15 +145,11 @@ class ObjectSource:
             held = sum(until - begin for (begin, until), _ in self._fetching)
             if self._fetching and held + end - start > IN_FLIGHT_BYTES:
                 return
-            if self._ahead is None:
-                self._ahead = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="segment-ranges")
-            fetching = self._ahead.submit(self._objects.fetch_range, self._key, start, end)
+            fetching = start_call(partial(self._objects.fetch_range, self._key, start, end), "segment-range")
             self._fetching.append((self._expected.popleft(), fetching))
 
     def _forget(self) -> None:
         self._expected.clear()
-        for _, fetching in self._fetching:
-            fetching.cancel()
         self._fetching.clear()
 
     def _present(self, content: bytes | None, what: str) -> bytes:

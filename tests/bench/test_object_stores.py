@@ -24,7 +24,7 @@ def test_commits_are_measured_in_turn(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven is missing, which resolves Hadoop's S3A")
 def test_spark_is_measured_beside_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server_program()
-    object_store.main(rows=4_000, rounds=1, delay_ms=1, work=tmp_path)
+    object_store.main(rows=4_000, rounds=1, delay_ms=[0, 1], work=tmp_path)
     said = capsys.readouterr().out
     for goal in (
         "write: pulsarpy / Parquet: ",

@@ -1,7 +1,8 @@
 """A real S3 server for tests: versitygw, built once from its Go module into the user's cache.
 
 `python -m tests.kit.s3_server` builds it. That takes some four minutes on two cores, so tests with it are `long`. Where
-Go is missing they are skipped, and fail where CI is set.
+Go is missing they are skipped, and fail where CI is set. With `PULSARPY_TEST_S3=minio` in the environment, both use
+MinIO instead (some ten minutes to build; it is under the AGPL, so it is a program for tests and nothing else).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -23,14 +25,55 @@ from tests.kit.free_ports import free_port
 from tests.kit.go import find_go
 from tests.kit.waiting import wait_until
 
-VERSION: Final = "v1.8.0"
-_MODULE: Final = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
+_VARIABLE: Final = "PULSARPY_TEST_S3"
 _BUILD_S: Final = 1_800
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program that serves buckets, which are the folders in a folder.
+
+    Attributes:
+        name: The name of the program.
+        version: The version of its Go module.
+        module: The Go module with the program.
+        user: The environment variables with the access key and the secret key of its user.
+        arguments: Its arguments, with `{address}` and `{folder}`.
+    """
+
+    name: str
+    version: str
+    module: str
+    user: tuple[str, str]
+    arguments: tuple[str, ...]
+
+
+_PROGRAMS: Final = {
+    program.name: program
+    for program in (
+        _Program(
+            "versitygw",
+            "v1.8.0",
+            "github.com/versity/versitygw/cmd/versitygw",
+            ("ROOT_ACCESS_KEY", "ROOT_SECRET_KEY"),
+            ("--port", "{address}", "--quiet", "--keep-alive", "posix", "{folder}"),
+        ),
+        _Program(
+            "minio",
+            "v0.0.0-20260212201848-7aac2a2c5b7c",
+            "github.com/minio/minio",
+            ("MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
+            ("server", "{folder}", "--address", "{address}", "--quiet"),
+        ),
+    )
+}
+_USED: Final = _PROGRAMS[os.environ.get(_VARIABLE, "versitygw")]
+IS_MINIO: Final = _USED.name == "minio"
 
 
 def server_program() -> Path:
     """Return the server's program; the test is skipped if it was not built."""
-    program = _program()
+    program = _file()
     if not program.exists():
         reason = "the S3 server of these tests was not built: install Go and run `make test-long`"
         if os.environ.get("CI"):
@@ -41,23 +84,24 @@ def server_program() -> Path:
 
 def build_server() -> None:
     """Build the server if it is not in the cache; without Go, say what is missing."""
-    program = _program()
+    program = _file()
     if program.exists():
         return
     go = find_go()
     if go is None:
         print("Go is not installed: the tests that need an S3 server are skipped.", file=sys.stderr)
         return
-    print(f"building versitygw {VERSION}, the S3 server of the tests (some minutes, once)")
+    print(f"building {_USED.name} {_USED.version}, the S3 server of the tests (some minutes, once)")
     program.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=program.parent) as folder:
-        subprocess.run([go, "install", _MODULE], check=True, env={**os.environ, "GOBIN": folder}, timeout=_BUILD_S)
-        (Path(folder) / "versitygw").rename(program)
+        command = [go, "install", f"{_USED.module}@{_USED.version}"]
+        subprocess.run(command, check=True, env={**os.environ, "GOBIN": folder}, timeout=_BUILD_S)
+        (Path(folder) / _USED.name).rename(program)
 
 
-def _program() -> Path:
+def _file() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "pulsarpy-tests" / f"versitygw-{VERSION}"
+    return cache / "pulsarpy-tests" / f"{_USED.name}-{_USED.version}"
 
 
 class S3Server:
@@ -78,11 +122,8 @@ class S3Server:
         self._address = ("127.0.0.1", free_port())
         host_and_port = f"{self._address[0]}:{self._address[1]}"
         self.url = f"http://{host_and_port}"
-        self._command = [
-            str(server_program()),
-            *("--port", host_and_port, "--quiet", "--keep-alive"),
-            *("posix", str(folder)),
-        ]
+        arguments = (each.format(address=host_and_port, folder=folder) for each in _USED.arguments)
+        self._command = [str(server_program()), *arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
@@ -96,7 +137,7 @@ class S3Server:
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
-        environment = {**os.environ, "ROOT_ACCESS_KEY": self._key, "ROOT_SECRET_KEY": self.secret}
+        environment = {**os.environ, **dict(zip(_USED.user, (self._key, self.secret), strict=True))}
         self._process = subprocess.Popen(
             self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -147,9 +147,7 @@ def test_requests_that_go_wrong_by_chance_change_nothing(runs: Callable[[float],
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    is_done = runs(60.0).run(lambda _: fault if chance.random() < BY_CHANCE else None)
-    if fault in (Fault.LOST_REPLY, Fault.RESET, Fault.ERROR_500, Fault.ERROR_500_AFTER, Fault.BUSY_503):
-        assert is_done, "an upload is repeated after these, too"
+    assert runs(60.0).run(lambda _: fault if chance.random() < BY_CHANCE else None)
 
 
 @pytest.mark.parametrize("stride", STRIDES)

@@ -29,9 +29,8 @@ from pulsar_on_spark.topic.maintenance.maintain import maintain
 from tests.kit import messages
 from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import S3Server, write_profile
 from tests.kit.waiting import wait_until
-from tests.object_roots.conftest import write_profile
 from tests.object_roots.test_hybrid_broker import receive, send
 
 pytestmark = pytest.mark.long

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -29,8 +30,9 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.object_path import ObjectPath
+from pulsar_on_spark.storage.objects import remote
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
-from pulsar_on_spark.testing.s3_faults import S3Faults
+from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
 from pulsar_on_spark.topic.maintenance.backup import restore
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
@@ -41,7 +43,7 @@ from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
 from tests.kit.s3_server import S3Server, write_profile
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -260,6 +262,59 @@ os.wait()
     command = [sys.executable, "-c", script, str(root.place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.count("start processes with the method spawn or forkserver") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_process_that_reads_ahead_ends_while_the_store_is_away(
+    bucket: str, s3_server: S3Server, faults: S3Faults, tmp_path: Path, is_held: bool
+) -> None:
+    """Ranges are on their way, to a store that breaks connections or does not answer."""
+    root = Root.create(f"{bucket}/root")
+    root.create_topic("t")
+    messages.write(root, "t", [b"v" * 1_000])
+    script = """
+import sys
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.root import Root
+root = Root.open(sys.argv[1])
+(file,) = root.store.view().all(FileRecord)
+source = root.current_storage_paths()[PathId(0)].open_segment(file.names[0])
+source.read_into(0, memoryview(bytearray(1)))
+print("opened", flush=True)
+sys.stdin.readline()
+source.expect([(number, number + 1) for number in range(8)])
+sys.stdin.readline()
+"""
+    write_profile(tmp_path / "storage.toml", bucket, s3_server.options(faults.url))
+    command = [sys.executable, "-c", script, f"{bucket}/root"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "opened\n"
+    asked, is_over = threading.Semaphore(0), threading.Event()
+
+    def decide(request: Request) -> Fault | None:
+        asked.release()
+        if is_held:
+            is_over.wait(LIMIT_S)
+        return Fault.RESET
+
+    faults.decide = decide
+    try:
+        assert process.stdin is not None
+        process.stdin.write("read\n")
+        process.stdin.flush()
+        for _ in range(8):
+            assert asked.acquire(timeout=LIMIT_S)
+        began_s = time.monotonic()
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        assert process.wait(LIMIT_S) == 0
+        assert time.monotonic() - began_s < remote.CONNECT_TIMEOUT_S
+    finally:
+        is_over.set()
+        process.kill()
+        process.wait()
 
 
 def test_a_backup_is_refused(root: Root, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.long
 
 BATCHES, DONE_BATCHES = 8, 2
 LIMIT_S = 300
+FAILS_WITHIN_S = 60
+"""Requests are tried for `remote.REFUSED_PATIENCE_S`, in each of the processes that a query has one after the other."""
 
 
 def test_a_query_goes_on_in_its_session_after_its_credentials_were_renewed(
@@ -44,8 +47,10 @@ def test_a_query_goes_on_in_its_session_after_its_credentials_were_renewed(
             done = DONE_BATCHES * renewal_app.ROWS_A_BATCH
             wait_until(lambda: len(messages.values(root, "u")) >= done, said.read_text, limit_s=LIMIT_S)
             server.change_account()
+            refused_s = time.monotonic()
             assert app.stdout is not None
             failure = json.loads(app.stdout.readline() or said.read_text())
+            assert time.monotonic() - refused_s < FAILS_WITHIN_S
             write_profile(profiles, url, server.options())
             check_failure(failure, url, server.secret)
             copied = messages.values(Root.open(url), "u")

@@ -8,6 +8,7 @@ success, another's means that it came first, and none means that the write is tr
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -15,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -29,15 +31,18 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
+from pulsar_on_spark.storage.daemon_calls import ENDING
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
 from pulsar_on_spark.storage.objects.meter import REQUESTS, Operation, Result, result_of
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutMode
+    from obstore import ObjectMeta, PutMode, WritableFile
     from obstore.store import ObjectStore as Obstore
 
 PATIENCE_S: Final = 60.0
+REFUSED_PATIENCE_S: Final = 10.0
+"""Time in seconds for which a process tries while a store refuses its credentials, in all its requests together."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -47,6 +52,7 @@ PART_BYTES: Final = 16 << 20
 PARTS_IN_FLIGHT: Final = 4
 _PAGE: Final = 1_000
 _BEYOND_THE_END: Final = "416"
+_MAX_REFUSALS: Final = 64
 _first_process: list[int] = []
 """The id of the process that opened an object store first; empty before. A forked process inherits it."""
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
@@ -54,6 +60,8 @@ _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 """The store's own name of an error, such as `ExpiredToken`."""
 _ABSENT: Final = frozenset({"NoSuchKey", "BlobNotFound"})
 """Codes of status 404 that mean a missing object; all others mean a missing bucket or user."""
+_PASSING: Final = frozenset({"408", "425", "429"})
+"""Statuses of refusals that concern a moment, such as too many requests."""
 
 _ERRORS: Final = (BaseError, OSError)
 """Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""
@@ -72,6 +80,38 @@ class _GoneError(OSError):
     """The store answers, but is not the one that it was."""
 
 
+class _Refusals:
+    """The refusals of requests with the same options, by the monotonic clock, since one was not refused.
+
+    All requests of the process share the patience with them: a reader or writer makes some requests more on its way to
+    its error, and each would take as long as the first.
+    """
+
+    def __init__(self) -> None:
+        self._first_s = self._last_s = -math.inf
+
+    @property
+    def end_s(self) -> float:
+        """The end of the patience; infinite without a refusal."""
+        return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
+
+    def note(self, now_s: float) -> None:
+        """Note a refusal; earlier ones that are long past do not count with it."""
+        if now_s - self._last_s > PATIENCE_S:
+            self._first_s = now_s
+        self._last_s = now_s
+
+    def forget(self) -> None:
+        """Note that a request was not refused."""
+        self._first_s = self._last_s = -math.inf
+
+
+@lru_cache(maxsize=_MAX_REFUSALS)
+def _refusals(bucket: str, options: frozenset[tuple[str, str]]) -> _Refusals:
+    """Return the refusals that all requests to a bucket with these options share."""
+    return _Refusals()
+
+
 class RemoteObjects:
     """An object store behind a URL.
 
@@ -82,7 +122,7 @@ class RemoteObjects:
         renewed_options: Called after a request that failed; returns the options of the next one, because credentials
             may have expired. None to keep `options`.
         patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`; None for
-            `PATIENCE_S`.
+            `PATIENCE_S`. While the store refuses the credentials, all methods together try for `REFUSED_PATIENCE_S`.
 
     Raises:
         InvalidArgumentError: the URL or an option is not one of obstore's.
@@ -189,7 +229,21 @@ class RemoteObjects:
     def upload(self, key: str) -> Upload:
         """Put the object at once if it is small, else in parts."""
         _require_first_process(self.url)
-        return _RemoteUpload(self, self._uploads, key)
+        return _RemoteUpload(self, key)
+
+    def put_whole(self, key: str, content: bytes) -> None:
+        """Put an object that has this writer only: after an unclear outcome the same is put again."""
+
+        def attempt() -> tuple[()]:
+            with _counted(Operation.UPLOAD):
+                obstore.put(self._store, key, content, use_multipart=False)
+            return ()
+
+        self._until_certain(f"write {key}", attempt)
+
+    def open_writer(self, key: str) -> WritableFile:
+        """Begin an upload in parts."""
+        return obstore.open_writer(self._uploads, key, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT)
 
     def delete(self, key: str) -> None:
         """Delete the object."""
@@ -206,6 +260,7 @@ class RemoteObjects:
 
     def _use(self, options: Mapping[str, str]) -> None:
         self._options = options
+        self._refusals = _refusals(urlsplit(self.url).netloc, frozenset(options.items()))
         self._store = _open(self.url, options, {"max_retries": 0})
         self._uploads = _open(self.url, options, {"retry_timeout": timedelta(seconds=self._patience_s)})
 
@@ -266,38 +321,56 @@ class RemoteObjects:
             ObjectsUnreachableError: it had none within the patience.
         """
         _require_first_process(self.url)
-        deadline_s = time.monotonic() + self._patience_s
+        began_s = time.monotonic()
         reason = "the write was refused, and the object is not there"
         for pause_s in _pauses():
             try:
                 if (answer := attempt()) is not None:
+                    self._refusals.forget()
                     return answer
             except _ERRORS as error:
                 reason = _reason(error)
+                if _is_refusal(error):
+                    self._refusals.note(time.monotonic())
                 self._renew()
-            if time.monotonic() + pause_s > deadline_s:
+            if time.monotonic() + pause_s > min(began_s + self._patience_s, self._refusals.end_s):
                 break
-            time.sleep(pause_s)
-        raise unreachable(self.url, f"{what} in {self._patience_s:g} s", reason)
+            if ENDING.wait(pause_s):
+                break
+        limit_s = min(self._patience_s, REFUSED_PATIENCE_S if self._refusals.end_s < math.inf else math.inf)
+        raise unreachable(self.url, f"{what} in {limit_s:g} s", reason)
 
 
 class _RemoteUpload:
-    """An upload by obstore, which may repeat its requests, as the object has one writer."""
+    """An upload: of one part by an own request, of several by obstore, which may repeat them.
 
-    def __init__(self, objects: RemoteObjects, store: Obstore, key: str) -> None:
+    Nothing can go wrong by a repetition, as the object has one writer.
+    """
+
+    def __init__(self, objects: RemoteObjects, key: str) -> None:
         self._objects = objects
         self._key = key
         self._size = 0
-        self._writer = obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT)
+        self._first_part: list[bytes] = []
+        self._writer: WritableFile | None = None
 
     def write(self, content: bytes) -> None:
         """Append to the part that is being filled; blocks while all others are on their way."""
         self._size += len(content)
+        if self._writer is None:
+            self._first_part.append(content)
+            if self._size <= PART_BYTES:
+                return
+            self._writer = self._objects.open_writer(self._key)
+            content = self._taken()
         with self._translated():
             self._writer.write(content)
 
     def finish(self) -> None:
         """Put the last part and complete the upload; after an error, look if that was carried out."""
+        if self._writer is None:
+            self._objects.put_whole(self._key, self._taken())
+            return
         try:
             with self._translated(), _counted(Operation.UPLOAD):
                 self._writer.close()
@@ -308,7 +381,11 @@ class _RemoteUpload:
 
     def abandon(self) -> None:
         """Drop the upload: obstore does not end it at the store."""
-        del self._writer
+        self._first_part, self._writer = [], None
+
+    def _taken(self) -> bytes:
+        content, self._first_part = b"".join(self._first_part), []
+        return content
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -376,6 +453,14 @@ def _pauses() -> Iterator[float]:
     while True:
         yield random.uniform(longest_s / 2, longest_s)
         longest_s = min(LONGEST_PAUSE_S, 2 * longest_s)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return True if the store has answered that it knows the bucket, the user or their permission not (any more).
+
+    Missing objects are no errors here any more, so "not found" concerns a bucket or a user, too.
+    """
+    return _result(error) in (Result.REFUSED, Result.ABSENT) and _found(_STATUS, error) not in _PASSING
 
 
 def _condition(version: Version) -> PutMode:

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.objects import remote
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Version
 from pulsar_on_spark.storage.objects.meter import REQUESTS
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.object_store_contract import ObjectStoreContract, created, key
 from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
-from tests.kit.s3_server import S3Server
+from tests.kit.s3_server import IS_MINIO, S3Server
 from tests.kit.waiting import LIMIT_S
 
 pytestmark = pytest.mark.long
@@ -124,6 +126,7 @@ def test_an_absent_server_is_an_unknown_outcome_and_not_an_absent_object(tmp_pat
         assert fetched.content == b"1"
 
 
+@pytest.mark.skipif(IS_MINIO, reason="MinIO notices a moment later that a folder was deleted behind its back")
 def test_a_vanished_bucket_is_no_proof_that_an_object_is_absent(tmp_path: Path) -> None:
     with S3Server(tmp_path) as server:
         url = server.make_bucket()
@@ -138,7 +141,7 @@ def test_a_vanished_bucket_is_no_proof_that_an_object_is_absent(tmp_path: Path) 
 
 
 def test_a_user_that_the_store_does_not_know_any_more_is_no_proof_that_an_object_is_absent(tmp_path: Path) -> None:
-    """This server answers 404 then, as to requests for objects that do not exist."""
+    """versitygw answers 404 then, as to requests for objects that do not exist."""
     with S3Server(tmp_path) as server:
         store = objects(server, server.make_bucket(), patience_s=SHORT_S)
         created(store, IDENTITY_NAME, b"identity")
@@ -146,7 +149,7 @@ def test_a_user_that_the_store_does_not_know_any_more_is_no_proof_that_an_object
         version = created(store, name, b"1")
         server.change_account()
         for ask in every_question(store, name, version):
-            with pytest.raises(ObjectsUnreachableError, match="XAdminUserNotFound"):
+            with pytest.raises(ObjectsUnreachableError, match=r"XAdminUserNotFound|InvalidAccessKeyId"):
                 ask()
 
 
@@ -161,6 +164,72 @@ def test_wrong_credentials_are_an_unknown_outcome_and_are_not_shown(
     shown = f"{raised.value} {raised.value.__cause__} {store!r} {caplog.text}"
     assert wrong not in shown
     assert s3_server.options()["aws_access_key_id"] not in shown
+
+
+def test_a_store_that_refuses_the_credentials_is_given_up_soon_and_once(
+    s3_server: S3Server, faults: S3Faults, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else a process asks of it on its way to the error costs one request each."""
+    monkeypatch.setattr(remote, "REFUSED_PATIENCE_S", SHORT_S)
+    options = {**s3_server.options(faults.url), "aws_secret_access_key": secrets.token_hex(20)}
+    began_s = time.monotonic()
+    with pytest.raises(ObjectsUnreachableError, match=r"in 0.5 s .*HTTP status 403, SignatureDoesNotMatch"):
+        RemoteObjects(bucket, options).fetch(key())
+    assert 0 < time.monotonic() - began_s < LIMIT_S
+    assert len(faults.outcomes) > 1, "new credentials may be on their way"
+    monkeypatch.setattr(remote, "REFUSED_PATIENCE_S", 0.0)
+    for ask in (
+        lambda store: store.fetch(key()),
+        lambda store: store.delete(key()),
+        lambda store: list(store.list_after("")),
+        lambda store: uploaded(store, b"1"),
+    ):
+        asked = len(faults.outcomes)
+        with pytest.raises(ObjectsUnreachableError, match="HTTP status 403"):
+            ask(RemoteObjects(f"{bucket}/below", options))
+        assert len(faults.outcomes) == asked + 1
+
+
+def test_refusals_are_forgotten_when_a_request_is_carried_out(
+    s3_server: S3Server, faults: S3Faults, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "REFUSED_PATIENCE_S", SHORT_S)
+    store = objects(s3_server, bucket, faults.url)
+    faults.decide = lambda _: Fault.FORBIDDEN_403
+    with pytest.raises(ObjectsUnreachableError):
+        store.fetch(key())
+    faults.decide = lambda _: None
+    assert store.fetch(key()) is None
+    faults.decide = lambda _: Fault.FORBIDDEN_403
+    asked = len(faults.outcomes)
+    with pytest.raises(ObjectsUnreachableError):
+        store.fetch(key())
+    assert len(faults.outcomes) > asked + 1
+
+
+def test_renewed_credentials_are_used_for_uploads_too(s3_server: S3Server, faults: S3Faults, bucket: str) -> None:
+    wrong = {**s3_server.options(faults.url), "aws_secret_access_key": secrets.token_hex(20)}
+    names = Counter[str]()
+
+    def renewed() -> dict[str, str]:
+        names["asked"] += 1
+        return wrong if names["asked"] < 3 else dict(s3_server.options(faults.url))
+
+    store = RemoteObjects(bucket, wrong, renewed_options=renewed)
+    name = uploaded(store, b"content")
+    assert [outcome.status for outcome in faults.outcomes] == [403, 403, 403, 200]
+    fetched = objects(s3_server, bucket).fetch(name)
+    assert fetched is not None
+    assert fetched.content == b"content"
+
+
+def uploaded(store: RemoteObjects, content: bytes) -> str:
+    """Upload an object, and return its key."""
+    name = key()
+    upload = store.upload(name)
+    upload.write(content)
+    upload.finish()
+    return name
 
 
 @pytest.mark.parametrize(("url", "options"), [("ftp://host/x", {}), ("s3://bucket", {"aws_colour": "red"})])

@@ -1,0 +1,53 @@
+"""Calls in daemon threads, which do not hold up the end of the process, as those of a pool do."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+END_S: Final = 1.0
+"""Time in seconds for which the end of the process waits for calls: a library may fail if it is stopped in one."""
+ENDING: Final = threading.Event()
+"""Set when the process ends: calls that wait for a store return then."""
+_running: Final[WeakSet[threading.Thread]] = WeakSet()
+
+_T = TypeVar("_T")
+
+
+def start_call(call: Callable[[], _T], name: str) -> Future[_T]:
+    """Call a function in a daemon thread.
+
+    Args:
+        call: The function. If it waits, it waits for `ENDING`, too.
+        name: The thread's name.
+
+    Returns:
+        Its result or error. It has begun, so it cannot be cancelled.
+    """
+    future: Future[_T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _running.add(thread)
+    thread.start()
+    return future
+
+
+@atexit.register
+def _end() -> None:
+    """Let the calls end, as far as they do soon."""
+    ENDING.set()
+    until_s = time.monotonic() + END_S
+    for thread in list(_running):
+        thread.join(max(0.0, until_s - time.monotonic()))
