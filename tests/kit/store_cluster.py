@@ -106,7 +106,8 @@ class StoreCluster(BrokerCluster):
         for link in self._links:
             link.is_whole.set()
         for broker in self._brokers:
-            wait_until(partial(_is_healthy, broker.web_url), lambda: f"a broker serves again: {self.said}")
+            url = broker.web_url
+            wait_until(partial(_is_healthy, url), partial(_health, url))
         assert [takeovers(broker.web_url) for broker in self._brokers] == before, self.said
 
 
@@ -117,7 +118,13 @@ def takeovers(web_url: str) -> float:
 
 
 def _is_healthy(web_url: str) -> bool:
+    return not _health(web_url)
+
+
+def _health(web_url: str) -> str:
+    """Return what is wrong with a broker, "" for nothing."""
     try:
-        return httpx.get(f"{web_url}/admin/v2/brokers/health", timeout=20).is_success
-    except httpx.HTTPError:
-        return False
+        answer = httpx.get(f"{web_url}/admin/v2/brokers/health", timeout=20)
+    except httpx.HTTPError as error:
+        return repr(error)
+    return "" if answer.is_success else answer.text

@@ -25,7 +25,14 @@ from pulsar_on_spark.metadata.state import RecentView
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog.brokers import broker_of, leader, registered_brokers, serving_brokers
+from pulsar_on_spark.topic.catalog.brokers import (
+    broker_of,
+    is_own_namespace,
+    leader,
+    own_namespace,
+    registered_brokers,
+    serving_brokers,
+)
 from pulsar_on_spark.topic.catalog.bundles import (
     Bundle,
     NamespaceBundles,
@@ -133,8 +140,14 @@ class Ownership:
         return {bundle: owner.epoch for bundle, owner in owners if owner.incarnation == self.incarnation}
 
     def candidates(self, view: RecentView, namespace: str) -> list[BrokerRecord]:
-        """Return the living brokers that take bundles of a namespace, as far as isolation policies allow it."""
-        return allowed_brokers(isolations(view), namespace, self._taking(view))
+        """Return the living brokers that may take bundles of a namespace: isolation policies decide.
+
+        The namespace that a broker keeps for itself is its own.
+        """
+        taking = self._taking(view)
+        if is_own_namespace(namespace):
+            return [record for record in taking if own_namespace(record.broker) == namespace]
+        return allowed_brokers(isolations(view), namespace, taking)
 
     def _taking(self, view: RecentView) -> list[BrokerRecord]:
         """Return the living brokers that take bundles."""
@@ -168,7 +181,9 @@ class Ownership:
         try:
             async with asyncio.timeout(LOOKUP_WAIT_S):
                 while True:
-                    owner = await self._settled_owner(self._views.recent, namespace, locate)
+                    recent, owner = self._views.recent, None
+                    if recent.get(NamespaceRecord, namespace) is not None:  # else it may have been created since
+                        owner = await self._settled_owner(recent, namespace, locate)
                     if owner is None:
                         view = await self._views.view()
                         owner = await self._settled_owner(view, namespace, locate)
@@ -233,7 +248,7 @@ class Ownership:
         candidates = [record.incarnation for record in self.candidates(view, namespace)]
         if not candidates:
             reason = (
-                f"Isolation policies let no living broker serve namespace {namespace}: start one, or change them."
+                f"No broker that may serve namespace {namespace} is alive: start one, or change the isolation policies."
                 if self._taking(view)
                 else "All brokers are about to end, and none takes new topics: try again."
             )

@@ -1,9 +1,10 @@
 """The broker's health check: store a message as clients do, and read it back.
 
-It publishes to `pulsar/<cluster>/healthcheck`, which retains nothing, and reads in the process that reads for
-consumers. While that topic's ledger is open, publishing commits no metadata, so the metadata's disk is checked as well.
-The message goes into the broker's first journal. Journals of topics with other quorums hold their files open and notice
-a missing storage path only when they write: for them, the available paths are counted.
+It publishes to `pulsar/<broker>/healthcheck`, which retains nothing and is served by this broker alone, and reads in
+the process that reads for consumers. While that topic's ledger is open, publishing commits no metadata, so the
+metadata's disk is checked as well. The message goes into the broker's first journal. Journals of topics with other
+quorums hold their files open and notice a missing storage path only when they write: for them, the available paths are
+counted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.brokers import own_namespace
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
@@ -123,7 +125,7 @@ async def _require_room(journal: Journal, stored: Stored) -> None:
 
 
 async def _topic(services: Services) -> BrokerTopic:
-    name = TopicName.parse(f"persistent://pulsar/{services.settings.cluster_name}/{_NAME}")
+    name = TopicName.parse(f"persistent://{own_namespace(services.ownership.broker.broker)}/{_NAME}")
     try:
         topic = await services.topics.get(name)
     except TopicNotFoundError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
@@ -23,6 +24,7 @@ from pulsar_on_spark.ledger.journal.object_format import (
 from pulsar_on_spark.ledger.journal.object_protocol import BIRTH
 from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.identity import Identity
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.objects.contract import Created, Exists
@@ -30,6 +32,10 @@ from pulsar_on_spark.storage.segment_objects import translated
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of a file's last objects that a reader keeps, so that the frames of one object cost one request."""
+AHEAD: Final = 8
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""Limits of the objects that a reader gets ahead, once it reads one after another: a writer has as many on their way,
+and a reader that gets them one by one falls behind it."""
 DELETES_AT_ONCE: Final = 8
 
 
@@ -130,11 +136,12 @@ class ObjectFile:
         name = self.object_name(number)
         return self._required(parse_head(content, name)[0], number, name)
 
-    def sizes(self) -> Mapping[int, int]:
-        """List the file's objects: their sizes in bytes by number."""
+    def sizes(self, behind: int | None = None) -> Mapping[int, int]:
+        """List the file's objects, or those behind one of them: their sizes in bytes by number."""
         prefix = file_prefix(self.incarnation, self.file)
+        after = "" if behind is None else self._key(behind)
         with translated():
-            listed = [(each.key[len(prefix) + 1 :], each.size) for each in self.path.objects.list_after(prefix)]
+            listed = [(each.key[len(prefix) + 1 :], each.size) for each in self.path.objects.list_after(prefix, after)]
         return {int(name): size for name, size in listed if name.isdecimal()}
 
     def data_sizes(self) -> list[int]:
@@ -144,10 +151,17 @@ class ObjectFile:
             JournalGoneError: the file was deleted.
         """
         sizes = self.sizes()
-        found: list[int] = []
         if BIRTH not in sizes:
             self.require_birth()
-        while (size := sizes.get(len(found) + 1, 0)) > self.head_bytes:
+        return self._bodies(sizes, BIRTH)
+
+    def data_sizes_behind(self, number: int) -> list[int]:
+        """List the sizes of the bodies behind a data object that is there, up to the first gap or fence."""
+        return self._bodies(self.sizes(number), number)
+
+    def _bodies(self, sizes: Mapping[int, int], behind: int) -> list[int]:
+        found: list[int] = []
+        while (size := sizes.get(behind + len(found) + 1, 0)) > self.head_bytes:
             found.append(size - self.head_bytes)
         return found
 
@@ -185,8 +199,9 @@ class ObjectFile:
 class ObjectBytes:
     """The bytes of a file on an object store (`JournalBytes`): the bodies of its prefix, one after another.
 
-    Each object is read as a whole and checked; the last ones are kept. The end of the prefix is only the present one,
-    as long as no fence is there: an object that is not there yet may come, unless the file is being deleted.
+    Each object is read as a whole and checked; the last ones are kept, and the next ones are read ahead. The end of the
+    prefix is only the present one, as long as no fence is there: an object that is not there yet may come, unless the
+    file is being deleted.
     """
 
     def __init__(self, file: ObjectFile) -> None:
@@ -203,6 +218,8 @@ class ObjectBytes:
         self._is_listed = False
         self._has_ended = False
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._ahead: dict[int, Future[tuple[ObjectHead, memoryview] | None]] = {}
+        self._last_read = -1
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -211,14 +228,17 @@ class ObjectBytes:
         return int(self._token[:half], 16), int(self._token[half:], 16)
 
     def size(self) -> int:
-        """List the objects; later, look for one more."""
+        """List the objects; later, look for the next one, and list again if there are more."""
         if not self._is_listed:
-            for size in self._file.data_sizes():
-                self._ends.append(self._ends[-1] + size)
+            self._add(self._file.data_sizes())
             self._is_listed = True
-        elif not self._has_ended:
-            self._look_for_next()
+        elif not self._has_ended and self._look_for_next() and self._look_for_next():
+            self._add(self._file.data_sizes_behind(len(self._ends) - 1))
         return self._ends[-1]
+
+    def _add(self, sizes: Iterable[int]) -> None:
+        for size in sizes:
+            self._ends.append(self._ends[-1] + size)
 
     def position_before(self, number: FrameNumber) -> ScanPosition | None:
         """Search the heads for the object with the frame; the first one needs no search."""
@@ -245,19 +265,21 @@ class ObjectBytes:
         self._file.require_birth()
         return JournalGoneError(f"{self._file.object_name(number)} is not there, and objects behind it are.")
 
-    def _look_for_next(self) -> None:
+    def _look_for_next(self) -> bool:
+        """Read the object behind the last one; returns True if it is there."""
         number = len(self._ends)
         found = self._file.read(number)
         if found is None:
             self._file.require_birth()
-            return
+            return False
         head, body = found
         if head.kind is ObjectKind.FENCE:
             self._has_ended = True
-            return
+            return False
         self._check(head)
-        self._ends.append(self._ends[-1] + len(body))
+        self._add([len(body)])
         self._keep(number, body)
+        return True
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Copy from the objects."""
@@ -276,23 +298,45 @@ class ObjectBytes:
         """Do nothing: little is kept."""
 
     def close(self) -> None:
-        """Forget what is kept."""
+        """Forget what is kept; requests that are on their way end by themselves."""
         self._kept.clear()
+        self._ahead.clear()
 
     def _body(self, number: int) -> memoryview:
         kept = self._kept.get(number)
         if kept is not None:
             self._kept.move_to_end(number)
             return kept
-        found = self._file.read(number)
+        found = self._read(number)
         if found is None:
             raise self._gone(number)
         head, body = found
         self._check(head)
-        if len(body) != self._ends[number] - self._ends[number - 1]:
+        if len(body) != self._size_of(number):
             raise CorruptJournalError(f"{self._file.object_name(number)} has changed: read another copy.")
         self._keep(number, body)
         return body
+
+    def _read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
+        """Read an object; if the one before it was read last, those behind it are read ahead."""
+        is_next, self._last_read = number == self._last_read + 1, number
+        begun = self._ahead.pop(number, None)
+        if not is_next:
+            self._ahead.clear()
+        elif number > BIRTH + 1:
+            self._read_ahead(number + 1)
+        return self._file.read(number) if begun is None else begun.result()
+
+    def _read_ahead(self, number: int) -> None:
+        held = sum(self._size_of(ahead) for ahead in self._ahead)
+        while number < len(self._ends) and len(self._ahead) < AHEAD and held < AHEAD_BYTES:
+            if number not in self._ahead and number not in self._kept:
+                self._ahead[number] = start_call(partial(self._file.read, number), "journal-object")
+                held += self._size_of(number)
+            number += 1
+
+    def _size_of(self, number: int) -> int:
+        return self._ends[number] - self._ends[number - 1]
 
     def _check(self, head: ObjectHead) -> None:
         if head.kind is not ObjectKind.DATA or head.token != self._token:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import BrokerRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.topic.catalog.bundles import is_open, is_over
+
+_OF_A_BROKER: Final = re.compile(r"pulsar/[^/]+:\d+")
+
+
+def own_namespace(broker: str) -> str:
+    """Return the namespace that a broker keeps for itself, as in Pulsar: for the topic of its health check."""
+    return f"pulsar/{re.sub(r'[^-=:.A-Za-z0-9_]', '_', broker)}"
+
+
+def is_own_namespace(namespace: str) -> bool:
+    """Return True if a namespace is some broker's own."""
+    return _OF_A_BROKER.fullmatch(namespace) is not None
 
 
 def registered_brokers(view: RecentView) -> list[BrokerRecord]:

@@ -79,7 +79,7 @@ def test_answers_do_not_name_local_files(broker: RunningBroker) -> None:
 
 
 def test_health_writes_at_most_a_message_a_second(broker: RunningBroker) -> None:
-    stats = "/admin/v2/persistent/pulsar/standalone/healthcheck/stats"
+    stats = f"/admin/v2/persistent/pulsar/{broker.web_url.removeprefix('http://')}/healthcheck/stats"
     assert request(broker, "GET", "/admin/v2/brokers/health").status_code == 200
     before = request(broker, "GET", stats).json()["msgInCounter"]
     with httpx.Client(base_url=broker.web_url, timeout=WAIT_MS / 1000) as client:

@@ -25,12 +25,16 @@ def health(broker: RunningBroker) -> httpx.Response:
     return httpx.get(f"{broker.web_url}/admin/v2/brokers/health", timeout=WAIT_MS / 1000)
 
 
+def own_namespace(broker: RunningBroker) -> str:
+    return "pulsar/" + broker.web_url.removeprefix("http://")
+
+
 def test_a_message_is_stored_and_read(broker: RunningBroker, client: pulsar.Client) -> None:
     assert (health(broker).status_code, health(broker).text) == (200, "ok")
-    reader = client.create_reader("persistent://pulsar/standalone/healthcheck", pulsar.MessageId.earliest)
+    reader = client.create_reader(f"persistent://{own_namespace(broker)}/healthcheck", pulsar.MessageId.earliest)
     assert int(reader.read_next(WAIT_MS).data()) > 0  # the time at which it was sent
     reader.close()
-    namespace = Root.open(broker.root).store.view().get(NamespaceRecord, "pulsar/standalone")
+    namespace = Root.open(broker.root).store.view().get(NamespaceRecord, own_namespace(broker))
     assert namespace is not None
     assert namespace.policies["retention"] == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 

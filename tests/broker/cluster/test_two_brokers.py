@@ -49,6 +49,16 @@ def test_both_brokers_name_the_same_owner_of_each_topic_and_both_own_some(
     assert set(owners.values()) == {one.url, two.url}
 
 
+def test_both_brokers_are_healthy_and_check_a_topic_of_their_own(brokers: tuple[RunningBroker, RunningBroker]) -> None:
+    for broker in brokers:
+        answer = httpx.get(f"{broker.web_url}/admin/v2/brokers/health", timeout=30)
+        assert (answer.status_code, answer.text) == (200, "ok")
+        name = broker.web_url.removeprefix("http://")
+        for asked in brokers:
+            lookup = f"{asked.web_url}/lookup/v2/topic/persistent/pulsar/{name}/healthcheck"
+            assert httpx.get(lookup, timeout=30).json()["brokerUrl"] == broker.url
+
+
 def test_clients_reach_the_topics_of_each_broker_through_the_other(
     brokers: tuple[RunningBroker, RunningBroker],
 ) -> None:

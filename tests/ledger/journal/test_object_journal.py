@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pytest
 
+from pulsar_on_spark.ledger.journal import object_file
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
@@ -450,6 +451,70 @@ def test_a_frame_in_the_middle_is_found_without_reading_those_before(
         assert [frame.header.number for frame in _all(reader)] == numbers[-2:]
     last = len(kinds(stores)) - 1
     assert set(read) <= {0, 1, *range(last - 3, last + 2)}, "0 and 1 are the birth and the file's header"
+
+
+def test_objects_that_are_read_one_after_another_are_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = Stores(tmp_path)
+    written(stores, count=200, limits=replace(LIMITS, object_commits=CommitPolicy(interval_s=0)))
+    source = ObjectBytes(stores.file())
+    size = source.size()
+    assert len(source._ends) > 2 * object_file.AHEAD
+    whole = memoryview(bytearray(size))
+    assert source.read_into(0, whole) == size
+    lock, running, most = threading.Lock(), 0, 0
+    read_object = ObjectFile.read
+
+    def slow(file: ObjectFile, number: int) -> tuple[ObjectHead, memoryview] | None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        return read_object(file, number)
+
+    monkeypatch.setattr(ObjectFile, "read", slow)
+    source = ObjectBytes(stores.file())
+    assert source.size() == size
+    parts = [memoryview(bytearray(min(700, size - at))) for at in range(0, size, 700)]
+    for number, part in enumerate(parts):
+        assert source.read_into(700 * number, part) == len(part)
+    assert b"".join(parts) == whole
+    assert object_file.AHEAD // 2 < most <= object_file.AHEAD + 1
+
+    most = 0
+    source = ObjectBytes(stores.file())
+    source.size()
+    for number in range(len(source._ends) - 1, 2, -2):
+        source.read_into(source._ends[number - 1], memoryview(bytearray(1)))
+    assert most == 1, "reads in another order get nothing ahead"
+
+
+def test_a_reader_that_is_far_behind_lists_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = Stores(tmp_path)
+    written(stores, count=100, limits=replace(LIMITS, object_commits=CommitPolicy(interval_s=0)))
+    names = sorted(stores.key(1).parent.iterdir())
+    hidden = [name.rename(tmp_path / name.name) for name in names[3:]]
+    source = ObjectBytes(stores.file())
+    source.size()
+    assert len(source._ends) == 3
+    for name in hidden:
+        name.rename(stores.key(1).parent / name.name)
+    looks = 0
+    read_object = ObjectFile.read
+
+    def counted(file: ObjectFile, number: int) -> tuple[ObjectHead, memoryview] | None:
+        nonlocal looks
+        looks += 1
+        return read_object(file, number)
+
+    monkeypatch.setattr(ObjectFile, "read", counted)
+    source.size()
+    assert looks == 2
+    assert len(source._ends) == len(names)
 
 
 def test_an_object_of_another_writer_is_no_data(tmp_path: Path) -> None:
