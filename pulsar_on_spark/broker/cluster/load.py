@@ -21,7 +21,7 @@ FULL: Final = 100.0
 DELAYED_S: Final = 0.1
 """The mean delay of the event loop at which a broker can do no more, in seconds."""
 MESSAGE_BYTES: Final = 1024
-"""So many bytes are as much work as a message."""
+"""Bytes that are as much work as a message."""
 EQUAL: Final = 5.0
 """Scores that differ by less are equal for the placement of a bundle."""
 STRONG: Final = 40.0
@@ -32,7 +32,7 @@ WEAK_ROUNDS: Final = 8
 MOST_GIVEN: Final = 3
 """Maximum number of bundles that a broker gives up in one round."""
 SETTLED_S: Final = 600.0
-"""A bundle moves again no sooner, in seconds."""
+"""Time that a bundle stays after it has moved, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BrokerLoad:
 
     @classmethod
     def parse(cls, content: bytes) -> BrokerLoad | None:
-        """Decode the stored form; None if it is none."""
+        """Decode the stored form; None if the content is something else."""
         try:
             fields = json.loads(content)
             bundles = {str(bundle): float(points) for bundle, points in fields["bundles"].items()}

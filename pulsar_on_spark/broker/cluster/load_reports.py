@@ -15,7 +15,7 @@ from pulsar_on_spark.storage.leases.contract import LeaseStore
 
 REPORT_EVERY_S: Final = 15.0
 FRESH_S: Final = 60.0
-"""A report that has not changed for so long, on the clock of the broker that reads it, says nothing any more."""
+"""Age in seconds at which a report is ignored, on the clock of the broker that reads it."""
 
 
 class _Seen(NamedTuple):
@@ -58,9 +58,8 @@ class LoadReports:
         """
 
         async def exchange() -> None:
-            load = measure()  # also a single broker measures, so that its first report covers some time
             if has_others():
-                await asyncio.to_thread(self._exchange, load)
+                await asyncio.to_thread(self._exchange, measure())
 
         complaint = "The loads of brokers cannot be exchanged now"
         self._exchanging = asyncio.create_task(every(REPORT_EVERY_S, exchange, complaint), name="load reports")
