@@ -141,9 +141,14 @@ class Takeover:
     def _recover(self, incarnation: IncarnationId) -> None:
         """Recover a journal in a thread of its own."""
         loop = asyncio.get_running_loop()
-        recovering = loop.run_in_executor(self._threads, self._dead_brokers.recover_log, incarnation)
+        recovering = loop.run_in_executor(self._threads, self._recover_if_recent, incarnation, self._looked_s)
         self._recovering[incarnation] = recovering
         recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
+
+    def _recover_if_recent(self, incarnation: IncarnationId, judged_s: float) -> bool:
+        """Recover a journal unless this broker was paused since it judged: the other one may have renewed its lease."""
+        is_recent = self._clock() - judged_s <= LEASE_S / 2
+        return is_recent and self._dead_brokers.recover_log(incarnation)
 
     def _on_recovered(self, incarnation: IncarnationId) -> None:
         """Forget a recovery that has ended, and count it if the journal is closed."""

@@ -28,7 +28,7 @@ def test_one_or_all_of_three_brokers(tmp_path: Path, disturbance: Disturbance) -
     print(judge(Run(root, tmp_path, partial(BrokerCluster, root), disturbance, times=2)))
 
 
-@pytest.mark.parametrize("disturbance", ["kill", "cut", "outage"])
+@pytest.mark.parametrize("disturbance", ["kill", "cut", pytest.param("outage", marks=pytest.mark.soak)])
 def test_three_brokers_of_a_root_on_a_store(tmp_path: Path, s3_server: S3Server, disturbance: Disturbance) -> None:
     bucket, options = s3_server.make_bucket(), s3_server.options()
     root, profile = f"{bucket}/root", tmp_path / "profile.toml"
