@@ -55,7 +55,7 @@ _WRITE_GOALS: Final = (Goal("write: pulsarpy / Parquet", ratio("pulsarpy", "Parq
 
 
 class Kind(StrEnum):
-    """What is measured."""
+    """A part of the benchmark."""
 
     WRITE = "write"
     READ = "read"

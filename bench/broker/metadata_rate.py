@@ -35,7 +35,7 @@ from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from pulsar_on_spark.storage.objects.remote import RemoteObjects
 from pulsar_on_spark.testing.s3_faults import S3Faults
 from tests.kit.running_broker import RunningBroker
-from tests.kit.s3_server import S3Server, build_server
+from tests.kit.s3_server import S3Server, build_server, write_profile
 
 _NAMESPACE: Final = "public/busy"
 _ENTRY: Final = re.compile(r"(main|cursors)/_delta_log/\d{20}\.json$")
@@ -67,11 +67,9 @@ def main(
         (Path(folder) / "s3").mkdir()
         server = at_end.enter_context(S3Server(Path(folder) / "s3"))
         proxy = at_end.enter_context(S3Faults(server.url, waiting(delay_ms)))
-        bucket, options = server.make_bucket(), server.options(proxy.url)
+        bucket = server.make_bucket()
         profile = Path(folder) / "storage.toml"
-        lines = "".join(f'{name} = "{value}"\n' for name, value in options.items())
-        profile.write_text(f'[profiles.bench]\nmatch = "{bucket}"\n{lines}')
-        profile.chmod(0o600)
+        write_profile(profile, bucket, server.options(proxy.url))
         os.environ[FILE_VARIABLE] = str(profile)
         Root.create(f"{bucket}/root")
         measured = load(f"{bucket}/root")

@@ -11,6 +11,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final
+
+import httpx
 
 from tests.kit.forked_pulsarpy import ForkedPulsarpy
 
@@ -21,6 +24,13 @@ _SERVING = re.compile(
     r"^Serving (?:the brokers of )?\S+ at (pulsar\S+?)(?: and (http[^\s,]+))?"
     r"(?:, with TLS at (pulsar\S+)?(?: and )?(http\S+)?)?$"
 )
+
+RUN_COMMAND: Final = """
+import runpy, sys
+del sys.argv[1:4]  # python -m pulsar_on_spark.cli
+runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
+"""
+"""A script for `prefix`, behind a Python: it runs the command line after the lines before it in its file."""
 
 
 class RunningBroker:
@@ -92,6 +102,11 @@ class RunningBroker:
     def said(self) -> str:
         """Return what the broker has printed and logged so far."""
         return "".join(self._said)
+
+    def metric(self, name: str) -> float:
+        """Return the value of a metric that has one sample."""
+        lines = httpx.get(f"{self.web_url}/metrics", timeout=30).text.splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])
 
     def stop(self) -> int:
         """End it as an operator does; returns its exit code."""

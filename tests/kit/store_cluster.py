@@ -22,6 +22,7 @@ from tests.kit.s3_server import write_profile
 from tests.kit.waiting import wait_until
 
 OUTAGE_S: Final = 30.0
+_TAKEOVERS: Final = "pulsarpy_takeovers_total"
 _SETTING: Final = FILE_VARIABLE.removeprefix("PULSARPY_").lower()
 
 
@@ -85,11 +86,11 @@ class StoreCluster(BrokerCluster):
         number = random.randrange(len(self._brokers))
         cut_off, link = self._brokers[number], self._links[number]
         others = [broker for broker in self._brokers if broker is not cut_off]
-        before = sum(takeovers(broker.web_url) for broker in others)
+        before = sum(broker.metric(_TAKEOVERS) for broker in others)
         link.is_whole.clear()
         try:
             wait_until(
-                lambda: sum(takeovers(broker.web_url) for broker in others) > before,
+                lambda: sum(broker.metric(_TAKEOVERS) for broker in others) > before,
                 lambda: f"{cut_off.url} is taken over: {self.said}",
             )
         finally:
@@ -99,7 +100,7 @@ class StoreCluster(BrokerCluster):
 
     def outage(self) -> None:
         """Let the store give no answer for a while: no broker may be taken over, and each must serve again."""
-        before = [takeovers(broker.web_url) for broker in self._brokers]
+        before = [broker.metric(_TAKEOVERS) for broker in self._brokers]
         for link in self._links:
             link.is_whole.clear()
         time.sleep(OUTAGE_S)
@@ -108,13 +109,7 @@ class StoreCluster(BrokerCluster):
         for broker in self._brokers:
             url = broker.web_url
             wait_until(partial(_is_healthy, url), partial(_health, url))
-        assert [takeovers(broker.web_url) for broker in self._brokers] == before, self.said
-
-
-def takeovers(web_url: str) -> float:
-    """Return the number of journals of other brokers that a broker has recovered."""
-    lines = httpx.get(f"{web_url}/metrics", timeout=20).text.splitlines()
-    return float(next(line for line in lines if line.startswith("pulsarpy_takeovers_total{")).rpartition(" ")[2])
+        assert [broker.metric(_TAKEOVERS) for broker in self._brokers] == before, self.said
 
 
 def _is_healthy(web_url: str) -> bool:

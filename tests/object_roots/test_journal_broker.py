@@ -206,7 +206,9 @@ def test_producers_go_on_while_one_store_of_three_is_away(
         wait_until(lambda: "gives storage path 0" in broker.said, "its path is given up")
         wait_until(lambda: "is put again" in broker.said, "a request has waited for as long as it may")
         before = len(producer.acked)
-        wait_until(lambda: len(producer.acked) > before + 300, lambda: f"it goes on: {broker.said}")
+        wait_until(
+            lambda: len(producer.acked) > before + 300, lambda: f"the producer gets receipts again: {broker.said}"
+        )
     assert "producers are held back" not in broker.said
     assert broker.stop() == 0, broker.said
     assert set(producer.acked) <= set(readable(root))

@@ -1,4 +1,4 @@
-"""What a task asks of the store: 200 executors must not open the metadata 200 times."""
+"""The requests of a task to the store: 200 executors must not open the metadata 200 times."""
 
 from __future__ import annotations
 

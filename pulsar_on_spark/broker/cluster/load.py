@@ -162,10 +162,10 @@ class Shedder:
         """
         self._note(now_s, epochs)
         own = loads.get(self._incarnation)
-        if own is None or not self._lasts(own, loads.values()) or len(own.bundles) != counts[own.incarnation]:
+        by_score = sorted(loads.values(), key=lambda load: (load.score, load.incarnation))
+        if own is None or not self._lasts(own, by_score) or len(own.bundles) != counts[own.incarnation]:
             return None
-        idle = sorted(loads.values(), key=lambda load: (load.score, load.incarnation))
-        for to in idle:
+        for to in by_score:
             if own.score - to.score <= WEAK:
                 return None
             if len(to.bundles) != counts[to.incarnation]:
@@ -192,9 +192,8 @@ class Shedder:
         since = self._since_s.get(bundle)
         return since is not None and now_s - since[1] >= SETTLED_S
 
-    def _lasts(self, own: BrokerLoad, loads: Collection[BrokerLoad]) -> bool:
+    def _lasts(self, own: BrokerLoad, by_score: Sequence[BrokerLoad]) -> bool:
         """Return True if this broker is the busiest, and has been busier than another one for long enough."""
-        by_score = sorted(loads, key=lambda load: (load.score, load.incarnation))
         difference = own.score - by_score[0].score if by_score[-1] is own else 0.0
         self._strong = self._strong + 1 if difference > STRONG else 0
         self._weak = self._weak + 1 if difference > WEAK else 0

@@ -456,9 +456,9 @@ def _pauses() -> Iterator[float]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return True if the store has answered that it knows the bucket, the user or their permission not (any more).
+    """Return True if the store refuses the bucket, the user or the permission.
 
-    Missing objects are no errors here any more, so "not found" concerns a bucket or a user, too.
+    A missing object raises no error here: "not found" is then about a bucket or a user.
     """
     return _result(error) in (Result.REFUSED, Result.ABSENT) and _found(_STATUS, error) not in _PASSING
 

@@ -115,7 +115,7 @@ def wipe_under_load(root: Root, wiped: int, write: Callable[[bytes], None], roun
             assert root.repair().work.lost == ()
             load.wait_for_more(rounds)
             storage_paths.give_up(root, wiped)
-            wait_until(lambda: is_added(root, directory), "no writer touches the lost path any more")
+            wait_until(lambda: is_added(root, directory), "the empty path is added again")
             load.wait_for_more(rounds)
             done = root.repair()
             assert (done.work.lost, done.lacking) == ((), 0)

@@ -1,7 +1,7 @@
 """Producers and consumers of a root whose brokers are disturbed again and again; a judge reads what they saw.
 
-Clients of all subscription types reconnect by themselves, and note what they are told. Nothing with a receipt may be
-missing, come out of order, or come again after its acknowledgement was confirmed.
+Clients of all subscription types reconnect by themselves, and note receipts, messages and confirmed acknowledgements.
+No message with a receipt may be missing, be out of order, or be received again after its acknowledgement was confirmed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
@@ -32,6 +33,7 @@ from pulsar_on_spark.protocol.commands import (
     MessageIdData,
 )
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, consuming
 from tests.broker.clients.raw_chunks import whole_messages
@@ -54,6 +56,8 @@ from tests.kit.history import (
 )
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
+from tests.kit.s3_server import S3Server, write_profile
+from tests.kit.store_cluster import StoreCluster
 from tests.kit.waiting import wait_until
 
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
@@ -268,6 +272,21 @@ class Run:
     times: int
     deduplicated: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def on_disk(folder: Path, disturbance: Disturbance, times: int, *, deduplicated: bool = True) -> Run:
+    """Return a run of three brokers of a root in a folder."""
+    root = folder / "root"
+    return Run(root, folder, partial(BrokerCluster, root), disturbance, times, deduplicated)
+
+
+def on_store(server: S3Server, folder: Path, disturbance: Disturbance, times: int, *, deduplicated: bool = True) -> Run:
+    """Return a run of three brokers of a root on an S3 server; the folder is for profiles."""
+    bucket, options = server.make_bucket(), server.options()
+    root, profile = f"{bucket}/root", folder / "profile.toml"
+    write_profile(profile, bucket, options)
+    brokers = partial(StoreCluster, root, server.url, options, folder)
+    return Run(root, folder, brokers, disturbance, times, deduplicated, {FILE_VARIABLE: str(profile)})
 
 
 def disturb(run: Run) -> str:

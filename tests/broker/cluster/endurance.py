@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,11 +21,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
-from tests.broker.cluster.disturbed_load import Disturbance, Run, judge
-from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.s3_server import S3Server, build_server, write_profile
-from tests.kit.store_cluster import StoreCluster
+from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_store
+from tests.kit.s3_server import S3Server, build_server
 
 _AT_ONCE: Final = 5
 """Disturbances of one run."""
@@ -77,18 +73,15 @@ def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool
     """Run once; returns how long that took, and what it said."""
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="endurance-") as name, ExitStack() as at_end:
-        folder, variables = Path(name), {}
-        root: Path | str = folder / "root"
-        brokers: Any = partial(BrokerCluster, root)
-        if place == "store":
+        folder = Path(name)
+        if place == "disk":
+            run = on_disk(folder, disturbance, times, deduplicated=deduplicated)
+        else:
             (folder / "s3").mkdir()
             server = at_end.enter_context(S3Server(folder / "s3"))
-            bucket, options = server.make_bucket(), server.options()
-            root, variables = f"{bucket}/root", {FILE_VARIABLE: str(folder / "profile.toml")}
-            write_profile(folder / "profile.toml", bucket, options)
-            brokers = partial(StoreCluster, root, server.url, options, folder)
+            run = on_store(server, folder, disturbance, times, deduplicated=deduplicated)
         try:
-            held, outcome = True, judge(Run(root, folder, brokers, disturbance, times, deduplicated, variables))
+            held, outcome = True, judge(run)
         except Exception as error:  # kept as a result, whatever it is
             held, outcome = False, str(error)
     took_s = round(time.monotonic() - began_s)

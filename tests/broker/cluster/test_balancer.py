@@ -10,27 +10,20 @@ import httpx
 import pulsar
 import pytest
 
-from tests.kit.running_broker import RunningBroker
+from tests.kit.running_broker import RUN_COMMAND, RunningBroker
 from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 TOPICS = 16
+SHED = "pulsarpy_bundles_shed_total"
 
 
-HURRIED = """
-import runpy, sys
+HURRIED = f"""
 from pulsar_on_spark.broker.cluster import balancer, load, load_reports
 load_reports.REPORT_EVERY_S, balancer.ROUND_S = 0.5, 1.0
 load.SETTLED_S, load.STRONG, load.WEAK = 5.0, 6.0, 4.0
-del sys.argv[1:4]  # python -m pulsar_on_spark.cli
-runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
-"""
+{RUN_COMMAND}"""
 """Runs a broker that decides each second, after a few seconds without a move, about small differences."""
-
-
-def shed(broker: RunningBroker) -> float:
-    lines = httpx.get(f"{broker.web_url}/metrics", timeout=30).text.splitlines()
-    return float(next(line for line in lines if line.startswith("pulsarpy_bundles_shed_total{")).rpartition(" ")[2])
 
 
 def test_bundles_go_from_a_busy_broker_to_an_idle_one_unless_that_is_switched_off(memory_path: Path) -> None:
@@ -49,7 +42,10 @@ def test_bundles_go_from_a_busy_broker_to_an_idle_one_unless_that_is_switched_of
             def owners() -> set[str]:
                 return {httpx.get(lookup, timeout=30).raise_for_status().json()["brokerUrl"] for lookup in lookups}
 
-            wait_until(lambda: "broker-loads" in {path.name for path in (root / "leases").iterdir()}, "loads are told")
+            wait_until(
+                lambda: "broker-loads" in {path.name for path in (root / "leases").iterdir()},
+                "the first report is written",
+            )
             done = threading.Event()
 
             def send() -> None:
@@ -63,9 +59,9 @@ def test_bundles_go_from_a_busy_broker_to_an_idle_one_unless_that_is_switched_of
             sending.start()
             try:
                 done.wait(15)
-                assert (owners(), shed(one)) == ({one.url}, 0)
+                assert (owners(), one.metric(SHED)) == ({one.url}, 0)
                 httpx.post(f"{switch}/true").raise_for_status()
-                wait_until(lambda: shed(one) > 0, "the busy broker gives up bundles", limit_s=60)
+                wait_until(lambda: one.metric(SHED) > 0, "the busy broker gives up bundles", limit_s=60)
                 wait_until(lambda: owners() == {one.url, two.url}, "the idle one has them", limit_s=60)
             finally:
                 done.set()

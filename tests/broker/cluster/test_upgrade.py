@@ -12,17 +12,12 @@ import pytest
 from tests.broker.cluster.disturbed_load import Run, judge
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.installed_version import install_commit
-from tests.kit.running_broker import RunningBroker
+from tests.kit.running_broker import RUN_COMMAND, RunningBroker
 
 pytestmark = pytest.mark.long
 
 EARLIER = "bd585ab1ab41b832a0b4338cb6ba3d90cbcdb3a5"
 """The first commit with all of bundles and takeover."""
-RUN = """
-import runpy, sys
-del sys.argv[1:4]  # python -m pulsar_on_spark.cli
-runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
-"""
 KNOWING = """
 from pulsar_on_spark.broker.cluster import registry
 from pulsar_on_spark.metadata import features, store
@@ -46,13 +41,13 @@ Root.open(sys.argv[1]).store.commit(decide)
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     folder = tmp_path_factory.mktemp("earlier")
-    (folder / "run.py").write_text(RUN)
+    (folder / "run.py").write_text(RUN_COMMAND)
     return str(install_commit(EARLIER, folder)), str(folder / "run.py")
 
 
 @pytest.fixture
 def present(tmp_path: Path) -> tuple[str, ...]:
-    (tmp_path / "present.py").write_text(KNOWING + RUN)
+    (tmp_path / "present.py").write_text(KNOWING + RUN_COMMAND)
     return sys.executable, str(tmp_path / "present.py")
 
 

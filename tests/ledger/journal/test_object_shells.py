@@ -141,7 +141,7 @@ async def _write(stores: Stores, faults: Faults) -> list[Entry]:
 
 
 def _recovered(stores: Stores, chance: random.Random) -> LogRecord:
-    """Close the log, now that no request fails any more; a rival may be at it."""
+    """Close the log after the faults have ended; a rival may be recovering it at the same time."""
     for _ in range(20):
         with suppress(JournalUndecidedError):
             return stores.recover()
