@@ -84,10 +84,10 @@ def test_a_hanging_disk_delays_the_caller_once(tmp_path: Path) -> None:
         assert (found.condition, found.reason) == (Condition.UNREACHABLE, f"{path.directory} does not answer")
     assert [each.name for each in threading.enumerate()].count("probe-path-0") == 1
     (waiting,) = [each for each in threading.enumerate() if each.name == "probe-path-0"]
-    identity.write_bytes(identity.with_suffix(".kept").read_bytes())
+    os.close(os.open(identity, os.O_WRONLY))  # its open returns
     waiting.join(30)
     identity.with_suffix(".kept").rename(identity)
-    assert not trials.try_out(path, FULL).is_well, "a pipe has no length: this is the answer that was waited for"
+    assert not trials.try_out(path, FULL).is_well, "a pipe is no identity: this is the answer that was waited for"
     assert Trials(wait_s=30).try_out(path, FULL).is_well
 
 
