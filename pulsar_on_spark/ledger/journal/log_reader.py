@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -148,6 +149,7 @@ class LogReader(Generic[F]):
         self._unreachable: dict[Copy, str] = {}
         self._scanner: FrameScanner | None = None
         self._source: tuple[Copy, OpenJournalFile] | None = None
+        self._pass_ends: dict[Copy, int] | None = None
 
     @property
     def offset(self) -> int:
@@ -164,8 +166,17 @@ class LogReader(Generic[F]):
         while (copy := self.walk.to_open()) is not None:
             self._file(copy)
 
+    def begin_pass(self) -> None:
+        """Begin a pass: until the next one, read each file up to the length that it had when the pass first used it.
+
+        Without passes, a reader that is no faster than the writer would follow it and never find an end.
+        """
+        self._pass_ends = {}
+
     def next(self, *, every: bool = False) -> F | None:
         """Read the next frame; None if no copy has it, or if it need not exist yet and the copy in use lacks it.
+
+        During a pass, a copy lacks what was written to it after the pass had begun to read it.
 
         Args:
             every: True to try each copy, even if the frame need not exist.
@@ -234,8 +245,10 @@ class LogReader(Generic[F]):
         scanner = self._scanner
         assert scanner is not None, "the copy was entered"
         try:
+            if scanner.position.offset >= self._pass_end(copy):
+                return None
             found = scanner.next_head() if self._heads_only else scanner.next_frame()
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._note(copy, error)
             self._open.pop(copy).close()  # a file that fails is dead: the path may have been mounted again
             self.walk.on_copy_lost(copy)
@@ -243,6 +256,14 @@ class LogReader(Generic[F]):
         if isinstance(found, BadFrame):
             self._note(copy, found.reason)
         return found
+
+    def _pass_end(self, copy: Copy) -> float:
+        """Return the offset in an open copy at which the pass ends."""
+        if self._pass_ends is None:
+            return math.inf
+        if copy not in self._pass_ends:
+            self._pass_ends[copy] = self._open[copy].size_bytes()
+        return self._pass_ends[copy]
 
     def _enter(self, copy: Copy) -> bool:
         """Go to the next frame's position in a copy."""

@@ -70,7 +70,7 @@ class JournalScan:
         self.reader.close()
 
     def scan(self, *, every_copy: bool = False, skip: bool = False) -> None:
-        """Scan new frames. Files must have been opened before the view was read (`LogWalk.is_ready`).
+        """Scan the frames that are there now. Files must have been opened before the view was read: `LogWalk.is_ready`.
 
         Args:
             every_copy: True to look for the next frame, even if it need not exist, in every copy instead of one.
@@ -79,6 +79,7 @@ class JournalScan:
         Raises:
             CopiesUnreachableError: a frame would be skipped that an unreachable copy may have.
         """
+        self.reader.begin_pass()
         walk = self.reader.walk
         for _ in range(MAX_FRAMES_AT_ONCE):
             missing = walk.next

@@ -24,6 +24,6 @@ def test_one_or_all_of_three_brokers(tmp_path: Path, disturbance: Disturbance) -
     print(judge(on_disk(tmp_path, disturbance, times=2)))
 
 
-@pytest.mark.parametrize("disturbance", ["kill", "cut", pytest.param("outage", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("disturbance", ["kill", "cut", "outage"])
 def test_three_brokers_of_a_root_on_a_store(tmp_path: Path, s3_server: S3Server, disturbance: Disturbance) -> None:
     print(judge(on_store(s3_server, tmp_path, disturbance, times=1 if disturbance == "outage" else 2)))

@@ -75,6 +75,10 @@ class JournalFrames:
         """The highest LAC in the frames so far."""
         return self._reader.walk.lac
 
+    def begin_pass(self) -> None:
+        """Begin a pass, which ends at the frames that are there now (see `LogReader.begin_pass`)."""
+        self._reader.begin_pass()
+
     def read(self, record: LogRecord) -> Frame | None:
         """Read the next frame; None if there is none yet, or if the record has no first frame of its fragment yet.
 

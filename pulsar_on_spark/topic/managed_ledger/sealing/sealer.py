@@ -103,7 +103,7 @@ class Sealer:
         self._ledgers: dict[LedgerId, LedgerRecord] = {}
 
     def seal(self, *, tail: bool) -> SealReport:
-        """Seal the unsealed entries in one pass, up to a limit of bytes.
+        """Seal the entries that are unsealed now in one pass, up to a limit of bytes.
 
         Args:
             tail: True to seal also the acknowledged entries in files that are still being written.
@@ -230,8 +230,9 @@ class _Pass:
         self._ledgers: set[LedgerId] = set()
 
     def run(self) -> SealReport:
-        """Seal up to the limit of bytes."""
+        """Seal up to the limit of bytes, or to what is there now."""
         started = time.monotonic()
+        self._frames.begin_pass()
         lost = False
         with ThreadPoolExecutor(1, thread_name_prefix="sealer-commit") as executor:
             try:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.ledger.journal import log_reader
+from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import LogState
+from pulsar_on_spark.ledger.journal.log_reader import LogReader
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SealRecord, SegmentRecord
@@ -402,3 +404,29 @@ def test_readers_see_the_messages(log: LogOnDisk) -> None:
     topic = catalog.require_topic(log.root.store.view(), TopicName.parse("a"))
     assert chain.read_limit(log.root.store.view(), topic.topic_id) > EARLIEST
     assert messages.values(log.root, "a") == [b"1", b"2", b"value 3"]
+
+
+def test_a_pass_does_not_follow_a_writer_that_is_as_fast(
+    root: Root, log: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append({"a": [entry(0)]})
+    log.idle()
+    read, written = LogReader.next, 0
+
+    def read_beside_a_writer(reader: LogReader[Frame], *, every: bool = False) -> Frame | None:
+        nonlocal written
+        if written < 50:
+            written += 1
+            log.append({"a": [entry(written)]})
+        return read(reader, every=every)
+
+    monkeypatch.setattr(LogReader, "next", read_beside_a_writer)
+    sealer = Sealer(root, log.incarnation, is_live=True)
+    sealer.seal(tail=True)
+    assert len(sealed_entries(root, log.ledger("a"))) >= 1
+    assert written < 10
+    while written < 50:
+        sealer.seal(tail=True)
+    sealer.seal(tail=True)
+    assert sealed_entries(root, log.ledger("a")) == log.entries[log.ledger("a")][:-1], "the last one is not proved"
+    sealer.close()
