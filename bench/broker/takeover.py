@@ -1,7 +1,7 @@
 """How long a topic is not served when its broker is killed, hangs or is stopped, at an official client.
 
-Three brokers of one local root; a producer sends a message every 20 ms to a topic, and a consumer receives them. The
-topic's broker is disturbed, and the longest time between two receipts, and between two deliveries, is taken.
+Three brokers of one root; a producer sends a message every 20 ms to a topic, and a consumer receives them. The topic's
+broker is disturbed and started again, and the longest time between two receipts, and between two deliveries, is taken.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -25,8 +26,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.running_broker import RunningBroker
+from tests.kit.s3_server import S3Server, write_profile
+from tests.kit.store_cluster import StoreCluster
 
 TOPIC: Final = "served"
 _SEND_EVERY_S: Final = 0.02
@@ -66,32 +71,49 @@ def stop(broker: RunningBroker) -> None:
 DISTURBANCES: Final[dict[str, Disturb]] = {"killed": kill, "hangs": hang, "stopped": stop}
 
 
-def measure(root: Path, disturb: Disturb) -> tuple[float, float]:
-    """Disturb the topic's broker once; returns the longest pauses of receipts and of deliveries, in seconds."""
+@contextmanager
+def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
+    """Run three brokers of a new root: in the folder, or on an S3 server that has its buckets there."""
+    if place == "disk":
+        with BrokerCluster(folder / "root") as cluster:
+            yield cluster
+        return
+    buckets = folder / "buckets"
+    buckets.mkdir()
+    with S3Server(buckets) as server:
+        url, profile = f"{server.make_bucket()}/root", folder / "profile.toml"
+        write_profile(profile, url, server.options())
+        os.environ[FILE_VARIABLE] = str(profile)
+        Root.create(url)
+        with StoreCluster(url, server.url, server.options(), folder, {}) as cluster:
+            yield cluster
+
+
+def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
+    """Disturb the topic's broker again and again; yields the longest pauses of receipts and deliveries, in seconds."""
     times, ended = Times(), threading.Event()
-    with BrokerCluster(root) as cluster:
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(cluster.url, logger=quiet)
-        consumer = client.subscribe(
-            TOPIC, "s", message_listener=lambda consumer, message: _receive(times, consumer, message)
-        )
-        producer = client.create_producer(TOPIC, send_timeout_millis=0)
-        sending = threading.Thread(target=_send, args=(producer, times, ended))
-        sending.start()
+    client = pulsar.Client(cluster.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+    consumer = client.subscribe(
+        TOPIC, "s", message_listener=lambda consumer, message: _receive(times, consumer, message)
+    )
+    producer = client.create_producer(TOPIC, send_timeout_millis=0)
+    sending = threading.Thread(target=_send, args=(producer, times, ended))
+    sending.start()
+    for _ in track(range(rounds), description=name):
         time.sleep(_BEFORE_S)
         owner = next(broker for broker in cluster.brokers if broker.url == cluster.url_of(TOPIC))
         began_s = time.monotonic()
         disturb(owner)
         while not times.is_back(began_s) and time.monotonic() < began_s + _LIMIT_S:
             time.sleep(0.1)
-        ended.set()
-        sending.join()
-        consumer.close()
-        client.close()
+        yield _longest_pause(times.sent, began_s), _longest_pause(times.received, began_s)
         if disturb is hang:
             os.kill(owner.pid, signal.SIGCONT)
-        cluster.forget(owner)
-    return _longest_pause(times.sent, began_s), _longest_pause(times.received, began_s)
+        cluster.replace(owner)
+    ended.set()
+    sending.join()
+    consumer.close()
+    client.close()
 
 
 def _send(producer: pulsar.Producer, times: Times, ended: threading.Event) -> None:
@@ -117,15 +139,16 @@ def _longest_pause(times: Sequence[float], since_s: float) -> float:
 
 def main(
     rounds: Annotated[int, typer.Option(help="Times that each disturbance is measured.")] = 5,
+    place: Annotated[str, typer.Option(help="Where the root is: `disk`, or `store` for an S3 server.")] = "disk",
+    only: Annotated[str, typer.Option(help=f"One disturbance only: {', '.join(DISTURBANCES)}.")] = "",
     work: Annotated[Path | None, typer.Option(help="A folder for the roots; by default one that is removed.")] = None,
 ) -> None:
     """Measure all disturbances, and print a table."""
     table = Table("the topic's broker", "pause of receipts: median, longest (s)", "pause of deliveries (s)")
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        for name, disturb in DISTURBANCES.items():
-            pauses = [
-                measure(Path(folder, f"{name}-{number}"), disturb) for number in track(range(rounds), description=name)
-            ]
+    for name, disturb in DISTURBANCES.items():
+        if only in ("", name):
+            with tempfile.TemporaryDirectory(dir=work) as folder, brokers_of(place, Path(folder)) as cluster:
+                pauses = list(measure(cluster, disturb, rounds, name))
             columns = [f"{statistics.median(each):.2f}, {max(each):.2f}" for each in zip(*pauses, strict=True)]
             table.add_row(name, *columns)
     Console().print(table)

@@ -136,10 +136,11 @@ class BrokerCluster:
             answer = admin.put(path, params={"destinationBroker": destination})
             assert answer.is_success, answer.text
 
-    def forget(self, broker: RunningBroker) -> None:
-        """Wait for the end of a broker that the caller has ended, and run without it."""
+    def replace(self, broker: RunningBroker) -> None:
+        """Wait for the end of a broker that the caller has ended, and start it again."""
         broker.wait()
-        self._brokers.remove(broker)
+        number = self._brokers.index(broker)
+        self._brokers[number] = self._start(number)
 
     def stop(self) -> int:
         """SIGTERM to all, one after the other; returns 0 if all have ended well."""
