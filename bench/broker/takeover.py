@@ -92,7 +92,8 @@ def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
 def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
     """Disturb the topic's broker again and again; yields the longest pauses of receipts and deliveries, in seconds."""
     times, ended = Times(), threading.Event()
-    client = pulsar.Client(cluster.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+    without_log = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # it would go through the progress bar
+    client = pulsar.Client(cluster.url, logger=without_log)
     consumer = client.subscribe(
         TOPIC, "s", message_listener=lambda consumer, message: _receive(times, consumer, message)
     )
@@ -106,7 +107,9 @@ def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) ->
         disturb(owner)
         while not times.is_back(began_s) and time.monotonic() < began_s + _LIMIT_S:
             time.sleep(0.1)
-        yield _longest_pause(times.sent, began_s), _longest_pause(times.received, began_s)
+        pauses = _longest_pause(times.sent, began_s), _longest_pause(times.received, began_s)
+        print(f"{name}: receipts {pauses[0]:.2f} s, deliveries {pauses[1]:.2f} s", flush=True)
+        yield pauses
         if disturb is hang:
             os.kill(owner.pid, signal.SIGCONT)
         cluster.replace(owner)

@@ -1,4 +1,4 @@
-"""Official clients on several brokers of one root, while bundles move between these: `make flows`.
+"""Official clients on several brokers of one root, directly and through a proxy, while bundles move: `make flows`.
 
 The scenarios of Go and Java are those of one broker (`tests/broker/clients`); bundles move during `flow` only, because
 the others check that nothing comes twice.
@@ -22,6 +22,7 @@ from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import new_client
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.go import find_go
+from tests.kit.running_broker import RunningBroker
 
 pytestmark = pytest.mark.long
 
@@ -38,9 +39,15 @@ TOPICS = 8
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     root = tmp_path_factory.mktemp("flows") / "root"
     with BrokerCluster(root, count=BROKERS) as brokers:
-        for prefix in ("go", "java"):
+        for prefix in ("go", "java", "via-go"):
             Root.open(root).create_topic(f"{prefix}-parts", partitions=3)
         yield brokers
+
+
+@pytest.fixture(scope="module")
+def proxy(cluster: BrokerCluster) -> Iterator[RunningBroker]:
+    with RunningBroker(cluster.brokers[0].root, command="proxy", options=["--service-port", "0"]) as running:
+        yield running
 
 
 @contextmanager
@@ -117,6 +124,10 @@ def java(cluster: BrokerCluster, prefix: str, *scenarios: str) -> list[str]:
 
 def test_the_go_client_does_all_scenarios_on_several_brokers(cluster: BrokerCluster, go_program: Path) -> None:
     run(go_program.parent, [go_program, cluster.url, "go"], 20)
+
+
+def test_the_go_client_does_all_scenarios_through_a_proxy(proxy: RunningBroker, go_program: Path) -> None:
+    run(go_program.parent, [go_program, proxy.url, "via-go"], 20)
 
 
 def test_the_go_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, go_program: Path) -> None:
