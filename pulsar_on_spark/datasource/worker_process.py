@@ -45,9 +45,14 @@ def finish_undisturbed() -> None:
 
 
 def _end_once(*_: object) -> None:
-    """Exit by an exception; a second signal must not interrupt `stop`."""
+    """Exit by an exception; a second signal must not interrupt `stop`.
+
+    While an exception is handled, none is raised: the runner may have seen the closed socket, and be on its way to
+    `stop`, which a second exception would leave out. A worker that still does something else ends at its socket.
+    """
     finish_undisturbed()
-    sys.exit(0)
+    if sys.exception() is None:
+        sys.exit(0)
 
 
 @cache

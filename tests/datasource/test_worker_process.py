@@ -50,6 +50,24 @@ print("stopped")
 """
 
 
+CLOSED_FIRST = """
+import os, signal
+from pulsar_on_spark.datasource.worker_process import end_by_exception, finish_undisturbed
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    finish_undisturbed()
+    print("stopped")
+end_by_exception()
+try:
+    try:
+        raise EOFError("the socket is closed")
+    finally:
+        stop()
+except EOFError:
+    pass
+"""
+
+
 def run(code: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -68,7 +86,7 @@ def test_a_worker_that_is_ended_stops_its_stream_whatever_the_process_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
-    assert run(ENDED) == run(STOPPED_FIRST) == "stopped"
+    assert run(ENDED) == run(STOPPED_FIRST) == run(CLOSED_FIRST) == "stopped"
     monkeypatch.delenv("SPARK_PYTHON_RUNTIME")
     for code in (ENDED, STOPPED_FIRST):
         with pytest.raises(subprocess.CalledProcessError):
