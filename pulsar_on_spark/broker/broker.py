@@ -403,7 +403,7 @@ class Broker:
             self._over.set_result(reason)
 
     def reopen_audit(self) -> None:
-        """Open the file of the audit log again, after a rotation has renamed it."""
+        """Reopen the audit log at its path, after a rotation has renamed the file."""
         self._audit.reopen()
 
     async def wait(self) -> str:

@@ -112,7 +112,9 @@ def select_columns(
     fields = {field.name: field for field in value_type} if value_type is not None else {}
     types = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
     if clashing := sorted(set(fields) & set(_COLUMNS)):
-        raise InvalidArgumentError(f"A field of the value is called {clashing[0]!r} like a metadata column: rename it.")
+        raise InvalidArgumentError(
+            f"The value's field {clashing[0]!r} has the name of a metadata column: rename the field."
+        )
     if columns is None:
         extra = _MORE_METADATA if include_metadata else ()
         names = (*(fields or (VALUE,)), *_DEFAULT_METADATA, *extra)

@@ -124,7 +124,7 @@ class State:
         return fork
 
     def apply(self, table: pa.Table) -> None:
-        """Apply rows of the main table."""
+        """Update the state with rows of the main table; the order of a record's rows does not matter."""
         added: dict[tuple[str, str | None], list[str]] = {}
         self.revision += 1
         for batch in table.select(_READ_COLUMNS).to_batches(_ROWS_AT_ONCE):

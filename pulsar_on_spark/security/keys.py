@@ -53,7 +53,9 @@ def secret_key(content: bytes, what: str) -> TokenKey:
         InvalidArgumentError: it is too short, or a key of another kind.
     """
     if content.startswith(_PEM):
-        raise InvalidArgumentError(f"{what} is a PEM file, so it is not a secret key: give raw bytes, or a public key.")
+        raise InvalidArgumentError(
+            f"{what} is a PEM file: give a secret key as raw bytes, or name the file as a public key."
+        )
     if len(content) < MIN_SECRET_BYTES:
         raise InvalidArgumentError(
             f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: make one by `pulsarpy tokens "

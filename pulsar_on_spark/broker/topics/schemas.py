@@ -276,7 +276,7 @@ def _key_value_text(data: bytes) -> str:
         parts.append(data[at : at + length].decode())
         at += length
     if at != len(data):
-        raise struct.error(f"{len(data)} bytes, {at} expected")
+        raise struct.error(f"the two schemas end at byte {at} of {len(data)}")
     return json.dumps({"key": parts[0], "value": parts[1]})
 
 

@@ -198,8 +198,8 @@ class Journal(ShellOwner):
     def _refuse(self, size_bytes: int) -> None:
         if size_bytes > self._limits.entry_bytes:
             raise InvalidArgumentError(
-                f"{size_bytes} bytes are more than the {self._limits.entry_bytes} that an entry of the journal of "
-                f"{self._incarnation} may have: send smaller messages."
+                f"An entry of {size_bytes} bytes is larger than the {self._limits.entry_bytes} that the journal of "
+                f"{self._incarnation} takes: send smaller messages or batches."
             )
         state = "is over" if self._shell.is_over else "is closing" if self._is_closing else "has no room"
         raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: wait until it takes entries again.")

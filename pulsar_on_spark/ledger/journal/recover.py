@@ -200,7 +200,11 @@ class _Recovering:
         self._result: LogRecord | None = None
 
     def run(self, give_up: Collection[PathId]) -> LogRecord:
-        """Run the recovery to its end."""
+        """Block until the log is closed; returns its record.
+
+        Args:
+            give_up: Storage paths that an operator accepts as lost for good (see `recover`).
+        """
         try:
             for path in sorted(give_up):
                 self._feed(GiveUpPath(path))

@@ -178,7 +178,7 @@ class LogWalk:
             self._enter()
 
     def found_none(self) -> None:
-        """Record that no copy that was tried has the next frame."""
+        """Record that each copy that was tried lacks the next frame: if it is due, the walk is stuck."""
         self._found_none = True
 
     def rewind(self, number: FrameNumber) -> None:

@@ -136,7 +136,7 @@ class WriterFragments:
 
     @property
     def is_left_by_roll(self) -> bool:
-        """True if the run writes to an excluded path, and the prepared fragment does not."""
+        """True if a roll to the prepared fragment leaves an excluded path that the running one writes to."""
         return (
             self.prepared is not None
             and self._placement.can_leave(self.runs[0].copies)

@@ -72,12 +72,17 @@ def maintain(
     repair_limits: RepairLimits = BESIDE_A_BROKER,
     defaults: Policies = DEFAULTS,
 ) -> MaintainReport:
-    """Probe failed storage paths, seal closed journals, repair, trim topics, merge, collect garbage, expire, fold.
+    """Do all that a root needs from time to time; a step that fails is named in the report, and the others go on.
 
-    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies for fields that neither a topic
-    nor its namespace sets.
+    The steps: probe failed storage paths, seal closed journals, repair copies, trim topics, merge small segments,
+    delete unused subscriptions and files, fold and checkpoint the metadata, and delete their old files and leases.
 
-    A step that fails is reported, and the other steps are done nevertheless.
+    Args:
+        root: The root.
+        ages: Minimum ages of files that are collected.
+        progress: Told of each step.
+        repair_limits: Limits of the repair's speed.
+        defaults: The policies for fields that neither a topic nor its namespace sets.
     """
     problems: list[str] = []
 

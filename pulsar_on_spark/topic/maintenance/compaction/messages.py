@@ -60,8 +60,8 @@ class CompactedReader:
                 alone = False
             except SegmentGoneError as error:
                 raise DataLossError(
-                    f"{slice_.topic} was compacted again while its compacted messages were read, and their files are "
-                    f"kept for ten minutes only: read again, with larger batches. {error}"
+                    f"Reading the compacted messages of {slice_.topic} took more than ten minutes: it was compacted "
+                    f"again meanwhile, and their files are gone; read again from the beginning. {error}"
                 ) from error
             except CorruptSegmentError as error:
                 # The error concerns a group of batches: only a batch that cannot be read alone either is lost.
