@@ -209,6 +209,11 @@ class Cluster:
         wave = 1 + 0.3 * math.sin(self.round / 120 * math.pi) if self.shape == "diurnal" else 1.0
         return self.demand[bundle] * wave
 
+    @property
+    def moves_of_last_hour(self) -> list[int]:
+        """The rounds of the last hour in which bundles have moved."""
+        return [number for number in self.moves if number >= self.round - HOUR]
+
     def points(self) -> dict[str, float]:
         """Return what each broker would need, which may be more than it has."""
         return {
@@ -276,11 +281,13 @@ def test_advice_moves_no_bundle_twice_never_widens_the_spread_and_comes_to_rest(
             elif change == "leave" and len(cluster.brokers) > 2:
                 cluster.leave()
             cluster.run(3 * HOUR)
+            # Where two brokers are about equally busy, or a difference is about as large as the limit, it takes long
+            # until a difference lasts: a move or two may be late.
+            while cluster.shape != "diurnal" and len(late := cluster.moves_of_last_hour) > 2:
+                assert cluster.round < 12 * HOUR, f"bundles still move in the rounds {late}"
+                cluster.run(HOUR)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-        late = [number for number in cluster.moves if number >= cluster.round - HOUR]
-        # Where a difference is about as large as the limit, it takes long until it lasts: a move or two may be late.
-        assert cluster.shape == "diurnal" or len(late) <= 2, f"seed {seed}: bundles move in the rounds {late}"
         events["moved"] += cluster.moves.total()
         events[cluster.shape] += 1
     assert events["moved"] >= runs
