@@ -40,8 +40,7 @@ EARLY = (
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Their programs are short: what the second compiler and a parallel collector cost at their start never comes back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# Thousands of tests are objects that stay: looking through them for garbage has cost a third of collecting them, and a
-# tenth of running them.
+# Thousands of tests are objects that stay: looking through them for garbage has cost a third of collecting them.
 gc.disable()
 
 
