@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Final
+
+import pytest
 
 from pulsar_on_spark.ledger.journal.codec_encode import EncodedFrame, EntryGroup, encode_cursor, encode_entries
 from pulsar_on_spark.ledger.journal.codec_encode import encode_lac as encode_lac_frame
 from pulsar_on_spark.ledger.journal.codec_encode import encode_roll as encode_roll_frame
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader, create_journal_file, log_start
+from pulsar_on_spark.ledger.journal.frames import FrameHead
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, Fragment, LogRecord, LogState
+from pulsar_on_spark.ledger.journal.log_reader import LogReader
 from pulsar_on_spark.ledger.journal.messages import CommitLog, LogCommitted
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.metadata import keys
@@ -160,6 +165,33 @@ class LogOnDisk:
         for fd in self._fds.values():
             OS_FILES.close(fd)
         self._fds = {}
+
+
+class WriterAsFast:
+    """Appends an entry of topic "a" before each look of a reader for the next frame, until `MOST` are written.
+
+    Args:
+        monkeypatch: Undoes the change of readers.
+        log: The log, which has the topic.
+        entry: Makes an entry from its number, 1 for the first.
+
+    Attributes:
+        written: The number of entries so far.
+    """
+
+    MOST: Final = 50
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, log: LogOnDisk, entry: Callable[[int], bytes]) -> None:
+        self.written = 0
+        read = LogReader.next
+
+        def read_beside(reader: LogReader[FrameHead], *, every: bool = False) -> FrameHead | None:
+            if self.written < self.MOST:
+                self.written += 1
+                log.append({"a": [entry(self.written)]})
+            return read(reader, every=every)
+
+        monkeypatch.setattr(LogReader, "next", read_beside)
 
 
 def journal_files(root: Root, incarnation: IncarnationId) -> list[tuple[int, JournalFileId]]:

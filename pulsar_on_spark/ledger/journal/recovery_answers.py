@@ -98,7 +98,7 @@ class Answers:
         self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
 
     def late(self, answer: CopyFenced | CopySilent) -> bool:
-        """Record the answer to a fence request that was still open: its copy takes one request at a time, so it waited.
+        """Record the answer to a fence request that was still open: its copy takes one at a time, and may be read now.
 
         Returns:
             False if the copy is not among those to read.

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.ledger.journal.codec_scan import HEADS_WINDOW_BYTES
-from pulsar_on_spark.ledger.journal.frames import FrameHead
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
-from pulsar_on_spark.ledger.journal.log_reader import LogReader
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SegmentRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
@@ -34,7 +32,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.trim import Trimmer
 from tests.kit import messages
-from tests.kit.journal_logs import LogOnDisk
+from tests.kit.journal_logs import LogOnDisk, WriterAsFast
 from tests.kit.running_incarnation import RunningIncarnation
 from tests.ledger.journal.journal_files import CountingFiles
 
@@ -544,24 +542,15 @@ def test_a_scan_does_not_follow_a_writer_that_is_as_fast(root: Root, monkeypatch
     log.open_ledgers(["a"])
     log.append({"a": [b"before"]})
     log.idle()
-    read, written = LogReader.next, 0
-
-    def read_beside_a_writer(reader: LogReader[FrameHead], *, every: bool = False) -> FrameHead | None:
-        nonlocal written
-        if written < 50:
-            written += 1
-            log.append({"a": [b"%d" % written]})
-        return read(reader, every=every)
-
-    monkeypatch.setattr(LogReader, "next", read_beside_a_writer)
+    writer = WriterAsFast(monkeypatch, log, lambda number: b"%d" % number)
     with closing(JournalScan(log.incarnation, root.current_journal_paths)) as scan:
         scan.main_read(log.record, 0, [log.ledger("a")])
         scan.reader.open_files()
         scan.main_read(log.record, 0, [log.ledger("a")])
         scan.scan()
         assert scan.reader.walk.next >= 2
-        assert written < 10
-        while written < 50:
+        assert writer.written < 10
+        while writer.written < WriterAsFast.MOST:
             scan.scan()
         scan.scan()
         assert scan.reader.walk.next == log.last_frame + 1

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.ledger.journal import log_reader
-from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import LogState
-from pulsar_on_spark.ledger.journal.log_reader import LogReader
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SealRecord, SegmentRecord
@@ -35,7 +33,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalL
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from tests.kit import messages
 from tests.kit.cached_bytes import cached_bytes, can_forget
-from tests.kit.journal_logs import PUBLISHED_MS, LogOnDisk
+from tests.kit.journal_logs import PUBLISHED_MS, LogOnDisk, WriterAsFast
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
 
 
@@ -411,21 +409,12 @@ def test_a_pass_does_not_follow_a_writer_that_is_as_fast(
 ) -> None:
     log.append({"a": [entry(0)]})
     log.idle()
-    read, written = LogReader.next, 0
-
-    def read_beside_a_writer(reader: LogReader[Frame], *, every: bool = False) -> Frame | None:
-        nonlocal written
-        if written < 50:
-            written += 1
-            log.append({"a": [entry(written)]})
-        return read(reader, every=every)
-
-    monkeypatch.setattr(LogReader, "next", read_beside_a_writer)
+    writer = WriterAsFast(monkeypatch, log, entry)
     sealer = Sealer(root, log.incarnation, is_live=True)
     sealer.seal(tail=True)
     assert len(sealed_entries(root, log.ledger("a"))) >= 1
-    assert written < 10
-    while written < 50:
+    assert writer.written < 10
+    while writer.written < WriterAsFast.MOST:
         sealer.seal(tail=True)
     sealer.seal(tail=True)
     assert sealed_entries(root, log.ledger("a")) == log.entries[log.ledger("a")][:-1], "the last one is not proved"
