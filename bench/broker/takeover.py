@@ -30,7 +30,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.running_broker import RunningBroker
-from tests.kit.s3_server import S3Server, write_profile
+from tests.kit.s3_server import S3Server, build_server, write_profile
 from tests.kit.store_cluster import StoreCluster
 
 TOPIC: Final = "served"
@@ -78,6 +78,7 @@ def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
         with BrokerCluster(folder / "root") as cluster:
             yield cluster
         return
+    build_server()
     buckets = folder / "buckets"
     buckets.mkdir()
     with S3Server(buckets) as server:
