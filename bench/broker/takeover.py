@@ -31,7 +31,6 @@ from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.running_broker import RunningBroker
 from tests.kit.s3_server import S3Server, build_server, write_profile
-from tests.kit.store_cluster import StoreCluster
 
 TOPIC: Final = "served"
 _SEND_EVERY_S: Final = 0.02
@@ -86,7 +85,7 @@ def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
         write_profile(profile, url, server.options())
         os.environ[FILE_VARIABLE] = str(profile)
         Root.create(url)
-        with StoreCluster(url, server.url, server.options(), folder, {}) as cluster:
+        with BrokerCluster(url) as cluster:
             yield cluster
 
 

@@ -230,7 +230,14 @@ class Broker:
             publish_rate=Throttle(*broker_publish_rate(self._settings_in_force)),
         )
         self._registry = Registry(self.root.store, self._incarnation.id, self.listeners)
-        self._takeover = Takeover(self.root, self._views, self._journals, self._lock, self._registry)
+        self._takeover = Takeover(
+            self.root,
+            self._views,
+            self._journals,
+            self._lock,
+            self._registry,
+            lambda: self._housekeeping.on_journal_recovered(),
+        )
         self._load_reports = LoadReports(self.root.broker_loads(), self._incarnation.id)
         self._ownership = Ownership(
             self.root.store,
@@ -238,6 +245,7 @@ class Broker:
             self._registry,
             self._settings.default_number_of_namespace_bundles,
             self._takeover.is_dead,
+            self._takeover.may_be_dead,
             lambda: self._load_reports.known,
         )
         self._housekeeping = Housekeeping(

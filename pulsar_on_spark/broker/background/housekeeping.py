@@ -2,6 +2,9 @@
 
 A pass seals and trims the journals of dead brokers, audits and repairs copies, merges small segments, collects garbage
 and expires subscriptions. One pass runs at a time; the next one continues a pass that was interrupted.
+
+The journals that this broker recovers are sealed soon afterwards: until then each reader of their topics, and the next
+broker that takes them over, scans all frames. On an object store each frame costs a request.
 """
 
 from __future__ import annotations
@@ -23,11 +26,14 @@ from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 
 log = logging.getLogger("pulsar_on_spark.broker.background.housekeeping")  # in a pass, `__name__` is `__main__`
 
 FIRST_AFTER_S: Final = 60.0
 """Delay of the first pass after the start, in seconds: clients come first, then the journals of a killed broker."""
+SEAL_AFTER_S: Final = 5.0
+"""Delay of the sealing of recovered journals, in seconds: the clients of the dead brokers come first."""
 _NICE: Final = 10
 
 
@@ -57,19 +63,25 @@ class Housekeeping:
         self._leads = leads
         self._interval_s = interval_s
         policies = defaults.model_dump_json(by_alias=True)
-        self._command = [sys.executable, "-m", __name__, str(root), str(replace_after_s), policies]
-        self._running: asyncio.Task[None] | None = None
+        self._command = [sys.executable, "-m", __name__, str(root)]
+        self._limits = [str(replace_after_s), policies]
+        self._recovered = asyncio.Event()
+        self._running: list[asyncio.Task[None]] = []
         self.passes = self.failed = 0
 
     def start(self) -> None:
-        """Start the passes."""
-        self._running = asyncio.create_task(self._run())
+        """Start the passes, and the sealing of recovered journals."""
+        self._running = [asyncio.create_task(self._run()), asyncio.create_task(self._seal_recovered())]
 
     async def stop(self) -> None:
-        """Stop the passes, and terminate a running one."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        """Stop both, and terminate what runs."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def on_journal_recovered(self) -> None:
+        """Seal the closed journals after `SEAL_AFTER_S`."""
+        self._recovered.set()
 
     async def _run(self) -> None:
         await asyncio.sleep(min(FIRST_AFTER_S, self._interval_s))
@@ -79,28 +91,49 @@ class Housekeeping:
             await asyncio.sleep(self._interval_s)
 
     async def _pass(self) -> None:
-        process = await asyncio.create_subprocess_exec(*self._command)
-        async with ended_if_cancelled(process):
-            code = await process.wait()
+        code = await self._run_child(*self._limits)
         self.passes += 1
         if code:
             self.failed += 1
             log.warning("Housekeeping ended with code %d: see its log lines; the next pass tries again.", code)
 
+    async def _seal_recovered(self) -> None:
+        while True:
+            await self._recovered.wait()
+            await asyncio.sleep(SEAL_AFTER_S)
+            self._recovered.clear()
+            await attempt(self._seal, "Recovered journals cannot be sealed now, housekeeping seals them later")
+
+    async def _seal(self) -> None:
+        if code := await self._run_child():
+            log.warning("The sealing of recovered journals ended with code %d; housekeeping seals them later.", code)
+
+    async def _run_child(self, *limits: str) -> int:
+        process = await asyncio.create_subprocess_exec(*self._command, *limits)
+        async with ended_if_cancelled(process):
+            return await process.wait()
+
 
 def main() -> None:
-    """Run one pass. Arguments: the root, the seconds that a path may be missing, and the broker's policies as JSON.
+    """Run one pass; with the root as the only argument, seal the closed journals only.
 
-    Exits with 1 if a step failed.
+    Further arguments are the seconds for which a path may be missing, and the broker's policies as JSON. Exits with 1
+    if a step failed.
     """
     logs.configure_child()
     os.nice(_NICE)
-    root, replace_after_s, policies = sys.argv[1:]
-    limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
-    report = maintain(RootHandle.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
-    for problem in report.problems:
+    root = RootHandle.open(sys.argv[1])
+    problems: list[str] = []
+    if len(sys.argv) == 2:
+        seal_closed(root, problems.append)
+    else:
+        replace_after_s, policies = sys.argv[2:]
+        limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
+        report = maintain(root, repair_limits=limits, defaults=Policies.model_validate_json(policies))
+        problems.extend(report.problems)
+    for problem in problems:
         log.warning("Housekeeping: %s", problem)
-    if report.problems:
+    if problems:
         sys.exit(1)
 
 

@@ -65,6 +65,7 @@ class Ownership:
         registry: This broker's registration.
         default_count: The number of bundles of a namespace that was created without one.
         is_dead: Returns True for an incarnation that this broker believes to be dead.
+        may_be_dead: Returns True for an incarnation that may be dead: lookups wait until this is decided.
         loads: Returns the loads of brokers that are known, by incarnation.
 
     Attributes:
@@ -79,6 +80,7 @@ class Ownership:
         registry: Registry,
         default_count: int,
         is_dead: Callable[[str], bool],
+        may_be_dead: Callable[[str], bool],
         loads: Callable[[], Mapping[str, BrokerLoad]],
     ) -> None:
         self._store = store
@@ -87,6 +89,7 @@ class Ownership:
         self.default_count = default_count
         self.waited = 0
         self._is_dead = is_dead
+        self._may_be_dead = may_be_dead
         self._loads = loads
         self._random = Random()
         self._leaving: dict[Bundle, asyncio.Event] = {}
@@ -215,7 +218,7 @@ class Ownership:
             )
 
     async def _settled_owner(self, view: RecentView, namespace: str, locate: Locate) -> BrokerRecord | None:
-        """Return the bundle's broker unless that is dead; waits while this broker gives the bundle up."""
+        """Return the bundle's broker unless that may be dead; waits while this broker gives the bundle up."""
         if view.get(NamespaceRecord, namespace) is None:
             return self._registry.record  # this broker reports that the namespace is missing
         bundles = self.bundles(view, namespace)
@@ -224,7 +227,7 @@ class Ownership:
             await leaving.wait()
             return None
         owner = effective_owner(view, bundles.owner_of(bundle))
-        if owner is None or self._is_dead(owner):
+        if owner is None or self._may_be_dead(owner):
             return None
         return self._registry.record if owner == self.incarnation else broker_of(view, owner)
 

@@ -61,6 +61,7 @@ class Takeover:
         journals: This broker's journals.
         lock: This broker's lock.
         registry: This broker's registration.
+        on_recovered: Called after the recovery of a journal.
         clock: Returns monotonic seconds.
 
     Attributes:
@@ -74,6 +75,7 @@ class Takeover:
         journals: Journals,
         lock: Lock,
         registry: Registry,
+        on_recovered: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recovered = 0
@@ -82,6 +84,7 @@ class Takeover:
         self._journals = journals
         self._lock = lock
         self._registry = registry
+        self._notify_recovered = on_recovered
         self._clock = clock
         self._dead_brokers = DeadBrokers(root, clock)
         self._proved: dict[IncarnationId, float] = {}
@@ -107,6 +110,14 @@ class Takeover:
     def is_dead(self, incarnation: str) -> bool:
         """Return True if the broker of an incarnation was dead at the last look: no client shall get its URL."""
         return incarnation in self._proved or self._dead_brokers.looks_dead(IncarnationId(incarnation))
+
+    def may_be_dead(self, incarnation: str) -> bool:
+        """Return True if the broker of an incarnation is dead, or late with the renewal of its lease.
+
+        A client that gets the URL of a dead broker tries again after a pause that doubles each time, 6 s after 3 s: a
+        lookup that waits until the broker renews its lease, or is taken over, is the shorter way.
+        """
+        return self.is_dead(incarnation) or self._dead_brokers.may_be_dead(IncarnationId(incarnation))
 
     async def _look(self) -> None:
         view = self._views.recent
@@ -151,9 +162,11 @@ class Takeover:
         return is_recent and self._dead_brokers.recover_log(incarnation)
 
     def _on_recovered(self, incarnation: IncarnationId) -> None:
-        """Forget a recovery that has ended, and count it if the journal is closed."""
+        """Forget a recovery that has ended; if the journal is closed, count it and call `on_recovered`."""
         ended = self._recovering.pop(incarnation)
-        self.recovered += not ended.cancelled() and ended.exception() is None and ended.result()
+        if not ended.cancelled() and ended.exception() is None and ended.result():
+            self.recovered += 1
+            self._notify_recovered()
 
     def _rank(self, view: RecentView) -> int:
         """Count the living brokers with a lesser id than this one."""

@@ -32,10 +32,13 @@ from pulsar_on_spark.storage.segment_objects import translated
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of a file's last objects that a reader keeps, so that the frames of one object cost one request."""
-AHEAD: Final = 8
+AHEAD: Final = 32
 AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""Limits of the objects that a reader gets ahead, once it reads one after another: a writer has as many on their way,
-and a reader that gets them one by one falls behind it."""
+"""Limits of the objects that a reader gets ahead, once it reads one after another: as many as it has read in a row.
+
+A writer has several on their way at a time: a reader that gets them one by one falls behind it. After a takeover, all
+objects that were not sealed are read before the first message is delivered.
+"""
 DELETES_AT_ONCE: Final = 8
 
 
@@ -220,6 +223,7 @@ class ObjectBytes:
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._ahead: dict[int, Future[tuple[ObjectHead, memoryview] | None]] = {}
         self._last_read = -1
+        self._in_a_row = 0
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -319,9 +323,10 @@ class ObjectBytes:
 
     def _read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
         """Read an object; if the one before it was read last, those behind it are read ahead."""
-        is_next, self._last_read = number == self._last_read + 1, number
+        self._in_a_row = self._in_a_row + 1 if number == self._last_read + 1 else 0
+        self._last_read = number
         begun = self._ahead.pop(number, None)
-        if not is_next:
+        if not self._in_a_row:
             self._ahead.clear()
         elif number > BIRTH + 1:
             self._read_ahead(number + 1)
@@ -329,7 +334,8 @@ class ObjectBytes:
 
     def _read_ahead(self, number: int) -> None:
         held = sum(self._size_of(ahead) for ahead in self._ahead)
-        while number < len(self._ends) and len(self._ahead) < AHEAD and held < AHEAD_BYTES:
+        most = min(self._in_a_row, AHEAD)
+        while number < len(self._ends) and len(self._ahead) < most and held < AHEAD_BYTES:
             if number not in self._ahead and number not in self._kept:
                 self._ahead[number] = start_call(partial(self._file.read, number), "journal-object")
                 held += self._size_of(number)

@@ -334,6 +334,11 @@ class LeaseWatcher:
         observed = self._seen.get(lease_name(consumer))
         return LeaseState.EXPIRED if observed is None else observed.lease_state(self._clock())
 
+    def is_late(self, consumer: str) -> bool:
+        """Return True if a lease has not changed for half of its duration: its renewals come every third of it."""
+        observed = self._seen.get(lease_name(consumer))
+        return observed is not None and self._clock() - observed.changed_s >= observed.duration_s / 2
+
     def was_renewed(self, consumer: str) -> bool:
         """Return True if a consumer's lease changed while this observer watched: then the consumer was alive."""
         observed = self._seen.get(lease_name(consumer))

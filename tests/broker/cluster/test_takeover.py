@@ -44,6 +44,28 @@ def test_the_last_living_broker_does_not_believe_itself_dead(memory_path: Path) 
             now_s += 20.0
 
 
+def test_a_broker_may_be_dead_as_soon_as_it_is_late_with_its_lease(memory_path: Path) -> None:
+    root = Root.create(memory_path / "root")
+    now_s = 0.0
+    looks = DeadBrokers(root, lambda: now_s)
+    with RunningIncarnation(root, lease_duration_s=6.0) as other:
+        of_other = other.incarnation.id
+
+        def look() -> tuple[bool, bool]:
+            looks.dead_logs(root.store.view(), [of_other])
+            return looks.may_be_dead(of_other), looks.looks_dead(of_other)
+
+        assert look() == (False, False)
+        now_s += 2.9
+        assert look() == (False, False)
+        now_s += 1.0
+        assert look() == (True, False)
+        now_s += 2.2
+        assert look() == (True, True)
+        recover_incarnation(root, of_other)
+        assert look() == (False, False)
+
+
 def test_a_journal_that_takes_long_to_recover_delays_no_other(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,12 @@ import httpx
 import pulsar
 import pytest
 
+from pulsar_on_spark.broker.background.housekeeping import FIRST_AFTER_S
 from pulsar_on_spark.broker.runtime.journals import LEASE_S
 from pulsar_on_spark.metadata.records import BundleOwner, BundlesRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import closed_incarnations, sealed_log
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
@@ -33,6 +36,11 @@ def owners_of(root: Path | str) -> list[BundleOwner]:
     record = Root.open(root).store.view().get(BundlesRecord, "public/default")
     assert record is not None
     return list(record.owners)
+
+
+def all_closed_journals_are_sealed(view: View) -> bool:
+    closed = [found for each in closed_incarnations(view) if (found := sealed_log(view, each)) is not None]
+    return bool(closed) and all(found.is_sealed for found in closed)
 
 
 def url_of(broker: RunningBroker, topic: str) -> str:
@@ -74,6 +82,21 @@ def test_clients_reach_the_topics_of_each_broker_through_the_other(
 
 
 @pytest.mark.long
+def test_a_lookup_waits_rather_than_name_a_broker_that_does_not_renew_its_lease(
+    brokers: tuple[RunningBroker, RunningBroker],
+) -> None:
+    """A client that gets the URL of a broker that hangs connects to it, and waits for the end of its handshake."""
+    one, two = brokers
+    topic = next(topic for number in range(64) if url_of(one, topic := f"t-{number}") == two.url)
+    os.kill(two.pid, signal.SIGSTOP)
+    try:
+        time.sleep(LEASE_S * 2 / 3 - 0.2)  # its lease is late, and has not run out: the last renewal is 4 to 6 s old
+        assert url_of(one, topic) == one.url
+    finally:
+        os.kill(two.pid, signal.SIGCONT)
+
+
+@pytest.mark.long
 def test_the_topics_of_a_killed_broker_are_served_by_the_other(
     brokers: tuple[RunningBroker, RunningBroker],
 ) -> None:
@@ -90,6 +113,8 @@ def test_the_topics_of_a_killed_broker_are_served_by_the_other(
     for consumer in consumers:
         assert [consumer.receive(20_000).data() for _ in range(2)] == [b"before", b"after"]
     client.close()
+    store = Root.open(one.root).store
+    wait_until(lambda: all_closed_journals_are_sealed(store.view()), lambda: one.said, limit_s=FIRST_AFTER_S / 2)
 
 
 @pytest.mark.long

@@ -457,7 +457,7 @@ def test_objects_that_are_read_one_after_another_are_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores = Stores(tmp_path)
-    written(stores, count=200, limits=replace(LIMITS, object_commits=CommitPolicy(interval_s=0)))
+    written(stores, count=1000, limits=replace(LIMITS, object_commits=CommitPolicy(interval_s=0)))
     source = ObjectBytes(stores.file())
     size = source.size()
     assert len(source._ends) > 2 * object_file.AHEAD

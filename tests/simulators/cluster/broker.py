@@ -329,8 +329,12 @@ class SimulatedBroker:
         self.views = Views(root)
         await self.views.view()
         registry = Registry(root.store, self.incarnation.id, self._listeners)
-        self.takeover = Takeover(root, self.views, journals, cast(Any, self._lock), registry, self.loop.time)
-        self.ownership = Ownership(root.store, self.views, registry, 4, self.takeover.is_dead, dict)
+        self.takeover = Takeover(
+            root, self.views, journals, cast(Any, self._lock), registry, lambda: None, self.loop.time
+        )
+        self.ownership = Ownership(
+            root.store, self.views, registry, 4, self.takeover.is_dead, self.takeover.may_be_dead, dict
+        )
         self.topics = Topics(
             root,
             self.views,

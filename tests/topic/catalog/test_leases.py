@@ -115,6 +115,17 @@ def test_a_dead_consumer_is_unknown_and_then_run_out_however_old_its_file_is(
     assert watch.after(1) == {"a": LeaseState.EXPIRED}
 
 
+def test_a_lease_is_late_when_nothing_changed_for_half_of_its_duration(keeper: LeaseKeeper, watch: Watch) -> None:
+    watch.after()
+    watch.after(1_499)
+    assert not watch.watcher.is_late("a")
+    watch.after(1)
+    assert watch.watcher.is_late("a")
+    keeper.renew()
+    watch.after(1)
+    assert not watch.watcher.is_late("a")
+
+
 def test_an_observer_that_slept_sees_a_change_as_life(keeper: LeaseKeeper, watch: Watch) -> None:
     watch.after()
     keeper.renew()

@@ -91,6 +91,7 @@ class DeadBrokers:
         self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
         self._expired: set[IncarnationId] = set()
+        self._late: set[IncarnationId] = set()
 
     def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Recover the dead ones among these incarnations, checking leases at intervals. Never raises.
@@ -159,6 +160,10 @@ class DeadBrokers:
         """Return True if the lease of an incarnation that is not CLOSED had run out at the last look."""
         return incarnation in self._expired
 
+    def may_be_dead(self, incarnation: IncarnationId) -> bool:
+        """Return True if the lease of an incarnation that is not CLOSED was due for renewal at the last look."""
+        return incarnation in self._late
+
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """Recover like `recover_dead_logs`, but first wait until a lease that looks stale has run out or is renewed."""
         waited = False
@@ -187,7 +192,7 @@ class DeadBrokers:
     def _observe(self, incarnations: Collection[IncarnationId]) -> None:
         """Look which leases of these incarnations have run out, unless it is too early for another look."""
         if not incarnations:
-            self._expired = set()
+            self._expired = self._late = set()
         if not incarnations or self._clock() < self._look_at_s:
             return
         self._look_at_s = self._clock() + OBSERVE_EVERY_S
@@ -195,10 +200,11 @@ class DeadBrokers:
             self._watcher.observe_leases()
         except (PulsarpyError, OSError) as error:
             log.warning("It is not known now which brokers are alive: %s", error)
-            self._expired = set()
+            self._expired = self._late = set()
         else:
             expired = LeaseState.EXPIRED
             self._expired = {each for each in incarnations if self._watcher.lease_state(each) is expired}
+            self._late = {each for each in incarnations if self._watcher.is_late(each)}
 
     def _is_due(self, view: RecentView, incarnation: IncarnationId) -> bool:
         """Return True if the journal of a dead broker can be recovered here, and now."""
