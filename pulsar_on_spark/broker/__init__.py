@@ -6,7 +6,6 @@ It may import `topic` and all below, never Spark. Its floors, from the top; a fl
     connection, handlers, web  bytes and commands of clients; HTTP: lookup, admin API, metrics
     services                   the broker's parts together, its health, settings at run time, metrics
     background                 periodic work: expire messages, apply quotas, delete idle topics, repair
-    observe                    statistics of topics for operators
     observe                    topics' metrics and statistics for operators
     topics                     the topics that are loaded
     subscriptions              deliver entries to consumers

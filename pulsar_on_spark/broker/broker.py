@@ -1,4 +1,4 @@
-"""The run of a broker: the order in which its parts start, drain and end.
+"""A broker from its start to its end: the order in which its parts start, drain and stop.
 
 start   root and its lock -> recover the last broker's journal -> incarnation -> sealing process -> servers
 drain   refuse new clients, unload topics (clients reconnect), acknowledge published entries, close the ledgers
@@ -93,7 +93,7 @@ _INCOMPLETE_FRAMES_FACTOR = 4
 
 
 class Broker:
-    """A broker of one root; create it by `start`.
+    """A broker that serves one root; create it with `Broker.start`.
 
     Attributes:
         root: The root.
@@ -140,7 +140,7 @@ class Broker:
             quorum: The journal's quorum; None for the root's default. A new root gets it as its default.
 
         Raises:
-            PulsarpyError: the broker cannot serve; one sentence says why.
+            PulsarpyError: the broker cannot serve; the message says why.
             OSError: the operating system refused a file or a port.
         """
         check_reach(settings)
@@ -397,13 +397,13 @@ class Broker:
         )
 
     def _on_cursor_lost(self, cursor: OpenCursor) -> None:
-        """Disconnect the consumers of a cursor that another owner has now."""
+        """Disconnect the consumers of a cursor that another owner has taken over."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.on_cursor_lost(cursor)
 
     def _on_incarnation_ended(self, reason: str) -> None:
-        """Disconnect all clients, which then look up the new owner: nothing can be acknowledged in this incarnation."""
+        """Disconnect all clients, because this incarnation can acknowledge nothing more; they look up the new owner."""
         self._connections.close()
         if self._keeper is not None:
             self._keeper.on_incarnation_ended(reason)
@@ -467,8 +467,8 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
     if not Root.is_occupied(place):
         if not isinstance(place, Path):
             raise NotARootError(
-                f"There is no root at {place}: make it with `pulsarpy init {place}`, and for a journal on this host's "
-                "disks, which answers sooner, add a directory with `pulsarpy storage add DIRECTORY --role journal`."
+                f"There is no root at {place}: create it with `pulsarpy init {place}`. For faster receipts, keep the "
+                "journal on this host's disks: `pulsarpy storage add DIRECTORY --role journal`."
             )
         return Root.create(place, quorum=quorum, file_mode=file_mode)
     root = Root.shared(place)
@@ -488,7 +488,7 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:
-    """Recover and close the journal of the root's last broker; if that fails, its open topics cannot be served."""
+    """Recover and close the journal of a dead broker; if this fails, the topics open in it cannot be served."""
     if is_over(root.store.view(), incarnation):
         return
     log.warning(

@@ -1,8 +1,8 @@
-"""Enforcement of backlog quotas on loaded topics. The quota's policy decides what happens to a topic above it.
+"""Enforcement of backlog quotas on loaded topics. A quota's policy says what happens when a topic exceeds the quota.
 
 producer_request_hold        disconnect producers and refuse new ones; their clients retry
-producer_exception           the same, with an error that clients raise to the application
-consumer_backlog_eviction    acknowledge the oldest messages of each subscription above the quota
+producer_exception           disconnect producers and refuse new ones; their clients raise an error to the application
+consumer_backlog_eviction    acknowledge the oldest messages of each subscription that exceeds the quota
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class MessageExpiry:
         self._defaults = defaults
 
     async def expire_messages(self) -> None:
-        """Expire the due messages of topics, loaded or not, that no other broker serves; a failure affects one topic.
+        """Expire the due messages of all topics that no other broker serves, loaded or not.
+
+        A topic that fails does not affect the others.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -127,7 +129,7 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 class SubscriptionExpiry:
     """Deletes subscriptions that had no consumer for their topic's expiration time.
 
-    The time begins at the broker's start or later. A running Spark query counts as a consumer.
+    The time counts from the broker's start at the earliest. A running Spark query counts as a consumer.
 
     Args:
         root: The root.
@@ -145,10 +147,10 @@ class SubscriptionExpiry:
         self._readers = SparkReaders(root)
 
     async def delete_expired(self, now_s: float | None = None) -> None:
-        """Delete the subscriptions that are due.
+        """Delete the subscriptions whose expiration time has passed.
 
         Args:
-            now_s: The monotonic clock; None for now.
+            now_s: Monotonic seconds; None for the current time.
 
         Raises:
             MetadataError: the metadata cannot be read.

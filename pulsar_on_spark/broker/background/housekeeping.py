@@ -31,9 +31,9 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 log = logging.getLogger("pulsar_on_spark.broker.background.housekeeping")  # in a pass, `__name__` is `__main__`
 
 FIRST_AFTER_S: Final = 60.0
-"""Delay of the first pass after the start, in seconds: clients come first, then the journals of a killed broker."""
+"""Delay of the first pass after the start, in seconds: clients reconnect before the pass begins."""
 SEAL_AFTER_S: Final = 5.0
-"""Delay of the sealing of recovered journals, in seconds: the clients of the dead brokers come first."""
+"""Delay of the sealing of recovered journals, in seconds: the clients of the dead brokers reconnect first."""
 _NICE: Final = 10
 
 

@@ -2,8 +2,9 @@
 
 A topic is in use while it has producers, consumers or, depending on the mode, subscriptions or a backlog; while a Spark
 query reads one of its subscriptions; and whenever its chain changes, for example by a write of Spark. The inactive time
-is counted from the broker's start. The deletion checks the committed metadata again: a client that connects meanwhile
-keeps the topic, or creates a new one. A partitioned topic whose partitions are served by several brokers stays.
+counts from the broker's start at the earliest. The deletion checks the committed metadata again: a client that connects
+meanwhile either prevents the deletion or creates a new topic. A partitioned topic whose partitions are served by
+several brokers is not deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_del
 log = logging.getLogger(__name__)
 
 Unused = tuple[Position, ...]
-"""The ends of the chains of an unused topic's partitions."""
+"""The chain ends of an unused topic, one for each partition."""
 
 
 class InactiveTopics:
@@ -55,10 +56,10 @@ class InactiveTopics:
         self._readers = SparkReaders(root)
 
     async def delete_inactive(self, now_s: float | None = None) -> None:
-        """Delete the topics that are due.
+        """Delete the topics that were inactive for their policy's time.
 
         Args:
-            now_s: The monotonic clock; None for now.
+            now_s: Monotonic seconds; None for the current time.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -112,7 +113,7 @@ class InactiveTopics:
     def _unused(
         self, view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
     ) -> Unused | None:
-        """Return the ends of an unused topic's chains; None if the topic is in use."""
+        """Return the chain ends of an unused topic's partitions; None if the topic is in use."""
         ends = []
         for part in catalog.parts(view, record):
             if self._topics.is_elsewhere(view, TopicName.parse(part.name)):

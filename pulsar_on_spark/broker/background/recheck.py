@@ -59,7 +59,7 @@ class Rights(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A producer, consumer or watcher, and what its client must be allowed to do."""
+    """A producer, consumer or watcher, with the permission that its client needs."""
 
     peer: Peer
     operation: Operation
@@ -121,7 +121,10 @@ class Recheck:
             log.info("Permissions were revoked: %d producers, consumers and watchers are disconnected.", refused)
 
     def _opened(self, changed: frozenset[str]) -> Iterator[_Opened]:
-        """Iterate over producers, consumers and watchers where rights have changed; callers may await between two."""
+        """Iterate over the producers, consumers and watchers of the changed tenants and namespaces.
+
+        The caller may await between two items.
+        """
         for topic in (*self._topics, *self._topics.non_persistent):
             if topic.name.namespace in changed or topic.name.tenant in changed:
                 yield from _producers(topic)

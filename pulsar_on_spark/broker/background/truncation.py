@@ -1,4 +1,4 @@
-"""Truncation of a topic of a broker: all its messages are acknowledged and deleted, regardless of retention."""
+"""Truncation of a topic: all its messages are acknowledged and deleted, regardless of retention."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pulsar_on_spark.topic.maintenance.retention.trim import trim_some, truncate
 async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: TopicName) -> None:
     """Acknowledge all messages of a topic in every subscription, and trim them.
 
-    The topic is unloaded, which closes its ledger. Sealed segments are deleted at once, and the rest by the first
-    trimming after it is sealed. An interrupted truncation can be repeated.
+    The topic is unloaded, which closes its ledger. Sealed segments are deleted at once. Unsealed entries are deleted by
+    the first trimming after they are sealed. An interrupted truncation can be repeated.
 
     Args:
         root: The root.
