@@ -1,4 +1,4 @@
-"""Bundles that this broker gives up on its own: those that isolation forbids it, and some when it is too busy."""
+"""Giving up of bundles on this broker's own decision: because of isolation policies, or because it is too busy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pulsar_on_spark.topic.catalog.brokers import broker_of
 log = logging.getLogger(__name__)
 
 ISOLATE_EVERY_S: Final = 5.0
-"""Interval of the check that isolation policies allow this broker its bundles, in seconds."""
+"""Interval of the check that isolation policies let this broker serve its bundles, in seconds."""
 ROUND_S: Final = 60.0
-"""Length of a round in which a broker may give up bundles for its load, in seconds."""
+"""Interval at which a broker may give up bundles because of its load, in seconds."""
 
 
 class Balancer:
@@ -60,9 +60,9 @@ class Balancer:
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start to give up bundles."""
-        forbidden = "Bundles that isolation policies give to other brokers stay at this one for now"
-        busy = "This broker cannot give up bundles for its load now"
+        """Start the two periodic checks."""
+        forbidden = "This broker cannot give up now the bundles that isolation policies reserve for other brokers"
+        busy = "This broker cannot give up bundles now to reduce its load"
         self._running = [
             asyncio.create_task(every(ISOLATE_EVERY_S, self._give_forbidden, forbidden), name="isolation"),
             asyncio.create_task(every(ROUND_S, self._shed, busy), name="load balancing"),
@@ -75,7 +75,7 @@ class Balancer:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _give_forbidden(self) -> None:
-        """Give up the bundles that another broker shall serve by an isolation policy, if there is one."""
+        """Give up the bundles that isolation policies reserve for other brokers, if such a broker is alive."""
         view = self._views.recent
         if not view.all(IsolationRecord):
             return
@@ -84,7 +84,7 @@ class Balancer:
         for namespace in sorted({bundle.namespace for bundle in owned}):
             allowed = {record.incarnation for record in self._ownership.candidates(view, namespace)}
             if allowed and own not in allowed:
-                log.info("Namespace %s is left to other brokers by an isolation policy.", namespace)
+                log.info("An isolation policy reserves namespace %s for other brokers.", namespace)
                 await self._handover.unload([bundle for bundle in owned if bundle.namespace == namespace])
 
     async def _shed(self) -> None:

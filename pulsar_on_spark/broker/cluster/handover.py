@@ -1,10 +1,10 @@
-"""Giving bundles up: their topics are closed here, then the bundles lose their owner or get the next one.
+"""Giving bundles up: this broker closes their topics, then one commit removes their owner or names the next one.
 
     leave    lookups, and clients that want to join a topic of the bundles, wait
     close    published entries are acknowledged, ledgers closed, cursors saved, clients disconnected
     give     one commit; waiting clients are sent to the next owner
 
-A broker that dies in between is recovered, which frees all of its bundles.
+If the broker dies in between, another one recovers its journal, which frees all of its bundles.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Handover:
 
     Args:
         store: The root's metadata.
-        views: The same, read by the broker's event loop.
+        views: Views of this metadata for the event loop.
         topics: The broker's topics.
         journals: The broker's journals.
         ownership: The owners of bundles.
@@ -71,8 +71,8 @@ class Handover:
         self._checked: Sequence[BundlesRecord] = ()
 
     def start(self) -> None:
-        """Start to check the loaded topics."""
-        complaint = "It cannot be checked now whether this broker still owns its topics"
+        """Start to check that this broker owns the bundles of its loaded topics."""
+        complaint = "The broker cannot check now whether it still owns its topics"
         self._checking = asyncio.create_task(every(CHECK_EVERY_S, self._unload_lost, complaint), name="ownership")
 
     async def stop(self) -> None:
@@ -85,12 +85,12 @@ class Handover:
         """Close the topics of bundles that this broker owns, and give the bundles up if another broker can take them.
 
         Args:
-            bundles: The bundles; those that this broker has lost are left out.
-            to: The incarnation that owns them next; None to leave the choice to the next lookups.
+            bundles: The bundles; bundles that this broker has lost are skipped.
+            to: The incarnation that owns them next; None to let the next lookups choose.
 
         Raises:
             TopicBusyError: a topic could not be closed now, and its bundle stays here.
-            MetadataError: the metadata cannot be read or written; the bundles may have been given.
+            MetadataError: the metadata cannot be read or written; the bundles may have been given up.
         """
         await self._ownership.wait_for_others(bundles)
         with self._ownership.leave(bundles):
@@ -112,17 +112,17 @@ class Handover:
             )
 
     async def _unclosed(self, bundles: Collection[Bundle]) -> list[TopicName]:
-        """Close what an earlier attempt left open, and return the topics of bundles that still have an open ledger."""
+        """Close the ledgers that an earlier attempt left open. Returns the bundles' topics whose ledger stays open."""
         for incarnation in self._journals:
             await incarnation.close_ledgers(())
         names = (TopicName.parse(name) for incarnation in self._journals for name in incarnation.unclosed_topics)
         return [name for name in names if _is_in(name, bundles)]
 
     async def drain(self) -> None:
-        """Take no more bundles, and give up all if there is another broker, those without topics at once.
+        """Stop taking bundles. If there is another broker, give up all bundles, first those without loaded topics.
 
         Raises:
-            TimeoutError: this took more than `drain_s`; the other bundles are freed by the end of the journal.
+            TimeoutError: this took more than `drain_s`; the remaining bundles become free when the journal is closed.
             PulsarpyError: as `unload`.
         """
         await self._registry.drain()

@@ -1,8 +1,8 @@
-"""The effect of isolation policies: the brokers that may serve a namespace.
+"""Isolation policies: they decide which brokers may serve a namespace.
 
 The rules are Pulsar's (`LoadManagerShared.applyNamespacePolicies`): a namespace with a policy is served by the policy's
-primary brokers, and by the secondary ones while fewer than `min_limit` primary ones are there. Other namespaces are
-served by the brokers that are primary in no policy.
+primary brokers, and also by its secondary ones while fewer than `min_limit` primary ones are registered. Other
+namespaces are served by the brokers that are primary in no policy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Isolation(NamedTuple):
     Attributes:
         name: Its name.
         namespaces: Regular expressions of namespaces.
-        primary: Regular expressions of brokers: of their host, or of their id `host:port`.
-        secondary: The same for the brokers that help out.
-        min_limit: The number of primary brokers below which the secondary ones help out.
+        primary: Regular expressions of the primary brokers: they match a broker's host or its id `host:port`.
+        secondary: The same for the secondary brokers.
+        min_limit: The number of primary brokers below which the secondary ones serve too.
     """
 
     name: str
@@ -57,12 +57,12 @@ def isolations(view: RecentView) -> list[Isolation]:
 def allowed_brokers(
     policies: Iterable[Isolation], namespace: str, brokers: Collection[BrokerRecord]
 ) -> list[BrokerRecord]:
-    """Return the brokers among these that may serve a namespace; of several policies the first by name holds.
+    """Return the brokers that may serve a namespace. If several policies match it, the first one by name counts.
 
     Args:
         policies: All policies, by name.
         namespace: `tenant/namespace`.
-        brokers: The brokers that are there.
+        brokers: The registered brokers.
     """
     policies = list(policies)
     policy = next((each for each in policies if _matches_any(each.namespaces, [namespace])), None)
@@ -75,16 +75,16 @@ def allowed_brokers(
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """Refuse what is no regular expression.
+    """Check that patterns are regular expressions.
 
     Raises:
-        InvalidArgumentError: one of them cannot be compiled.
+        InvalidArgumentError: a pattern cannot be compiled.
     """
     for pattern in patterns:
         try:
             _search(pattern, "")
         except pa.ArrowInvalid as error:
-            raise InvalidArgumentError(f"{pattern!r} is no regular expression (RE2): {error}.") from error
+            raise InvalidArgumentError(f"{pattern!r} is not a regular expression (RE2): {error}.") from error
 
 
 def _parsed(record: IsolationRecord) -> Isolation:
@@ -114,14 +114,14 @@ def _matches_any(patterns: Sequence[str], texts: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _matches(pattern: str, text: str) -> bool:
-    """Match a whole text in linear time, by Arrow's RE2: `re` can be made to take hours.
+    """Match a whole text in linear time, with Arrow's RE2: a pattern can make `re` run for hours.
 
-    A pattern that an older version stored without checking it may match nothing.
+    An invalid pattern matches nothing; older versions stored patterns without checking them.
     """
     try:
         return _search(pattern, text) and _search(rf"\A(?:{pattern})\z", text)
     except pa.ArrowInvalid as error:
-        log.warning("%r in an isolation policy is no regular expression, and matches nothing: %s", pattern, error)
+        log.warning("%r in an isolation policy is not a regular expression, and matches nothing: %s", pattern, error)
         return False
 
 

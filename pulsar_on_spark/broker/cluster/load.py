@@ -1,8 +1,8 @@
-"""The load of brokers, and what a broker gives up because of it. No IO; the caller passes the time.
+"""The load of brokers, and the bundles that a broker gives up because of it. No IO; the caller passes the time.
 
-Each broker reports its load and decides for itself, so advice needs no leader: only the owner of a bundle gives it up.
-The rules are those of Pulsar's AvgShedder (PIP-364): the busiest broker gives bundles to an idle one, after the
-difference has lasted, and at most half of the difference at once.
+Each broker reports its load and decides for itself. No leader is needed, because only the owner of a bundle gives it
+up. The rules are those of Pulsar's AvgShedder (PIP-364): the busiest broker gives bundles to an idle one when their
+scores have differed for some rounds, and gives away at most half of the difference at once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Final, TypeVar
 BundleT = TypeVar("BundleT")
 
 FULL: Final = 100.0
-"""The score of a broker that can do no more."""
+"""The score of a fully loaded broker."""
 DELAYED_S: Final = 0.1
-"""The mean delay of the event loop at which a broker can do no more, in seconds."""
+"""The mean delay of the event loop at which a broker counts as fully loaded, in seconds."""
 MESSAGE_BYTES: Final = 1024
-"""Bytes that are as much work as a message."""
+"""The number of bytes that count as much work as one message."""
 EQUAL: Final = 5.0
-"""Scores that differ by less are equal for the placement of a bundle."""
+"""Width of a step of scores, in points: the placement of a bundle treats scores in one step as equal."""
 STRONG: Final = 40.0
 WEAK: Final = 15.0
-"""Differences of scores that are too large, in points: they must last for `STRONG_ROUNDS` or `WEAK_ROUNDS`."""
+"""Differences of scores, in points, above which a broker gives up bundles after `STRONG_ROUNDS` or `WEAK_ROUNDS`."""
 STRONG_ROUNDS: Final = 2
 WEAK_ROUNDS: Final = 8
 MOST_GIVEN: Final = 3
 """Maximum number of bundles that a broker gives up in one round."""
 SETTLED_S: Final = 600.0
-"""Time that a bundle stays after it has moved, in seconds."""
+"""Time for which a bundle does not move again after a move, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class BrokerLoad:
     Attributes:
         incarnation: The broker's incarnation.
         score: Points, from 0 to 100.
-        bundles: The points of each bundle that it owns, by `str(bundle)`; their sum is the score of a broker that has
+        bundles: The points of each owned bundle, by `str(bundle)`. Their sum is the score, or 0 if the broker has no
             traffic.
     """
 
@@ -51,7 +51,7 @@ class BrokerLoad:
     bundles: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self, counter: int) -> bytes:
-        """Return the stored form: JSON, with a counter that makes it unlike all earlier ones."""
+        """Return the stored form: JSON, with a counter that makes each report differ from all earlier ones."""
         return json.dumps({"v": 1, "counter": counter, **asdict(self)}).encode()
 
     @classmethod
@@ -69,19 +69,19 @@ def score(cpu_percent: float, loop_delay_s: float) -> float:
     """Return how busy a broker is, in points from 0 to 100.
 
     Args:
-        cpu_percent: The CPU time that it uses, in percent of a core: one event loop serves all of its clients.
+        cpu_percent: Its CPU time in percent of one core, because one event loop serves all of its clients.
         loop_delay_s: The mean delay of its event loop, in seconds.
     """
     return min(FULL, max(cpu_percent, FULL * loop_delay_s / DELAYED_S))
 
 
 def work(messages: float, size_bytes: float) -> float:
-    """Return the work that traffic is, for the comparison of bundles; both arguments are per second."""
+    """Return the work that traffic causes, to compare bundles; both arguments are per second."""
     return messages + size_bytes / MESSAGE_BYTES
 
 
 def shares(points: float, works: Mapping[str, float]) -> dict[str, float]:
-    """Divide a broker's points among its bundles by their work; all get 0 if there is none."""
+    """Divide a broker's points among its bundles in proportion to their work; all get 0 if there is no work."""
     total = sum(works.values())
     return {bundle: points * each / total if total else 0.0 for bundle, each in works.items()}
 
@@ -95,8 +95,8 @@ def place_bundles(
 ) -> dict[BundleT, str]:
     """Choose an incarnation for each bundle: of two random brokers, the one with the lower load.
 
-    Brokers whose loads are about equal, or not known, are compared by their bundles. A bundle that a broker got after
-    its last report counts as a bundle of mean load.
+    Brokers whose loads are about equal or unknown are compared by their number of bundles. A bundle that a broker got
+    after its last report counts as a bundle of mean load.
 
     Args:
         bundles: The bundles.
@@ -141,7 +141,7 @@ class Shedder:
         self._incarnation = incarnation
         self._strong = self._weak = 0
         self._since_s: dict[str, tuple[int, float]] = {}
-        """The epoch of each owned bundle, and the time at which this broker has seen it first."""
+        """The epoch of each owned bundle, and the time at which this broker first saw the bundle with that epoch."""
 
     def decide(
         self,
@@ -151,13 +151,14 @@ class Shedder:
         counts: Counter[str],
         may_take: Callable[[str, str], bool],
     ) -> Move | None:
-        """Return what to give up in this round.
+        """Return the bundles to give up in this round; None if all stay.
 
         Args:
             now_s: Monotonic seconds.
             loads: The loads of all living brokers that take bundles, and of this one, by incarnation.
             epochs: The epoch of each bundle that this broker owns: it grows when the bundle moves.
-            counts: The number of bundles that each incarnation owns. A report with another number is older than a move.
+            counts: The number of bundles that each incarnation owns. A report with another number was made before a
+                move and is not used.
             may_take: Returns True if an incarnation may take a bundle.
         """
         self._note(now_s, epochs)
@@ -201,7 +202,7 @@ class Shedder:
 
 
 def _largest_that_fit(movable: Mapping[str, float], budget: float, most: int) -> tuple[str, ...]:
-    """Choose bundles with traffic, the largest first, whose points sum up to the budget at most."""
+    """Choose bundles with traffic, the largest first, whose total of points is within the budget."""
     chosen: list[str] = []
     for bundle, points in sorted(movable.items(), key=lambda item: (-item[1], item[0])):
         if len(chosen) < min(most, MOST_GIVEN) and 0 < points <= budget:

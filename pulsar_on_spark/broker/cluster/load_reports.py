@@ -1,4 +1,4 @@
-"""The loads that the brokers of a root report to each other, by small objects that are overwritten like leases."""
+"""Exchange of loads among the brokers of a root: each broker overwrites a small object of its own, like a lease."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LoadReports:
 
     @property
     def known(self) -> Mapping[str, BrokerLoad]:
-        """The loads by incarnation, without those that are too old."""
+        """The loads that were reported within `FRESH_S`, by incarnation."""
         fresh = (seen.content for seen in self._seen.values() if self._clock() - seen.changed_s < FRESH_S)
         return {load.incarnation: load for content in fresh if (load := BrokerLoad.parse(content)) is not None}
 
@@ -54,7 +54,7 @@ class LoadReports:
 
         Args:
             measure: Returns the load of this broker; called in the event loop at each report.
-            has_others: Returns True if there are other brokers: without any, nothing is written or read.
+            has_others: Returns True if there are other brokers. While there are none, nothing is written or read.
         """
 
         async def exchange() -> None:
@@ -65,13 +65,13 @@ class LoadReports:
         self._exchanging = asyncio.create_task(every(REPORT_EVERY_S, exchange, complaint), name="load reports")
 
     async def stop(self) -> None:
-        """Stop, and leave the last report, which others ignore once it is old."""
+        """Stop reporting. The last report stays, and other brokers ignore it once it is old."""
         if self._exchanging is not None:
             self._exchanging.cancel()
             await asyncio.gather(self._exchanging, return_exceptions=True)
 
     def _exchange(self, load: BrokerLoad) -> None:
-        """Write this broker's report, and read all; runs in a thread.
+        """Write this broker's report and read the reports of all brokers; runs in a thread.
 
         Raises:
             StorageError: the store cannot be written or read.

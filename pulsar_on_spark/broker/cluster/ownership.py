@@ -1,8 +1,8 @@
 """Ownership of bundles: which broker serves a topic.
 
 A lookup of a topic whose bundle has no owner assigns all free bundles of the namespace, in one commit. A lookup waits
-while the owner is dead and not recovered yet, and while a bundle is given from one broker to another: clients that are
-told to try again wait longer.
+while the owner is dead and its journal is not recovered yet, and while the owner gives the bundle up: a client that is
+refused would try again only later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOOK_EVERY_S: Final = 0.2
 """Interval at which a waiting lookup reads the metadata, in seconds."""
 
 Locate = Callable[[NamespaceBundles], Bundle]
-"""Finds a bundle among those of its namespace, which may have been split since the last look."""
+"""Finds a bundle among the current bundles of its namespace, which may have been split since the last call."""
 
 
 def bundle_counts(view: RecentView) -> Counter[str]:
@@ -61,15 +61,15 @@ class Ownership:
 
     Args:
         store: The root's metadata.
-        views: The same, read by the broker's event loop.
+        views: Views of this metadata for the event loop.
         registry: This broker's registration.
-        default_count: The number of bundles of a namespace that was created without one.
+        default_count: The number of bundles of a namespace that was created without a number.
         is_dead: Returns True for an incarnation that this broker believes to be dead.
         may_be_dead: Returns True for an incarnation that may be dead: lookups wait until this is decided.
-        loads: Returns the loads of brokers that are known, by incarnation.
+        loads: Returns the known loads of brokers, by incarnation.
 
     Attributes:
-        default_count: The same number.
+        default_count: The argument `default_count`.
         waited: Number of lookups that waited for an owner for longer than `LOOK_EVERY_S`.
     """
 
@@ -106,14 +106,14 @@ class Ownership:
         return self._registry.record.incarnation
 
     def leads(self) -> bool:
-        """Return True if work of the whole root is this broker's: of the living brokers it has the least id."""
+        """Return True if this broker does the work of the whole root: it has the least id of the living brokers."""
         view = self._views.recent
         alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
         first = leader(alive)
         return first is None or first.incarnation == self.incarnation
 
     def has_others(self) -> bool:
-        """Return True if another broker takes bundles, as far as the view that was read last tells."""
+        """Return True if another broker takes bundles according to the most recent view."""
         return any(record.incarnation != self.incarnation for record in serving_brokers(self._views.recent))
 
     def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
@@ -121,7 +121,7 @@ class Ownership:
         return bundles_of(view, namespace, self.default_count)
 
     def owned(self, view: RecentView, namespace: str | None = None, incarnation: str | None = None) -> list[Bundle]:
-        """Return the bundles that this broker owns, or another one.
+        """Return the bundles that this broker, or a given one, owns.
 
         Args:
             view: The metadata.
@@ -138,14 +138,14 @@ class Ownership:
         ]
 
     def epochs(self, view: RecentView, bundles: Collection[Bundle]) -> dict[Bundle, int]:
-        """Return the epochs of the bundles among these that this broker owns."""
+        """Return the epochs of the given bundles, without bundles that this broker does not own."""
         owners = ((bundle, self.bundles(view, bundle.namespace).owner_of(bundle)) for bundle in bundles)
         return {bundle: owner.epoch for bundle, owner in owners if owner.incarnation == self.incarnation}
 
     def candidates(self, view: RecentView, namespace: str) -> list[BrokerRecord]:
-        """Return the living brokers that may take bundles of a namespace: isolation policies decide.
+        """Return the living brokers that may take bundles of a namespace, according to the isolation policies.
 
-        The namespace that a broker keeps for itself is its own.
+        A broker's own namespace is served by that broker only.
         """
         taking = self._taking(view)
         if is_own_namespace(namespace):
@@ -166,10 +166,10 @@ class Ownership:
         return effective_owner(view, bundles.owner_of(bundles.bundle_of(name))) not in (None, self.incarnation)
 
     async def find_owner(self, name: TopicName) -> BrokerRecord:
-        """Return the broker that serves a topic, which need not exist; a bundle without an owner gets one.
+        """Return the broker that serves a topic, which need not exist. A bundle without an owner is assigned first.
 
         Raises:
-            ServerRefusalError: there is none for now, ServiceNotReady.
+            ServerRefusalError: no broker serves the topic for now (ServiceNotReady).
             MetadataError: the metadata cannot be read or written.
         """
         return await self._find(name.namespace, lambda bundles: bundles.bundle_of(name), f"Topic {name}")
@@ -204,10 +204,10 @@ class Ownership:
             self.waited += clock() - begun_s > LOOK_EVERY_S
 
     async def require_served(self, name: TopicName) -> None:
-        """Return if this broker serves the topic; its bundle is assigned if it has no owner.
+        """Check that this broker serves a topic. If the topic's bundle has no owner, it is assigned first.
 
         Raises:
-            ServerRefusalError: another broker serves it, ServiceNotReady: the client looks it up again.
+            ServerRefusalError: another broker serves the topic (ServiceNotReady); the client looks it up again.
             MetadataError: the metadata cannot be read or written.
         """
         owner = await self.find_owner(name)
@@ -218,7 +218,10 @@ class Ownership:
             )
 
     async def _settled_owner(self, view: RecentView, namespace: str, locate: Locate) -> BrokerRecord | None:
-        """Return the bundle's broker unless that may be dead; waits while this broker gives the bundle up."""
+        """Return the broker that owns the bundle; None if there is none, or if it may be dead.
+
+        If this broker is giving the bundle up, wait for the end of that, and return None.
+        """
         if view.get(NamespaceRecord, namespace) is None:
             return self._registry.record  # this broker reports that the namespace is missing
         bundles = self.bundles(view, namespace)
@@ -232,7 +235,7 @@ class Ownership:
         return self._registry.record if owner == self.incarnation else broker_of(view, owner)
 
     async def _assign_free(self, view: RecentView, namespace: str) -> bool:
-        """Assign the namespace's bundles that have no owner; returns False if there is nothing to assign.
+        """Assign the namespace's bundles that have no owner. Returns False if all have one.
 
         Concurrent calls for one namespace share one commit.
         """
@@ -266,7 +269,7 @@ class Ownership:
     # -- giving up -----------------------------------------------------------------------------------------------------
 
     def _leaving_with(self, bundle: Bundle) -> asyncio.Event | None:
-        """Return the end of the giving that covers a bundle, which may be a part of the bundle that is given."""
+        """Return the event that ends the giving up of this bundle, or of a bundle that contains it; else None."""
         return next((event for leaving, event in self._leaving.items() if leaving.covers(bundle)), None)
 
     async def wait_for_others(self, bundles: Collection[Bundle]) -> None:
@@ -285,7 +288,7 @@ class Ownership:
     def leave(self, bundles: Collection[Bundle]) -> Iterator[None]:
         """Let lookups of these bundles wait until the context ends; they then find the next owner.
 
-        None of them is being given up already (`wait_for_others`).
+        The caller has awaited `wait_for_others`, so that none of the bundles is already being given up.
         """
         gone = {bundle: asyncio.Event() for bundle in bundles}
         self._leaving |= gone

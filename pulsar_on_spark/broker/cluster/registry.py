@@ -43,7 +43,7 @@ class Registry:
         )
 
     async def register(self) -> None:
-        """Register the broker, in the place of an earlier one with the same id.
+        """Register the broker; the registration replaces an earlier one with the same id.
 
         Raises:
             MetadataError: the registration could not be committed.
@@ -51,7 +51,7 @@ class Registry:
         await asyncio.to_thread(self._store.commit, lambda _: decide_register(self.record))
 
     async def drain(self) -> None:
-        """Tell other brokers that this one takes no more bundles (errors as `register`)."""
+        """Mark the broker as draining: it takes no more bundles (errors as `register`)."""
         self.record = self.record.model_copy(update={"state": "draining"})
         await self.register()
 
@@ -61,12 +61,12 @@ class Registry:
 
 
 def broker_id(listeners: Listeners) -> str:
-    """Return the id of a broker with these URLs: host and port of its HTTP server, or else of its clients' port."""
+    """Return the id of a broker: `host:port` of its HTTP server, or of its binary port if it serves no HTTP."""
     return urlsplit(listeners.default.any_web_url or listeners.default.any_service_url).netloc
 
 
 def listener_of(record: BrokerRecord, name: str) -> Listener | None:
-    """Return the URLs of a broker for a client that names this listener, or none (""); None if it has no such one."""
+    """Return the URLs of a broker's named listener, or of its default one for ""; None if the name is unknown."""
     urls = record.listeners.get(name) if name else record.default_listener
     return None if urls is None else Listener(urls.service_url, urls.service_url_tls, urls.web_url, urls.web_url_tls)
 

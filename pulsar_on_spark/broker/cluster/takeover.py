@@ -1,8 +1,8 @@
 """Takeover: the recovery of other brokers' journals once they are dead, which frees their bundles.
 
-A lock file proves that a broker of this host is dead; the living broker with the least id recovers its journal first.
-Any other broker is believed to be dead if its lease has not been renewed for its duration; it may be alive, and is
-fenced by the recovery.
+A lock file proves that a broker of this host is dead; the living broker with the least id is the first to recover its
+journal. Any other broker is believed to be dead if its lease has not been renewed for the lease's duration. It may
+still be alive, so the recovery fences it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.5
 LOOK_AT_OBJECTS_EVERY_S: Final = 1.0
-"""Interval of the looks at locks and leases, in seconds: on disks, and where each look costs requests."""
+"""Intervals of the checks of locks and leases, in seconds: on disks, and on object stores, which charge requests."""
 RANK_S: Final = 1.0
-"""Time that a broker leaves to each living broker with a lesser id, in seconds, before it acts itself."""
+"""Delay of a recovery for each living broker with a lesser id, in seconds: the broker with the least id acts first."""
 RECOVERED_AT_ONCE: Final = 4
 """Journals that a broker recovers at the same time: one on a path that does not answer delays no other."""
 
 
 def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
-    """Return True if an observer may have been paused or cut off, and the others with it.
+    """Return True if an observer may have been paused or cut off, so that it cannot judge the leases of others.
 
     Args:
-        unlooked_s: The time since its last look, in seconds.
-        own_lease_age_s: The time since it renewed its own lease, in seconds.
+        unlooked_s: The time since the observer's last check, in seconds.
+        own_lease_age_s: The time since the observer renewed its own lease, in seconds.
     """
     return max(unlooked_s, own_lease_age_s) > LEASE_S / 2
 
@@ -96,19 +96,19 @@ class Takeover:
 
     def start(self) -> None:
         """Start looking."""
-        complaint = "It cannot be seen now whether other brokers are alive"
+        complaint = "The broker cannot check now whether other brokers are alive"
         every_s = LOOK_EVERY_S if isinstance(self._root.place, Path) else LOOK_AT_OBJECTS_EVERY_S
         self._looking = asyncio.create_task(every(every_s, self._look, complaint), name="takeover")
 
     async def stop(self) -> None:
-        """Stop looking; recoveries that run come to their end by themselves."""
+        """Stop looking; running recoveries end by themselves."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def is_dead(self, incarnation: str) -> bool:
-        """Return True if the broker of an incarnation was dead at the last look: no client shall get its URL."""
+        """Return True if the broker of an incarnation was dead at the last check: no client shall get its URL."""
         return incarnation in self._proved or self._dead_brokers.looks_dead(IncarnationId(incarnation))
 
     def may_be_dead(self, incarnation: str) -> bool:
@@ -131,8 +131,8 @@ class Takeover:
         """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
 
         If this broker has not looked for a while, or cannot renew its own lease, it may have been paused or cut off,
-        and the others with it. Then it forgets what it has seen of their leases. This is checked after they are read: a
-        pause may come at any time.
+        and the other brokers too. Then it discards what it knows about their leases. It checks this after it has read
+        the leases, because a pause may come at any time.
         """
         began_s = self._clock()
         locks = self._lock.dead_others()
@@ -157,7 +157,7 @@ class Takeover:
         recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
 
     def _recover_if_recent(self, incarnation: IncarnationId, judged_s: float) -> bool:
-        """Recover a journal unless this broker was paused since it judged: the other one may have renewed its lease."""
+        """Recover a journal unless this broker was paused since `judged_s`: the owner may have renewed its lease."""
         is_recent = self._clock() - judged_s <= LEASE_S / 2
         return is_recent and self._dead_brokers.recover_log(incarnation)
 
