@@ -43,11 +43,11 @@ LIVENESS_TIMEOUT_S: Final = 5.0
 """Time in which a client must respond when another client wants to take over its consumer or producer
 (`connectionLivenessCheckTimeoutMillis`)."""
 TURN_COMMANDS: Final = 1_000
-"""Commands in one read above which a client takes turns with other clients: it sends very many small commands."""
+"""Number of commands in one read above which the client takes turns with other clients."""
 TURN_BYTES: Final = 32 << 10
-"""Bytes that are handled in one turn of a client that takes turns. A client also takes turns after a read of at least
-this size that does not end with a SEND: a few large commands may name thousands of messages each. (uvloop reads up to
-32 times 256 KiB in a row.)"""
+"""Bytes that are handled in one turn of a client that takes turns. A read of at least this size that does not end with
+a SEND also makes the client take turns, because a few large commands may name thousands of messages each. (uvloop reads
+up to 32 times 256 KiB in a row.)"""
 
 
 class Connection(asyncio.Protocol):
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._handle_received()
 
     def _handle_received(self) -> None:
-        """Handle the received data; if it has very many commands, handle one part now and the next a turn later."""
+        """Handle the received data; if the client takes turns, handle one part now and the next in its next turn."""
         data, self._rest = self._rest, b""
         if self._takes_turns:
             whole = memoryview(data)
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             self.intake.resume(Pause.TURN)
 
     def _handle_left(self) -> None:
-        """Handle the remaining commands of the last read, up to a command that takes steps."""
+        """Handle the remaining commands of the last read, up to the first command that is carried out in steps."""
         sent = self._handlers.sent
         for event in self._left:
             if self.is_closed:
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         self.abort(f"its handshake took longer than {self._handshake_timeout_s:g} s")
 
     def handshake_done(self) -> None:
-        """Lift the limits of connections before their handshake: the client is CONNECTED."""
+        """Lift the limits that hold until the handshake is done: the client is CONNECTED."""
         self._codec.handshake_done()
         self._registry.handshake_done(self)
         self._handshake.cancel()
@@ -326,12 +326,12 @@ class Connection(asyncio.Protocol):
             self._probe = None
 
     def pending_changed(self, entries: int) -> None:
-        """Add to the number of unacknowledged entries, or subtract; pause or resume reading at the limits."""
+        """Change the number of unacknowledged entries by `entries`; pause or resume reading at the limits."""
         if self.intake.pending_changed(entries):
             self.update_hold()
 
     def update_hold(self) -> None:
-        """Pause reading from a client with producers while the broker accepts no entries, else resume it."""
+        """Pause reading from a client with producers while the broker accepts no entries; otherwise resume it."""
         is_shut = not self._broker.accepts_entries()
         publishes = not all(producer.is_closed for producer in self.producers.values())
         self.intake.hold_producers(publishes=publishes, is_shut=is_shut)
@@ -342,9 +342,9 @@ class Connection(asyncio.Protocol):
     def keep_alive_while_held(self) -> None:
         """Keep a paused connection alive: send PONG, and after a while disconnect its producers.
 
-        Call it periodically while nothing is read. The commands of the client's consumers wait behind the messages of
-        its producers, so the producers are disconnected. Their messages are dropped; after they reconnect, they send
-        them again.
+        Call this periodically while reading is paused. The commands of the client's consumers wait behind the messages
+        of its producers, so the producers are disconnected. Their unread messages are dropped, and are sent again after
+        the producers reconnect.
         """
         if self.intake.has_hung_up:
             self.abort("the client has hung up")

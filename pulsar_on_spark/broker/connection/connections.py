@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
 from pulsar_on_spark.protocol import replies
 
 _TICKS_PER_INTERVAL: Final = 4
-"""Number of times that the liveness of all connections is checked in a keep-alive interval."""
+"""Number of liveness checks of each connection in a keep-alive interval."""
 _BACKLOG: Final = 1024
 """Maximum number of connections that the kernel queues until they are accepted."""
 
@@ -69,7 +69,7 @@ class Connections:
             connection.update_hold()
 
     async def stop_listening(self) -> None:
-        """Accept no more clients."""
+        """Stop accepting clients."""
         for task in self._ticking:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)

@@ -1,6 +1,6 @@
 """Back-pressure on large answers: one at a time for each client, and none while the client leaves too much unread.
 
-A request of fifty bytes can ask for a list of a megabyte, and a client may ask five thousand times without reading.
+A request of fifty bytes can ask for a list of a megabyte, and a client may send five thousand of them without reading.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class RefusalLog:
         return self._count <= LINES
 
     def take_unlogged(self, now_s: float) -> int:
-        """Return the number of unlogged refusals after an interval is over, once; 0 while the interval lasts."""
+        """Return and reset the number of unlogged refusals of an interval that is over; 0 while the interval lasts."""
         if now_s < self._ends_s:
             return 0
         unlogged, self._count = max(0, self._count - LINES), 0

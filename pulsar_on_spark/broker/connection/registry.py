@@ -4,7 +4,7 @@
 |---|---|
 | `broker_max_connections`, `broker_max_connections_per_ip` | a new connection gets NotAllowedError |
 | slow handshakes: `MAX_SLOW_HANDSHAKES`, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | the next one gets ServiceNotReady |
-| bytes of incomplete frames of all connections | the connections without data for the longest time are closed |
+| bytes of incomplete frames of all connections | the connections that have been quiet the longest are closed |
 
 Connections per address are counted by source (`source_of`).
 """
@@ -29,7 +29,7 @@ MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
 
 
 class LimitedConnection(Protocol):
-    """The part of a connection by which the registry limits its use of memory, and ends it."""
+    """The part of a connection that the registry needs to limit its memory and to end it."""
 
     intake: Intake
 
@@ -83,12 +83,13 @@ class Registry(Generic[_C]):
         limit = settings.broker_max_connections
         if 0 < limit < len(self._sources):
             raise _refused(
-                f"The broker has {limit} connections, its limit (broker_max_connections): close one, or raise it."
+                f"The broker has {limit} connections, its limit (broker_max_connections): close one or raise the limit."
             )
         limit = settings.broker_max_connections_per_ip
         if 0 < limit < self._of_source[source]:
             raise _refused(
-                f"{source} has {limit} connections, its limit (broker_max_connections_per_ip): close one, or raise it."
+                f"{source} has {limit} connections, its limit (broker_max_connections_per_ip): close one or raise the "
+                "limit."
             )
 
     def add_slow_handshake(self, connection: _C) -> None:
@@ -111,7 +112,7 @@ class Registry(Generic[_C]):
         if self._frames.is_over:
             for quietest in self._frames.surplus(lambda other: other.intake.is_held):
                 quietest.abort(
-                    "incomplete frames of all clients fill the memory, and this one has been quiet the longest"
+                    "incomplete frames of all clients fill the memory, and this client has been quiet the longest"
                 )
 
     def handshake_done(self, connection: _C) -> None:
