@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 
 MAX_WAIT_S: Final = 30.0
-"""Longest wait of `claim` for leases to prove alive or to expire; a lease lasts 10 s by default."""
+"""Maximum time in `claim` until leases are seen to be renewed or expired, in seconds; a lease lasts 10 s by default."""
 _WATCH_STEP_S: Final = 0.1
 
 

@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.handover import KeyedEntry, key
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 
 _MAX_WATCHERS = 1_024
-"""Maximum number of subscriptions whose leases are watched; after a watch is dropped, its next use starts it over."""
+"""Maximum number of subscriptions whose leases are watched; above it, the oldest watch is dropped."""
 
 
 class Claims:
@@ -42,8 +42,8 @@ class Claims:
     def lease_states(self, view: View, part: TopicPart, name: str) -> Mapping[str, LeaseState]:
         """Return the lease states of the Spark consumers that read the topic under the subscription.
 
-        A stale lease of a consumer without slots counts as expired at once: at most, that consumer is about to take
-        slots, and would lose the race for them.
+        A stale lease of a consumer without slots counts as expired at once. If that consumer is alive after all and
+        about to take slots, its commit fails.
 
         Raises:
             StorageError, FormatVersionError: a lease cannot be read.
@@ -63,8 +63,9 @@ class Claims:
     def holes_beyond(
         self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain
     ) -> AckHoles:
-        """Return the messages that slots have read beyond the slowest slot; for Key_Shared, found by their keys.
+        """Return the messages beyond the slowest slot's position that faster slots have read, as ack holes.
 
+        For Key_Shared, the messages are read to find the slots of their keys.
         Messages that can no longer be read stay unacknowledged: the next reader gets the error.
         """
         if not by_key:
@@ -84,7 +85,7 @@ class Claims:
                 bounds = np.flatnonzero(np.diff(entries)) + 1
                 for rows in np.split(np.arange(len(entries)), bounds):
                     if len(rows):
-                        # If compaction removed a message from its batch, its index belongs to a neighbour's slot.
+                        # Compaction may have removed messages of a batch: their indexes get the first message's slot.
                         of_message = np.full(int(indexes[rows].max()) + 1, slots[rows[0]])
                         of_message[indexes[rows]] = slots[rows]
                         ledger = LedgerId(where.segment.ledger_id)

@@ -1,14 +1,14 @@
-"""Decisions about a subscription: its owner, its start and what to commit, on one view. Pure.
+"""Decisions about a subscription on one view: who owns it, where it starts, and what to commit. Pure.
 
-    create   no record                                     record, owner, epoch and start in one commit, topic's key too
-    take     free, or owned by a consumer of Spark whose   the slot furthest behind; holes for what others read beyond
-             lease has expired                             it and what an earlier broker left
-    take     owned by a broker incarnation that is CLOSED  the position in its last record
+    create   no record exists                              commits record, owner, epoch and start, with the topic's key
+    take     free, or owned by a Spark consumer whose      starts at the slot furthest behind, with ack holes: what
+             lease has expired                             other slots read beyond it, and holes of an earlier broker
+    take     owned by a broker incarnation that is CLOSED  starts at the position in its last record
              and whose cursor records are in the table
     refuse   otherwise
-    reset    ours                                          a new epoch from the new position; the topic's key too
-    release  ours                                          after the cursor's last row, which is durable before it
-    delete   ours
+    reset    this broker owns it                           a new epoch from the new position, with the topic's key
+    release  this broker owns it                           only after the cursor's last row is durable
+    delete   this broker owns it
 
 A decision that lacks a fact raises `LacksError`, and is repeated when the fact is known. Only the owner of an epoch in
 the record writes records or rows under that epoch.
@@ -165,7 +165,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) ->
         owner = record.owners[0].consumer or ""
         if owner != request.incarnation and not _is_saved(view, owner, facts):
             raise LacksBrokerError(IncarnationId(owner))
-        # Owned by this incarnation: an open or release did not complete, so the journal has nothing of it.
+        # If this incarnation is the owner, an open or a release did not complete: the journal has no record of it.
         start = broker_cursor(record, rows, ()).begun(next_epoch(record))
     else:
         _require_no_consumer(record, request, facts)
@@ -238,7 +238,7 @@ def trim_floor(view: View, topic_id: str) -> Position:
 
 
 def require_room(topic: str, there: int, most: int) -> None:
-    """Refuse a new subscription in a topic that has reached its limit; 0 for no limit.
+    """Check that a topic with `there` subscriptions may get another one; a limit of 0 is no limit.
 
     Raises:
         ServerRefusalError: the limit is reached.
@@ -259,7 +259,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)
     before = view.last(SubscriptionRecord, f"{topic_id}/{request.name}")
-    # Above all epochs of a deleted subscription of this name: its cursor rows must not count.
+    # The epoch is above all epochs of a deleted subscription of this name, whose cursor rows must not count.
     epoch = 1 if before is None else next_epoch(before)
     record = SubscriptionRecord(
         topic_id=topic_id,
@@ -277,7 +277,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
 
 
 def _require_no_consumer(record: SubscriptionRecord, request: Request, facts: Facts) -> None:
-    """Raise if a Spark consumer is alive, even without slots: it is about to take slots."""
+    """Raise if a Spark consumer is alive. One without slots is about to take some, so it counts too."""
     owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
     states = dict.fromkeys(owners, LeaseState.EXPIRED) | dict(facts.states)
     alive = sorted(name for name, state in states.items() if state is LeaseState.ALIVE)
@@ -306,7 +306,7 @@ def require_ours(view: View, ownership: Ownership) -> SubscriptionRecord:
     record = view.get(SubscriptionRecord, f"{ownership.part.topic_id}/{ownership.name}")
     if record is None:
         raise SubscriptionNotFoundError(
-            f"Subscription {ownership.name!r} on {ownership.part.name} was deleted under its consumers: subscribe "
+            f"Subscription {ownership.name!r} on {ownership.part.name} was deleted while it had consumers: subscribe "
             "again."
         )
     owner = (record.owners[0].consumer, record.owners[0].epoch) if record.owners else None

@@ -1,25 +1,26 @@
 """Keeps the cursors of a broker's subscriptions: owners in the main table, positions in the journal and in Delta.
 
-    open      the record is committed; then the first record of its epoch goes to the journal
-    changed   a record in the journal within a second, or at once for a caller of `wait_durable`
+    open      the subscription record is committed; then the first cursor record of its epoch goes to the journal
+    changed   a cursor record in the journal within a second, or at once for a caller of `wait_durable`
     snapshot  every few seconds a row of each cursor that moved, all in one commit
-    reset     a new epoch in the main table before it returns
-    release   a row of each cursor in one commit, and then the records that release them in another
+    reset     a new epoch in the main table before the call returns
+    release   a row of each cursor in one commit, then the subscription records that release them in another
 
-State after a crash between any two steps, and how it continues (`tests/broker/cursors/test_crashes.py`):
+State after a crash between any two steps, and how the next owner continues (`tests/broker/cursors/test_crashes.py`):
 
-    after the record of an open, before any of     the next owner begins at the record's start, with the holes of the
-    the epoch's records                            row before it; what Spark's slots read beyond it is redelivered
-    after acks, before their record                no receipt was given: the messages are redelivered
-    after a record, before its row                 the journal is recovered, and its records go to the table first
-    after a row, before the journal's trim         row and record agree: the larger (epoch, n) counts
-    after the row of a release, before its record  the owner is a dead broker that has lost nothing
-    after the record of a release                  free: every slot at the mark-delete position, its holes in the row
-    after the record of a reset                    the new position counts, whatever is written under the old epoch
-    a commit whose outcome is unknown              the next check of the owners finds out: still ours, or lost
+    after the subscription record of an open,      the next owner begins at the start in the record, with the holes of
+    before the epoch's first cursor record         the last row; what Spark's slots read beyond it is redelivered
+    after acks, before their cursor record         no receipt was given: the messages are redelivered
+    after a cursor record, before its row          the journal is recovered: its cursor records are copied to the table
+    after a row, before the journal's trim         row and cursor record agree: the larger (epoch, n) counts
+    after the row of a release, before the         the subscription is owned by a dead broker, and nothing is lost
+    subscription record
+    after the subscription record of a release     free: every slot at the mark-delete position, its holes in the row
+    after the subscription record of a reset       the new position counts, whatever is written under the old epoch
+    a commit whose outcome is unknown              the next check finds out whether the broker still owns the cursor
 
-A broker that was presumed dead and wakes up writes under outdated epochs and confirms nothing, because its journal is
-fenced. While its epoch has no newer row, its row may still add acknowledgements, which clients have made.
+A broker that was presumed dead and wakes up writes under outdated epochs. It confirms nothing, because its journal is
+fenced. Until a row with a newer epoch exists, its rows may still add acknowledgements; clients did make them.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class CursorKeeper:
         """Acquire a subscription: create it, claim a free one, or take it over from dead owners.
 
         If this broker already owns it, its cursor is returned, changed to the requested type: the caller must make sure
-        that no consumers of another type are connected. The call may take as long as a lease lasts, or a recovery.
+        that no consumers of another type are connected. The call may take as long as a lease or a recovery lasts.
 
         Args:
             part: The topic.
@@ -126,7 +127,7 @@ class CursorKeeper:
             most: Maximum number of subscriptions of the topic, checked for a new one; 0 for no limit.
 
         Raises:
-            ServerRefusalError: the topic has reached that limit.
+            ServerRefusalError: the topic has reached the limit `most`.
             ConsumerBusyError: a Spark query or another broker's clients own it.
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation is over.
@@ -151,7 +152,7 @@ class CursorKeeper:
 
         Raises:
             ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
-            MetadataError: the commit failed; a later check finds the cursor's position, or that the cursor is lost.
+            MetadataError: the commit failed. If it took effect nevertheless, a later check ends the cursor as lost.
         """
         await self._complete(self._reset(cursor, position, ack_set, batch_size))
 
@@ -176,7 +177,7 @@ class CursorKeeper:
         await self._complete(self._delete(cursor))
 
     async def save_cursors(self) -> None:
-        """Write all cursors that moved to the cursors table now.
+        """Write a row of each moved cursor to the cursors table now.
 
         Raises:
             MetadataError: the table cannot be written; the next snapshot includes the changes.
@@ -302,7 +303,7 @@ class CursorKeeper:
         await self._find_lost()
 
     async def _find_lost(self) -> None:
-        """Find cursors whose record names another owner or epoch, or is gone, in a view newer than they are."""
+        """Find lost cursors: those whose record, read after their epochs, is gone or names another owner or epoch."""
         before = [(cursor, self._ownership(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
         for cursor, ownership in before:

@@ -34,7 +34,7 @@ class OpenCursor:
         name: The subscription.
         type: Its type.
         cursor: The acknowledgements. Call `record_changes` after each change.
-        lost: Why this broker no longer owns it; None while it does.
+        lost: The reason why this broker no longer owns it; None while it does.
         recorded_s: Time when its last record was given to the journal, on the event loop's clock.
         snapshotted: (epoch, n) of its last durable row in the cursors table; None before the first.
     """

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 RECORD_EVERY_S: Final = 1.0
 """Interval of a cursor's records without a waiting caller (managedLedgerDefaultMarkDeleteRateLimit)."""
 MAX_RECORD_BYTES: Final = 1 << 20
-"""Size limit of a record in the journal, where entries would wait behind it; larger ones go to the cursors table."""
+"""Size limit of a record in the journal, because entries wait behind it; larger records go to the cursors table."""
 
 _TICK_S: Final = 0.1
 _AT_ONCE: Final = 1_000
@@ -74,7 +74,7 @@ class Recorder:
         self._urgent.pop(cursor, None)
 
     async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
-        """Write the cursors that moved to the cursors table; a row has only changes that the journal has too.
+        """Write a row of each moved cursor to the cursors table; a row has only changes that the journal has too.
 
         Raises:
             MetadataError: the table cannot be written; the next snapshot includes the changes.
@@ -160,7 +160,7 @@ class Recorder:
     # -- the cursors table ---------------------------------------------------------------------------------------------
 
     async def _save_large(self, recorded: _Recorded, whole: CursorRecord) -> None:
-        """Save a whole cursor that is too large for the journal in the table."""
+        """Save a cursor in the table, because its record is too large for the journal."""
         cursor = recorded.cursor
         while cursor.lost is None:
             try:
