@@ -2,7 +2,7 @@
 
 A `Dispatcher` shares a `topic.cursor.Cursor` with the cursor's owner, which persists it. Its shell
 (`subscriptions/subscription.py`) drives it: `wanted()` returns the entries to read now, `offer()` assigns read entries
-to consumers, the rest are the consumers' commands. Start at `dispatcher.py`; `single_active.py` is Exclusive and
-Failover, `pool.py` the common base of `shared.py` and `key_shared.py`. The package may import
+to consumers, and the other methods are the consumers' commands. Start at `dispatcher.py`; `single_active.py` is
+Exclusive and Failover, `pool.py` the common base of `shared.py` and `key_shared.py`. The package may import
 `topic.managed_ledger.cursor` and `model`.
 """

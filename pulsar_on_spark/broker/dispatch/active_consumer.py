@@ -9,8 +9,8 @@ from pulsar_on_spark.model.errors import ConsumerBusyError
 class ActiveConsumer:
     """The active consumer and its election.
 
-    Failover elects among the consumers with the lowest priority number, ordered by name: the consumer at the
-    partition's index modulo their number, so that the partitions of a topic spread over them.
+    Failover sorts the consumers with the lowest priority number by name, and elects the one at the partition's index
+    modulo their number. This spreads the partitions of a topic over the consumers.
 
     Args:
         is_failover: False for Exclusive: one consumer, no delay, no notices.
@@ -44,7 +44,8 @@ class ActiveConsumer:
         if self._consumers and not self._is_failover:
             holder = next(iter(self._consumers.values())).name
             raise ConsumerBusyError(
-                f"The subscription is Exclusive and consumer {holder!r} has it: close it, or use another name."
+                f"The subscription is Exclusive and has the consumer {holder!r}: close that consumer, or use another "
+                "subscription name."
             )
         self._consumers[info.id] = info
         if self._elected() != info.id:

@@ -1,9 +1,10 @@
 """An index of delayed entries in bounded memory.
 
-The index holds the entries that are due soonest. Above the limit the later half is dropped and sets a *horizon*:
-entries due at or after it are not indexed, only the position of the first such entry. When the horizon comes, all
-indexed entries have become due, and reading restarts at that position: delivered and acknowledged entries are skipped,
-due ones delivered, and the others indexed again. No entry is lost, and each pass delivers at least half of the index.
+The index holds the entries that are due soonest. Above the limit the half that is due later is dropped, and its first
+due time becomes the *horizon*. Entries that are due at or after the horizon are not indexed; only the position of the
+first one is kept. When the horizon comes, all indexed entries have become due, and reading restarts at that position:
+delivered and acknowledged entries are skipped, due entries are delivered, and later ones are indexed again. No entry is
+lost, and each pass delivers at least half of the index.
 """
 
 from __future__ import annotations

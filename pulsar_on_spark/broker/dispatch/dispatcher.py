@@ -63,7 +63,7 @@ class Dispatcher(ABC):
 
         Raises:
             ConsumerBusyError: the subscription is Exclusive and has a consumer.
-            ConsumerAssignError: its hash ranges overlap another's, or there are none (Key_Shared STICKY).
+            ConsumerAssignError: it has no hash ranges, or they overlap another consumer's (Key_Shared STICKY).
         """
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Dispatcher(ABC):
 
     @property
     def has_more(self) -> bool:
-        """True if there may be entries to read; while it is False, `wanted` returns None for any consumers."""
+        """True if there may be entries to read; while it is False, `wanted` returns None whatever consumers can get."""
         return not self._cursor.is_at_end(self._next)
 
     @abstractmethod

@@ -2,13 +2,13 @@
 
 Two rules keep the order while consumers subscribe and leave:
 
-* A slot of keys is *held* by the consumer with unacknowledged entries of it. No other consumer gets an entry of the
-  slot, even if the slot is assigned to it now, until the holder has acknowledged or returned them (Pulsar's draining
-  hashes).
+* A slot of keys is *held* by the consumer that has unacknowledged entries of the slot. Until the holder has
+  acknowledged or returned them, no other consumer gets an entry of the slot, even if the slot was assigned to it
+  meanwhile (Pulsar's draining hashes).
 * No entry is delivered while an earlier one of its slot waits.
 
-Entries of a slot that cannot be delivered wait in a line, and reading continues up to the look-ahead limit. The line of
-a slot that waits for its holder is minus the slot number: no consumer takes from it until the slot is free.
+Entries of a slot that cannot be delivered wait in a line, and reading continues up to the look-ahead limit. While a
+slot waits for its holder, the number of its line is minus the slot number, from which no consumer takes entries.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Division of keys among Key_Shared consumers, by slots of the sticky key's hash.
 
 **AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entries.cutting`). An entry of
-Spark has messages of several keys of one slot, so only a function of the slot keeps each key with one consumer for
-entries of any writer. Slots are divided as among Spark's consumers (`topic.managed_ledger.subscription.slots`): shares
-differ by at most one, and as few slots as possible move when a consumer subscribes or leaves. Pulsar instead puts 100
-points of each consumer on a ring of 65,535 hashes. Here, with more than 64 consumers, some get nothing.
+Spark has messages of several keys of one slot. So the slot alone must determine the consumer: only then does each key
+stay with one consumer, for entries of all writers. Slots are divided as among Spark's consumers
+(`topic.managed_ledger.subscription.slots`): shares differ by at most one, and as few slots as possible move when a
+consumer subscribes or leaves. Pulsar instead puts 100 points of each consumer on a ring of 65,535 hashes. Here, with
+more than 64 consumers, some get nothing.
 
-**STICKY.** Each consumer sends its ranges of hashes from 0 to 65,535. An entry of Spark follows its first key, because
-its keys are spread over all ranges (docs/adr/0012).
+**STICKY.** Each consumer sends its ranges of hashes from 0 to 65,535. An entry of Spark goes to the consumer of its
+first key, because its keys may lie in the ranges of several consumers (docs/adr/0012).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class DispatchLimits:
     """The same for all consumers together; 0: no limit. With the look-ahead, it limits a subscription's memory to 40 MB
     if every message is an entry."""
     key_shared_look_ahead_per_consumer: int = 2_000
-    """Entries that may wait for another consumer while new ones are read, for each consumer
+    """Entries per consumer that may wait for another consumer while new ones are read
     (`keySharedLookAheadMsgInReplayThresholdPerConsumer`)."""
     key_shared_look_ahead_per_subscription: int = 20_000
     """The same for all consumers together (`keySharedLookAheadMsgInReplayThresholdPerSubscription`)."""
@@ -29,7 +29,7 @@ class DispatchLimits:
     """Pause of a Failover subscription before another consumer becomes active: late acknowledgements can arrive, and
     consumers that start together cause only one change."""
     delayed_delivery_tick_time_millis: int = 1_000
-    """Delayed entries become due together, at most once in this time; never early."""
+    """Interval at which delayed entries become due together; none is delivered early."""
     delayed_delivery_enabled: bool = True
     """True to delay messages until their delivery time."""
     auto_skip_non_recoverable_data: bool = False

@@ -370,7 +370,7 @@ class PoolDispatcher(Dispatcher):
             self._count(consumer, 0)
 
     def _count(self, consumer: Consumer, messages: int) -> None:
-        """Add to the number of unacknowledged messages, or subtract."""
+        """Change the numbers of unacknowledged messages by `messages`; block or unblock at the limits."""
         consumer.unacked += messages
         self._unacked += messages
         limits = self._limits

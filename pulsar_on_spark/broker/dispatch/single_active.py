@@ -62,7 +62,7 @@ class SingleActiveDispatcher(Dispatcher):
         return notices
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer and return its entries to the others."""
+        """Remove a consumer; a new active consumer restarts at the mark-delete position."""
         notices = self._election.remove(consumer, now_ms, self._delay_ms)
         self._consumers.pop(consumer, None)
         self._follow_election()
@@ -119,7 +119,7 @@ class SingleActiveDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Handle due times."""
+        """Activate the elected consumer if its time has come."""
         notices = self._election.tick(now_ms, self._delay_ms)
         self._follow_election()
         return notices
