@@ -28,7 +28,7 @@ from pulsar_on_spark.protocol.commands import (
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE: Final = 1_000
-"""Message ids of one command that are handled in one step, for some milliseconds; then other clients get a turn."""
+"""Message ids of one command that are handled in one step, which takes milliseconds; then other clients get a turn."""
 
 
 def ack(connection: Connection, command: CommandAck) -> Steps | None:

@@ -88,11 +88,11 @@ def _lists(command: Any) -> Iterator[Required]:
 
 
 ANY: Final = CommandRule(_nothing)
-"""Every client may do it, on its own connection."""
+"""Every client may send the command, which concerns only its own connection."""
 OWN: Final = CommandRule(_nothing)
-"""Every client may do it with a producer, consumer or watcher of its own connection."""
+"""Every client may send the command for a producer, consumer or watcher of its own connection."""
 REFUSED: Final = CommandRule(_nothing)
-"""No client may do it: the command is refused whatever the client's role."""
+"""The command is refused, whatever the client's role."""
 
 GUARDS: Final[Mapping[int, CommandRule]] = {
     BaseCommand.CONNECT: ANY,
@@ -103,8 +103,8 @@ GUARDS: Final[Mapping[int, CommandRule]] = {
         _on_topic(TopicOperation.LOOKUP), "Client is not authorized to Lookup", shows_missing_namespace=True
     ),
     BaseCommand.PARTITIONED_METADATA: CommandRule(
-        # It may create the topic on demand. Clients that may look up may also produce or consume,
-        # and both create topics, too.
+        # The command may create the topic. A client that may look up may also produce or consume,
+        # which creates topics, too.
         _on_topic(TopicOperation.LOOKUP),
         "Client is not authorized to Get Partition Metadata",
         shows_missing_namespace=True,
@@ -171,8 +171,8 @@ def _guarded(services: Services, rule: CommandRule, request: Request[Connection]
 def require_still(services: Services, connection: Connection, type_: int, command: Any) -> None:
     """Require that the client is still allowed to do a command whose handling took a while.
 
-    Handlers call it in the same turn of the event loop in which they register a producer, consumer or watcher, so that
-    a permission revoked meanwhile is noticed either here or by `Recheck`, and before they read a large answer.
+    Handlers call this before they read a large answer, and in the same turn of the event loop in which they register a
+    producer, consumer or watcher. So a permission that is revoked meanwhile is noticed either here or by `Recheck`.
 
     Raises:
         NotAuthorizedError: the client is not allowed.

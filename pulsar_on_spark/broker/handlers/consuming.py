@@ -178,7 +178,7 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
 async def _require_subscription(
     services: Services, connection: Connection, topic: BrokerTopic, command: CommandSubscribe
 ) -> None:
-    """Wait for the creation rate if the subscription is missing; refuse it if auto-creation is off."""
+    """If the subscription is missing, wait for the client's creation rate, or refuse it if auto-creation is off."""
     if topic.subscriptions.get(command.subscription) is not None:
         return
     view = await services.views.view()
@@ -215,7 +215,7 @@ async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
 
 
 def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
-    """Return the first entry to read for a client that starts at this message; the client drops earlier ones."""
+    """Return the first entry to read for a client that starts at this message; the client drops earlier messages."""
     first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
     if first.ledgerId >= _EARLIEST_LEDGER:
         return EARLIEST

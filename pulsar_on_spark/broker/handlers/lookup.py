@@ -21,7 +21,7 @@ from pulsar_on_spark.protocol.commands import (
 
 
 async def lookup(services: Services, connection: Connection, command: CommandLookupTopic) -> None:
-    """Handle LOOKUP: return the URLs of the topic's broker, without creating the topic: Java looks up patterns, too."""
+    """Handle LOOKUP: return the URLs of the topic's broker. Creates no topic, because Java also looks up patterns."""
     urls = await services.listener_of_topic(topic_name(command.topic), command.advertised_listener_name)
     connection.write(
         replies.lookup_response(command.request_id, urls.service_url or None, urls.service_url_tls or None)

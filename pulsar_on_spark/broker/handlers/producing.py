@@ -36,7 +36,7 @@ MAX_PRODUCERS: Final = 10_000
 
 
 async def producer(services: Services, connection: Connection, command: CommandProducer) -> None:
-    """Handle PRODUCER: admit the producer; WaitForExclusive may have to wait for its turn."""
+    """Handle PRODUCER: admit the producer. With WaitForExclusive, wait until the producer becomes the exclusive one."""
     key = (BaseCommand.PRODUCER, command.producer_id)
     if len(connection.producers) >= MAX_PRODUCERS:
         raise ServerRefusalError(
@@ -87,7 +87,8 @@ async def _producer(
             is_allowed = topic.policies.auto_subscription_creation.allow_auto_subscription_creation
         if not is_allowed:
             raise ServerRefusalError(
-                ServerError.NotAllowedError, "Automatic creation of subscriptions is disabled: create it first."
+                ServerError.NotAllowedError,
+                "Automatic creation of subscriptions is disabled: create the initial subscription first.",
             )
         check_subscription_name(command.initial_subscription_name)
         if topic.subscriptions.get(command.initial_subscription_name) is None:
@@ -135,7 +136,7 @@ def _answer(command: CommandProducer, topic: AnyTopic, info: ProducerInfo, epoch
 
 
 def _replication(connection: Connection, topic: AnyTopic) -> Replication:
-    """Choose how a replicator is deduplicated: by positions if its source sends them and the topic is persistent."""
+    """Choose the deduplication of a replicator: by source positions if it sends them and the topic is persistent."""
     by_position = connection.knows_source_positions and isinstance(topic, BrokerTopic)
     return Replication.BY_POSITION if by_position else Replication.BY_SEQUENCE_ID
 

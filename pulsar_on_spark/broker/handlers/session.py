@@ -96,7 +96,7 @@ def _admit(services: Services, connection: Connection, principal: Principal) -> 
 
 
 def renew(connection: Connection) -> None:
-    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send them, or did not."""
+    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send any or did not."""
     step = next_renewal(
         connection.principal, time.time(), can_renew=connection.can_renew, is_challenged=connection.is_challenged
     )

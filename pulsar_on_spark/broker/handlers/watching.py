@@ -1,4 +1,4 @@
-"""Handlers of topic-list watchers: clients with regular expressions that are notified instead of polling."""
+"""Handlers of topic-list watchers: a client with a topic pattern is notified of changes instead of polling."""
 
 from __future__ import annotations
 
