@@ -111,7 +111,7 @@ class BacklogCounter:
         Args:
             parts: The topics.
             ends: The readable ends of loaded topics, by topic id.
-            positions: The positions of this broker's cursors, by topic id and name: the tables have them seconds later.
+            positions: The positions of this broker's cursors, by topic id and name; they reach the tables later.
 
         Raises:
             MetadataError, StorageError: the root cannot be read.

@@ -34,7 +34,7 @@ from pulsar_on_spark.topic.maintenance.retention.retention import KeptSegment
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 MAX_SHOWN_RUNS: Final = 1_000
-"""Runs of acknowledged entries beyond the mark-delete position that are shown for a cursor, from the first one on."""
+"""Maximum number of runs of acknowledged entries, beyond the mark-delete position, that are listed for a cursor."""
 
 
 def internal_stats(
@@ -46,7 +46,7 @@ def internal_stats(
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
         contents: The topic's contents.
-        write_quorum: Number of copies of a file whose record states none.
+        write_quorum: Required copies of a file whose record has no number of its own.
     """
     view = contents.view
     holding = {path.path_id for path in view.all(PathRecord) if keeps_copies(path.state)}

@@ -1,4 +1,4 @@
-"""The load of this broker in points, smoothed over its last reports."""
+"""The load of this broker in points, smoothed over its last measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.model.latencies import Latencies
 
 SMOOTHED: Final = 3
-"""Number of measurements of which the score is the mean."""
+"""The score is the mean of the last measurements, at most this number."""
 
 
 class LoadMeter:
@@ -54,12 +54,12 @@ class LoadMeter:
         self._delays = (loop_delays.count, loop_delays.sum_s)
 
     def measure(self) -> BrokerLoad:
-        """Return the load: the mean score since the last measurements, divided among the bundles by their traffic."""
+        """Return the load: the mean score of the last measurements, divided among the bundles by their traffic."""
         view = self._views.recent
         works = {str(bundle): 0.0 for bundle in self._ownership.owned(view)}
         if works.keys() != self._bundles:
             self._bundles = works.keys()
-            self._scores.clear()  # what was measured with other bundles says nothing about these
+            self._scores.clear()  # scores measured with other bundles do not apply to these
         self._scores.append(self._score())
         points = fmean(self._scores)
         for topic in self._topics:

@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.records import BrokerRecord
 from pulsar_on_spark.topic.catalog.bundles import Bundle
 
 PERIOD_S: Final = 10.0
-"""The use of the CPU is that since an earlier report, at least this time ago."""
+"""Minimum time over which the use of the CPU is measured, in seconds; it begins at an earlier report."""
 _MIB: Final = 1 << 20
 
 
@@ -147,7 +147,7 @@ def _of_topics(topics: Collection[BrokerTopic], meters: Meters) -> BundleStats:
 
 
 def cpu_ms() -> int:
-    """Return the CPU time of this process and of those that it has waited for, in milliseconds."""
+    """Return the CPU time of this process and of its ended child processes, in milliseconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return int(1000 * sum(each.ru_utime + each.ru_stime for each in used))
 

@@ -48,7 +48,7 @@ class Meters:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """Return the current rates of an object; rates of an unloaded object begin at the last request."""
+        """Return the current rates of an object; rates of an unloaded object cover the time since an earlier call."""
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MIN_SPAN_S: Final = 1.0
-"""Shorter times count as this time: a message in the first millisecond is not a thousand a second."""
+"""Minimum time by which growth is divided, in seconds: one message in the first millisecond is not 1,000 a second."""
 
 
 class Counters(NamedTuple):
@@ -32,7 +32,7 @@ class RateMeter:
     Args:
         now_s: The caller's clock, monotonic seconds.
         counted: The current counters.
-        period_s: Age at which a newer sample replaces the base.
+        period_s: Age of the latest sample from which on `sample` records a new one.
     """
 
     __slots__ = ("_before", "_latest", "_period_s")
@@ -42,7 +42,7 @@ class RateMeter:
         self._before = self._latest = (now_s, counted)
 
     def sample(self, now_s: float, counted: Counters) -> None:
-        """Record the counters; more than one call in a period changes nothing."""
+        """Record the counters, at most once in a period; other calls have no effect."""
         if now_s - self._latest[0] >= self._period_s:
             self._before, self._latest = self._latest, (now_s, counted)
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
-"""The largest share of time spent on refreshing: a large root is refreshed less often."""
+"""Maximum share of time that is spent on refreshing: a large root is refreshed less often."""
 _POLL_EVERY_S: Final = 0.01
 """Poll interval of a caller that waits for a refresh."""
 
@@ -71,7 +71,7 @@ class StorageState:
 
     @property
     def paths_to_write(self) -> int:
-        """Count the storage paths that are present and writable."""
+        """Number of storage paths that are present and writable."""
         return sum(path.is_writable for path in self.storage.paths)
 
 
