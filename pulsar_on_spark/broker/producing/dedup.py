@@ -17,8 +17,8 @@ restarts may form other batches.) If a client does not send the sequence id of a
 finds it; Pulsar uses the id of the first message.
 
 The sequence id of an entry from a source is its position there as one number (`position_number`), so ledger and entry
-always belong together. Pulsar keeps two numbers for each replicator's name, and forgets them when a topic is reloaded;
-here each entry carries its source, and the replay finds it.
+always belong together. Pulsar keeps ledger and entry as two numbers under the replicator's name, and forgets them when
+a topic is reloaded. Here each stored entry contains its source, so the replay restores the sequence id.
 
 After a crash, the state is restored from a **snapshot** and a replay of the entries after it. A snapshot names a
 position and includes each message before that position; it may be any number of entries old. No IO, no clock.
@@ -101,9 +101,9 @@ class DedupLimits:
 
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
-    """The last persisted sequence id of each sender, of all entries before `position`, where the replay begins.
+    """The last persisted sequence id of each sender. It covers all entries before `position`, where the replay begins.
 
-    It may include stored entries at and after the position.
+    It may cover stored entries at and after the position, too.
     """
 
     position: Position
@@ -231,7 +231,7 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Return the longest absent sender without messages in flight: if forgotten, these could be stored twice."""
+        """Return the longest absent sender of a kind that has no messages in flight; these could be stored twice."""
         return next((sender for sender in self._away if isinstance(sender, kind) and sender not in self._pushed), None)
 
     def _forget(self, sender: Sender) -> None:

@@ -108,14 +108,14 @@ class Producer:
         return self._taken
 
     def answer(self, number: int, answer: bytes) -> None:
-        """Answer an entry that is not stored, after the answers to all entries before it; empty for no answer."""
+        """Answer an entry that is not stored, once all entries before it are answered; empty bytes for no answer."""
         self._answers[number] = answer
         self._no_longer_pending(self._send_answers())
 
     def refuse(self, number: int, sequence_id: int, error: ServerError, reason: str) -> None:
         """Refuse an entry with a SEND_ERROR.
 
-        A replicator's entries are one ordered stream, deduplicated by the highest one: if later entries were stored, a
+        A replicator's entries are one ordered stream, deduplicated by the highest id: if later entries were stored, a
         retry of this entry would look like a duplicate and be lost. So no further entry is accepted until the
         replicator reconnects. It gets an error that makes it reconnect and repeat all entries without a receipt.
 

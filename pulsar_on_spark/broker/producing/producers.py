@@ -75,7 +75,7 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted; a replicator does not announce it, because it differs by message."""
+        """True if its messages may be encrypted; a replicator does not announce encryption, which differs by message."""
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
@@ -316,7 +316,7 @@ class Producers:
     def _fenced(self, producer: ProducerInfo) -> Refused:
         reason = (
             f"The producer {producer.name!r} has topic epoch {producer.topic_epoch} and {self._topic} is at "
-            f"{self._topic_epoch}: another producer was exclusive in between, or none ever had that epoch."
+            f"{self._topic_epoch}: another producer was exclusive in between, or the producer never had its epoch."
         )
         return Refused(producer, "ProducerFenced", reason)
 

@@ -5,7 +5,7 @@
     connection <── one write of receipts for each producer ── cache, chain ──────┘
 
 Limits: bytes of all unacknowledged entries, entries of one connection, the journal's own limits, and the sealer's lag.
-While any limit but the second is exceeded, nothing is read from clients with producers.
+While any of these limits except that of a connection is exceeded, nothing is read from clients with producers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PublishedTopic(Protocol):
 
 
 Waiting = tuple[Producer, int, Sent]
-"""A producer, its number of an entry, and the entry, which the journal has not accepted yet."""
+"""An entry that the journal has not accepted yet: its producer, its number at this producer, and the entry."""
 _Context = tuple[PublishedTopic, Producer, Sent]
 """The context that the journal returns with an entry's outcome."""
 
@@ -133,7 +133,7 @@ class PublishPath:
                 self._settle(1, len(sent.entry))
                 _answer_unstored(producer, number, sent, verdict)
                 return
-        # A marker has no messages, but is a row like any entry.
+        # A marker has no messages, but counts as one row.
         rows = sent.num_messages or 1
         incarnation.append(topic.topic_id, rows, now_ms, sent.entry, (topic, producer, sent))
         self._appended += 1
@@ -245,7 +245,7 @@ class PublishPath:
             self._probe = None
 
     def on_entries_unknown(self, entries: Sequence[Appended[_Context]]) -> None:
-        """Disconnect the clients of entries with unknown outcome: they send them again, here or elsewhere."""
+        """Disconnect the clients of entries with unknown outcome; they send these again, to the topic's next owner."""
         settle_entries(entries)
         for _, _, (_, producer, sent) in entries:
             self._settle(1, len(sent.entry))
@@ -302,5 +302,8 @@ def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdi
         case Verdict.UNDECIDED:
             code, why = ServerError.PersistenceError, "was sent before and has no outcome yet: send it again later"
         case _:
-            code, why = refusal_of_one_entry(producer.peer), "begins a batch that is partly stored: send only the rest"
+            code, why = (
+                refusal_of_one_entry(producer.peer),
+                "begins a batch whose first messages are stored: send only the others",
+            )
     producer.refuse(number, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")

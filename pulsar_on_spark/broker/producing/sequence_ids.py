@@ -1,4 +1,4 @@
-"""The sequence id of an entry's last message, by which it is deduplicated; only Java's client sends it."""
+"""The sequence id of an entry's last message, by which the entry is deduplicated. Only the Java client sends it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pulsar_on_spark.protocol.server import Sent
 
 _SIZE_BYTES = 4
 MAX_MESSAGES = 10_000
-"""Limits above which a batch is not unpacked: that would delay the broker's other clients."""
+"""Limits above which a batch is not unpacked, because unpacking would delay the broker's other clients."""
 MAX_BYTES = 2 << 20
 
 
 def with_last_sequence_id(sent: Sent) -> Sent:
-    """Return an entry with the sequence id of its last message as the highest one."""
+    """Return an entry whose `highest_sequence_id` is the sequence id of its last message."""
     if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
         return sent
     bounds = split_entry(sent.entry)
@@ -36,7 +36,7 @@ def last_sequence_id(metadata: MessageMetadata, payload: memoryview) -> int:
     Args:
         metadata: The entry's metadata.
         payload: The bytes after the metadata. If a batch is not unpacked, because it is encrypted or large, its ids are
-            counted up from the first message's, as clients do for applications that set none.
+            counted up from the first message's, as clients count them if the application sets none.
     """
     first: int = metadata.sequence_id
     if metadata.highest_sequence_id > first or metadata.num_messages_in_batch <= 1:

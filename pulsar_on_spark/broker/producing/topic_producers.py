@@ -111,9 +111,9 @@ class TopicProducers:
         return sum(1 for _ in self._core.waiting)
 
     def apply_limits(self, policies: Policies) -> None:
-        """Apply new limits on the number of producers and their publish rate, and whether they must encrypt.
+        """Apply new policies: the maximum number of producers, their publish rate, and required encryption.
 
-        Producers that must encrypt and do not are disconnected.
+        If encryption is required, producers that do not encrypt are disconnected.
         """
         self._core.set_max_producers(policies.max_producers_per_topic)
         rate = policies.publish_rate
