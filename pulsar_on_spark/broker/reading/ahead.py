@@ -23,9 +23,9 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 log = logging.getLogger(__name__)
 
 FIRST_BYTES = 1024 * 1024
-"""Bytes of a first read."""
+"""Bytes that a read fetches if it does not continue where a slab ends."""
 _OWN_MEMORY = -1
-"""Slab number of an entry that is larger than a slab; only the last entry of this kind and pinned ones are kept."""
+"""Slab number of a larger entry, which has its own memory; only the last such entry and pinned ones are kept."""
 _MAX_RANGES = 256
 """Maximum number of ranges in one job."""
 
@@ -211,6 +211,6 @@ def _alone(large: Large, data: bytes) -> Slab:
 
 
 def _log_error(fetch: asyncio.Task[Fetched]) -> None:
-    """Log the error of a fetch: it is raised in waiting callers, but a read-ahead may have none."""
+    """Log the error of a fetch: it is raised in waiting callers, but a read-ahead may have no caller."""
     if not fetch.cancelled() and (error := fetch.exception()) is not None:
         log.debug("Reading ahead failed: %s", error)

@@ -227,7 +227,7 @@ class CatchUp:
         return position(first) if first < counts[-1] else None
 
     def _planned(self, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[StoredEntry]:
-        """Yield consecutive entries from the range's first one on, at least that one; none follows a gap.
+        """Yield consecutive entries from the range's first entry on, at least that entry, up to the first gap.
 
         Reads only segments if the first entry is sealed, and then ends at the first entry that is not sealed. Otherwise
         reads journals too.
@@ -313,7 +313,7 @@ def _walk(view: View, part: TopicPart, start: Position, end: Position) -> Iterat
 
 
 def _slices(view: View, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[SegmentSlice]:
-    """Yield the slices from a range's first entry up to a gap or the range's end; `past_end` adds the ledger's rest."""
+    """Yield the slices from a range's first entry to a gap or the end: the range's, or the ledger's if `past_end`."""
     start, end = Position(wanted.ledger, EntryId(wanted.first)), wanted.end
     if past_end:
         end = max(end, readable_end(view, part.topic_id, wanted.ledger))

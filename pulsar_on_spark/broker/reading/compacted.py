@@ -1,7 +1,7 @@
 """The view of a subscription that reads compacted: the compacted ledger up to its horizon, then the log.
 
-A subscription keeps its first compaction even if the topic is compacted again, so that the message that was returned as
-the last one stays readable. It switches to a newer compaction only if its own is deleted, or if the log after its
+A subscription keeps its first compaction even if the topic is compacted again, so that a message whose id was returned
+as the last one stays readable. It switches to a newer compaction only if its own is deleted, or if the log after its
 horizon is trimmed; see `broker/subscriptions/topic_subscriptions.py`.
 """
 
@@ -50,7 +50,7 @@ class Compacted:
 
     @property
     def horizon(self) -> Position:
-        """The first position that is read from the log; what is before it is read from the compacted ledger."""
+        """The first position that is read from the log; earlier ones are read from the compacted ledger."""
         return horizon_of(self.record)
 
     def over(self, chain: LedgerChain) -> CompactedChain:
@@ -95,7 +95,7 @@ class CompactedEntries:
         return await self._reader.position_in(self._source(part), chain, publish_ms)
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """Report a loss as `EntryReader`; in the compacted ledger, each entry is lost by itself."""
+        """Report a loss as `EntryReader`; in the compacted ledger, only the unreadable entry is lost."""
         if (first.ledger, first.entry) < self._horizon:
             return first.entry + 1
         return await self._reader.lost_until(part, first, end, error)

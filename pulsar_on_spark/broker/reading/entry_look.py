@@ -26,7 +26,7 @@ class EntryLook(NamedTuple):
         messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than its bytes can hold.
         is_batch: True if its messages have batch indexes, as even a batch of one has.
         key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`.
-        deliver_at_ms: Earliest delivery time; None for no delay. An entry that Spark wrote has the latest of its rows.
+        deliver_at_ms: Earliest delivery time; None for no delay. For an entry that Spark wrote, the latest of its rows.
         publish_ms: Publish time by the producer's clock.
         is_marker: True for an entry of the broker itself, which is not a message.
         chunk: (uuid, chunk id, number of chunks) of a large message's chunk.
@@ -84,7 +84,7 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def _plausible_messages(metadata: MessageMetadata, payload_bytes: int) -> int:
-    """Limit a claimed number of messages to what the payload can hold: clients grant permits for messages they see."""
+    """Limit a claimed number of messages to what the payload can hold: clients grant permits only for real messages."""
     plain_bytes = max(payload_bytes, metadata.uncompressed_size)
     return max(1, min(metadata.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
 

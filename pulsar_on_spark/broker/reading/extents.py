@@ -36,7 +36,7 @@ def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> 
 
     Args:
         view: The metadata; a `TailView` includes the acknowledged entries in journals.
-        topic_id: The topic. An open ledger ends where the view ends; the broker that owns it knows more.
+        topic_id: The topic. An open ledger ends where the view ends; only its broker knows later entries.
         known: An earlier result; ledgers that had ended are not read again.
 
     Raises:

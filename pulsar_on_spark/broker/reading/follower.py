@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.25
 POLL_OBJECTS_S: Final = 1.0
-"""Interval of polling the metadata, in seconds: on disks, and where each poll costs a request. An acknowledged entry in
-an unknown ledger triggers an earlier poll."""
+"""Intervals of polling the metadata, in seconds: on disks, and on object stores, where each poll costs a request. An
+acknowledged entry in an unknown ledger triggers an earlier poll."""
 
 SETTLE_S = 10.0
 """Time limit for acknowledged entries to become readable, in seconds."""
@@ -52,7 +52,7 @@ class ChainListener(Protocol):
         """
 
     def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
-        """Handle a new chain: ledgers were added, ended (`ended` never grow again) or were trimmed."""
+        """Handle a new chain: ledgers were added, have ended (`ended`, which never grow again), or were trimmed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,8 +142,8 @@ class ChainFollower:
         """Record that the entries of one of this broker's ledgers are acknowledged up to `end`.
 
         Returns:
-            True if they are readable now. They are not while an earlier ledger has not ended, or before a scan has
-            found their ledger; the listener is called once they are.
+            True if they are readable now. They are not readable while an earlier ledger has not ended, or before a scan
+            has found their ledger; the listener is called once they are.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -159,7 +159,7 @@ class ChainFollower:
     async def wait_until_readable(self, topic_id: TopicId) -> None:
         """Wait until all entries acknowledged so far are readable, at most `SETTLE_S`.
 
-        A client that has a receipt and then asks for the topic's last message, or its end, must see that message.
+        A client that asks for the topic's last message or its end must see each message that it has a receipt for.
         """
         followed = self._topics.get(topic_id)
         if followed is None:

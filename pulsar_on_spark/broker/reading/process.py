@@ -82,7 +82,7 @@ class ReadingProcess:
 
     @property
     def requests(self) -> meter.Counts:
-        """The requests to object stores, also of processes that have died."""
+        """Numbers of requests to object stores, including those of processes that have died."""
         return meter.counts_in(self._requests)
 
     def start(self) -> None:

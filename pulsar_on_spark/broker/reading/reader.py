@@ -160,7 +160,7 @@ class EntryReader:
         Args:
             part: The topic.
             chain: Its ledgers.
-            entries: Reader of the entries in these ledgers; None for the ledgers that were published to.
+            entries: The reader of the entries; None to read the topic's log, without a compacted ledger.
 
         Raises:
             DataLossError, StorageError, MetadataError, UnbuildableEntryError: as `read`.

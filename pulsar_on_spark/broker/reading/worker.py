@@ -103,7 +103,7 @@ class _Worker:
 
 
 class _Suspended(NamedTuple):
-    """A read that stopped before an entry, and the time when it did."""
+    """A read that stopped before an entry, and the time of the stop."""
 
     entry: StoredEntry
     following: Generator[StoredEntry]
@@ -139,7 +139,7 @@ class _Reads:
         except (PulsarpyError, InJournalError):
             if not len(slab):
                 raise
-            # The job that reads the unreadable entry first gets the error.
+            # The job whose first entry is the unreadable one gets the error.
         return Filled(job.number, slab.finish(), None, slab.ack_sets), None
 
     def close_idle(self) -> None:
