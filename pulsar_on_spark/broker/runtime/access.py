@@ -90,7 +90,7 @@ def authorize(access: Access, principal: Principal, operation: Operation, resour
     """Require that a client may do an operation.
 
     Raises:
-        NotAuthorizedError: it may not.
+        NotAuthorizedError: the client may not do it.
     """
     decision = access.decide(principal, operation, resource)
     if not decision.is_allowed:
@@ -240,7 +240,7 @@ def _require_valid(authentication: Authentication, principal: Principal) -> None
     """Require that credentials are not expired: TLS verifies a certificate only when its client connects.
 
     Raises:
-        NotAuthenticatedError: they are.
+        NotAuthenticatedError: they are expired.
     """
     if principal.is_expired(time.time()):
         refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")

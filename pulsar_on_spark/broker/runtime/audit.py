@@ -1,4 +1,4 @@
-"""The broker's audit, made of its settings."""
+"""The audit log that a broker's settings choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's authentication, made of its settings."""
+"""The authentication that a broker's settings choose."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _providers(settings: BrokerSettings) -> Iterator[Provider]:
 
 
 def _short(given: str) -> str:
-    """Return the short name of a provider, as in `_MAKERS`; of a Pulsar class, the part of its name that differs."""
+    """Return the short name of a provider, as in `_MAKERS`; for a Pulsar class, its name without the common prefix."""
     return given.rpartition(".")[2].removeprefix(_CLASS_PREFIX).lower()
 
 

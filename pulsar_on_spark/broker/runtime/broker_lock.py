@@ -1,8 +1,8 @@
 """The locks of a root's brokers on this host; the kernel releases a lock when its holder dies for any reason.
 
-Each broker locks a file of its own, whose lines are its incarnations, its process, and the boot of its host. A broker
-that can lock the file of another one knows that these incarnations are dead, if they began since this host was booted:
-on a file system that hosts share without sharing its locks, a free lock says nothing.
+Each broker locks a file of its own, whose lines name its incarnations, its process, and the boot of its host. If a
+broker can lock another broker's file, the incarnations in it are dead, provided that the file names the current boot of
+this host: on a file system that hosts share without its locks, the free lock of another host proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ONLY: Final = "broker.lock"
 _ALL: Final = "broker*.lock"
 _MAX_BYTES: Final = 1024
 _PROBED_S: Final = 0.5
-"""Time for which a lock is tried: other brokers hold it for a moment to see whether its holder lives."""
+"""Time for which a lock is tried, in seconds: another broker may hold it for a moment to check if its holder lives."""
 
 
 def lock_file(broker: str) -> str:
@@ -43,10 +43,10 @@ class Lock(Protocol):
 
     @property
     def former(self) -> Sequence[IncarnationId]:
-        """The incarnations of a previous broker in this one's place, which is dead."""
+        """The incarnations of the previous holder of this lock, which is dead."""
 
     def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
-        """Tell others which incarnations live as long as this lock."""
+        """Publish which incarnations live as long as this lock."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -56,7 +56,7 @@ class Lock(Protocol):
 
 
 class NoLock(Lock):
-    """The lock of a broker that keeps nothing on its host: only leases tell if it and others are alive."""
+    """The lock of a broker that keeps nothing on its host: only leases show which brokers are alive."""
 
     @property
     @override

@@ -20,7 +20,7 @@ Decide = Callable[[View, Cursors], tuple[Change | None, T]]
 """A function of the metadata that returns a change (None for no change) and a result."""
 
 MAX_GROUP: Final = 256
-"""Maximum number of requests per round: each row of a commit lists all its keys, so its size grows quadratically."""
+"""Maximum number of requests per round: each row of a commit lists all keys, so a commit's size grows quadratically."""
 LINGER_S: Final = 0.001
 """Pause between two rounds, in seconds: callers that continue after the first round join the second."""
 

@@ -54,7 +54,7 @@ class Intake:
         self.is_full = False
 
     def pending_changed(self, entries: int) -> bool:
-        """Add to the number of unacknowledged entries, or subtract; True if `is_full` has changed."""
+        """Change the number of unacknowledged entries by `entries`; True if `is_full` has changed."""
         self._pending += entries
         was_full = self.is_full
         self.is_full = self._pending * 2 > self._max_pending if was_full else self._pending >= self._max_pending

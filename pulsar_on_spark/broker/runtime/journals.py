@@ -66,7 +66,8 @@ class Journals:
         sealing: The policy of the sealing processes.
         roll_over: The limits at which a topic continues in a new ledger.
         limits: The bounds of each journal.
-        changed: Called with all incarnations' ids after a journal is opened, before it has entries, or closed.
+        changed: Called with the ids of all incarnations after a journal was opened, before it has entries, and after
+            journals were closed.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Journals:
                 await asyncio.to_thread(journal.sealing.start)
 
     async def acquire_journal(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
-        """Return the journal for a topic until `release_journal`, opening it if needed; the first one for None.
+        """Return the incarnation of a topic's journal, which the topic uses until `release_journal`; open it if needed.
 
-        A topic with an open ledger stays in the journal of that ledger.
+        The journal is that of the topic's open ledger, else that of the quorum; the first one if the quorum is None.
 
         Raises:
             JournalUnavailableError: `MAX_JOURNALS` others are open.
@@ -201,7 +202,7 @@ class Journals:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Close all ledgers and logs, the first journal last.
+        """Close all journals with their ledgers, the first journal last.
 
         Raises:
             PulsarpyError: the first journal could not be closed.

@@ -25,8 +25,9 @@ class Peer(Hashable, Protocol):
     Attributes:
         address: The client's address, `host:port`.
         client_version: The client's name and version, such as `Pulsar-CPP-v4.2.0` or `Pulsar-Java-v4.2.4`.
-        protocol_version: The lower protocol version of both ends.
-        principal: The client; None until it is authenticated, before it has producers, consumers or watchers.
+        protocol_version: The lower one of both ends' protocol versions.
+        principal: The client's identity; None before it is authenticated, when it has no producers, consumers or
+            watchers yet.
         is_closed: True if the connection has ended: written data is dropped.
         is_writable: False while the client leaves too much unread.
     """
@@ -45,7 +46,7 @@ class Peer(Hashable, Protocol):
         """Ping the client; False if it does not respond within 5 s, and then the connection is closed."""
 
     def pending_changed(self, entries: int) -> None:
-        """Add to the number of the client's unacknowledged entries, or subtract."""
+        """Change the number of the client's unacknowledged entries by `entries`."""
 
     def hold_for(self, seconds: float) -> None:
         """Pause reading for some seconds: the client exceeds the publish rate of a topic or of the broker."""

@@ -89,7 +89,7 @@ def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
     """Bind the ports of the settings, and close these sockets at the end.
 
     Raises:
-        InvalidArgumentError: a port is in use, or binding it is not permitted, or there is none for clients or HTTP.
+        InvalidArgumentError: a port is in use or may not be bound, or there is no port for clients or for HTTP.
     """
     for plain, tls in (
         ("broker_service_port", "broker_service_port_tls"),
@@ -134,7 +134,7 @@ def listeners_of(settings: BrokerSettings, ports: Ports) -> Listeners:
 
 
 def check_reach(settings: BrokerSettings) -> None:
-    """Warn if clients on other hosts can connect unauthenticated; refuse an advertised name without a listener.
+    """Warn if clients on other hosts can connect unauthenticated; refuse an advertised address that they cannot reach.
 
     Raises:
         InvalidArgumentError: the default bind_address would make an advertised address unreachable for other hosts.
@@ -159,9 +159,9 @@ def check_reach(settings: BrokerSettings) -> None:
     for name, host in _advertised(settings):
         if not _is_loopback(host):
             raise InvalidArgumentError(
-                f"Setting {name} is {host!r}, and no other host reaches bind_address {settings.bind_address!r}, the "
-                "default: set bind_address to '0.0.0.0' if clients on other hosts shall be served without "
-                "authentication, or to '127.0.0.1' if a program on this host forwards to it."
+                f"Setting {name} is {host!r}, but other hosts cannot reach the default bind_address "
+                f"{settings.bind_address!r}: set bind_address to '0.0.0.0' if clients on other hosts shall be served "
+                "without authentication, or to '127.0.0.1' if a program on this host forwards to it."
             )
 
 

@@ -1,8 +1,8 @@
-"""The lock of a broker, and the rule that one broker serves a root with journals on a host's own disks.
+"""The lock of a broker, and the rule that one broker serves a root on an object store with a journal on a host's disks.
 
-The locks of a local root's brokers are in its folder. On an object store, a broker with its journal on its host's disks
-locks the first of their directories; other brokers could not recover that journal, so it serves alone. Brokers with
-their journals on the store have no lock: their leases tell if they are alive.
+The lock files of a local root's brokers are in the root's folder. On an object store, a broker with its journal on its
+host's disks locks the first journal directory. Other brokers could not recover that journal, so this broker serves
+alone. Brokers with their journals on the store have no lock: their leases show whether they are alive.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pulsar_on_spark.topic.managed_ledger.sealing.process import LOOK_INTERVAL_S
 SEAL_WITHIN_S: Final = 60.0
 SEAL_FOR_OTHER_HOSTS_WITHIN_S: Final = 10.0
 LOOK_AT_OBJECTS_INTERVAL_S: Final = 1.0
-"""Interval of the sealer's looks on an object store, where each look costs requests."""
+"""Interval at which the sealer checks an object store, in seconds: each check costs requests."""
 _MIB: Final = 1 << 20
 
 
 def lock_broker(root: Root, broker: str) -> Lock:
     """Acquire the lock of a broker.
 
-    For a journal on a host's disks and the rest on an object store, this takes a lease's duration if another broker has
-    not ended cleanly.
+    If the journal is on a host's disks and the root on an object store, this takes as long as a lease lasts, unless the
+    other brokers have ended cleanly.
 
     Args:
         root: The root.
@@ -60,7 +60,7 @@ def lock_broker(root: Root, broker: str) -> Lock:
 
 
 def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
-    """Return when entries are sealed."""
+    """Return the policy by which a broker's entries are sealed."""
     is_hybrid = not isinstance(root.place, Path) and isinstance(_journal_path(root), LocalPath)
     default_s = SEAL_FOR_OTHER_HOSTS_WITHIN_S if is_hybrid else SEAL_WITHIN_S
     return SealingPolicy(
@@ -91,12 +91,12 @@ def _journal_path(root: Root) -> JournalPath:
             return path
     raise InvalidArgumentError(
         f"The root {root.place} has no storage path for journals that this host can use{problem}: add one with "
-        "`pulsarpy storage add URL --role journal`, or again the directory that it had under this host's former name."
+        "`pulsarpy storage add URL --role journal`; if this host was renamed, add its former directory again."
     )
 
 
 def _require_no_other_broker(root: Root, lock: BrokerLock) -> None:
-    """Refuse to serve beside a broker on another host, which shows by its lease that it is alive."""
+    """Refuse to serve if the lease of another host's broker shows that this broker is alive."""
     records = root.store.view().all(IncarnationRecord)
     others = [each.incarnation for each in records if each.state != "CLOSED" and each.incarnation not in lock.former]
     watcher = settled_leases(root, others)

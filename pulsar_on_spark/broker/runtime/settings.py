@@ -58,20 +58,20 @@ class BrokerSettings(BaseModel):
     advertised_address: str = "localhost"
     """Host name that lookups return: clients must reach the broker by it."""
     advertised_listeners: str = ""
-    """URLs that lookups return to clients of several networks, instead of those by `advertised_address`, such as
+    """URLs that lookups return to clients of several networks, instead of URLs with `advertised_address`, such as
     `internal:pulsar://broker-1:6650,external:pulsar+ssl://broker.example.com:6651`. A client names its listener."""
     internal_listener_name: str = ""
     """The listener of clients that name none; by default the first one."""
     tls_certificate_file_path: str = ""
     """PEM file of the broker's certificate, followed by those of intermediate CAs."""
     tls_key_file_path: str = ""
-    """PEM file of its private key, which other users of the host must not be able to read."""
+    """PEM file of the broker's private key, which other users of the host must not be able to read."""
     tls_trust_certs_file_path: str = ""
     """PEM file of the CAs that issue client certificates; without it, clients are not asked for one."""
     tls_require_trusted_client_cert_on_connect: bool = False
-    """Refusal of clients without a certificate from these CAs, on the ports with TLS."""
+    """Refuse clients without a certificate from the CAs in `tls_trust_certs_file_path`, on the ports with TLS."""
     tls_allow_insecure_connection: bool = False
-    """Acceptance of any client certificate: clients are not asked for one, whatever the CAs."""
+    """Accept clients without a certificate, even if `tls_trust_certs_file_path` is set: they are not asked for one."""
     tls_protocols: Names = ("TLSv1.3", "TLSv1.2")
     """Versions of TLS; older ones are refused."""
     tls_ciphers: Names = ()
@@ -79,43 +79,43 @@ class BrokerSettings(BaseModel):
     tls_cert_refresh_check_duration_sec: Annotated[float, Field(gt=0)] = 300
     """Interval of checks whether the TLS files were replaced."""
     broker_client_trust_certs_file_path: str = ""
-    """PEM file of the CAs that issue other brokers' certificates, for requests to these; by default those of the
-    system."""
+    """PEM file of the CAs that issue other brokers' certificates, for requests to these brokers; by default the CAs of
+    the system."""
     authentication_enabled: bool = False
-    """Refusal of clients that do not prove their role (see [security](security.md))."""
+    """Refuse clients that do not prove their role (see [security](security.md))."""
     authentication_providers: Names = ()
     """The ways to prove a role: `token`, `openid`, `basic` and `tls`, or the names of Pulsar's classes, or plug-ins, in
     the order in which they are tried."""
     strict_auth_method: bool = False
-    """Refusal of HTTP requests that do not name their method (`X-Pulsar-Auth-Method-Name`)."""
+    """Refuse HTTP requests that do not name their authentication method (`X-Pulsar-Auth-Method-Name`)."""
     anonymous_user_role: str = ""
     """Role of clients without credentials; without it, they are refused."""
     proxy_roles: Names = ()
     """Roles of proxies, which speak for other clients."""
     authenticate_original_auth_data: bool = False
-    """Check of the credentials that proxies forward; if false, a proxy's word is enough."""
+    """Check the credentials of clients that proxies forward; if false, the role that a proxy names is accepted."""
     authentication_refresh_check_seconds: Annotated[float, Field(gt=0)] = 60
-    """Interval of checks for expired credentials of connected clients. They are asked for new ones; those that cannot
-    send any by the next check are disconnected."""
+    """Interval of checks for expired credentials of connected clients. A client is asked for new ones, and disconnected
+    if it has sent none by the next check."""
     authorization_enabled: bool = False
-    """Refusal of operations that a client's role may not do (see [security](security.md#authorization)). Needs
+    """Refuse operations that a client's role may not do (see [security](security.md#authorization)). Needs
     `authentication_enabled`."""
     super_user_roles: Names = ()
     """Roles that may do everything."""
     authorization_allow_wildcards_matching: bool = False
-    """A `*` at the beginning or end of a role in a permission matches any text."""
+    """Let a `*` at the beginning or end of a role in a permission match any text."""
     authenticate_metrics_endpoint: bool = False
-    """Authentication of requests for `/metrics`, too."""
+    """Authenticate requests for `/metrics`, too."""
     token_secret_key: SecretStr = SecretStr("")
     """Secret key that verifies tokens: `file:///PATH`, a path, `data:;base64,KEY` or base64."""
     token_public_key: str = ""
-    """Public key that verifies tokens, RSA or EC, in DER or PEM, given in the same ways."""
+    """Public key that verifies tokens, RSA or EC, in DER or PEM, given like `token_secret_key`."""
     token_auth_claim: str = "sub"
     """Claim of a token that holds the role."""
     token_audience_claim: str = ""
     """Claim of a token that holds the audience; without it, the audience is not checked."""
     token_audience: str = ""
-    """Audience of this broker, which that claim must be or contain."""
+    """Audience of this broker: the claim `token_audience_claim` must be equal to it or contain it."""
     token_allowed_clock_skew_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Time by which the clock of a token's issuer may differ."""
     open_id_allowed_token_issuers: Names = ()
@@ -123,15 +123,15 @@ class BrokerSettings(BaseModel):
     open_id_allowed_audiences: Names = ()
     """Audiences of this broker: an OpenID token must be for one of them (`aud`)."""
     open_id_token_issuer_trust_certs_file_path: str = ""
-    """PEM file of the CAs of issuers; by default those of the system."""
+    """PEM file of the CAs of issuers; by default the CAs of the system."""
     open_id_role_claim: str = "sub"
     """Claim of an OpenID token that holds the role."""
     open_id_accepted_time_leeway_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Time by which the clock of an issuer may differ."""
     open_id_require_issuers_use_https: bool = True
-    """Refusal of issuers and of keys whose URLs are not https."""
+    """Refuse issuers and keys whose URLs are not https."""
     basic_auth_conf: SecretStr = SecretStr("")
-    """File of users and passwords (htpasswd, by bcrypt or apr1), given in the same ways as keys."""
+    """File of users and passwords (htpasswd, by bcrypt or apr1), given like `token_secret_key`."""
     audit_log_file: str = ""
     """File of the audit: a JSON object in each line, readable by the broker's user alone, opened again on SIGHUP.
     Without it, an authenticated broker logs the audit (logger `pulsar_on_spark.audit`). Not in Pulsar."""
@@ -142,10 +142,11 @@ class BrokerSettings(BaseModel):
     """Origins of web pages that may send requests, such as `https://console.example.com`, besides those of the
     broker's own address; `*` for any."""
     max_http_server_connections: Count = 2048
-    """HTTP connections of all clients together; above it the connections that have been idle longest are closed, and
-    if none is idle, requests get 503."""
+    """HTTP connections of all clients together. Above it the connections that have been idle longest are closed; if
+    none is idle, requests get 503."""
     max_http_server_connections_per_ip: Count = 100
-    """HTTP connections from one address, or from all IPv6 addresses of one /64 prefix; as above. Not in Pulsar."""
+    """HTTP connections from one address, or from all IPv6 addresses of one /64 prefix. Above it the same happens as
+    above `max_http_server_connections`. Not in Pulsar."""
     cluster_name: str = "standalone"
     """Prefix of the names of producers without a name."""
 
@@ -159,20 +160,21 @@ class BrokerSettings(BaseModel):
     log_level: LogLevel = "INFO"
     """Lowest level that is logged."""
     expose_topic_level_metrics_in_prometheus: bool = True
-    """Metrics for each topic and subscription; if false, sums by namespace."""
+    """Expose metrics for each topic and subscription; if false, sums by namespace."""
     expose_consumer_level_metrics_in_prometheus: bool = False
-    """Metrics for each consumer, if there are metrics for each topic."""
+    """Expose metrics for each consumer, too, if they are exposed for each topic."""
 
     max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
-    """Bytes of an entry with its metadata; clients with chunking split larger messages. A journal accepts entries of up
-    to 16 MiB."""
+    """Maximum number of bytes of an entry with its metadata; clients with chunking split larger messages. A journal
+    accepts entries of up to 16 MiB."""
     keep_alive_interval_seconds: Annotated[float, Field(gt=0)] = 30
     """Silence after which the broker pings a connection. After the same time again without an answer, it closes the
     connection."""
     connection_handshake_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
     """Time in which a connection must be CONNECTED, whatever it sends; one keep-alive interval in Pulsar."""
     connection_handshake_max_frame_bytes: Annotated[int, Field(ge=1024, le=5 * _MIB)] = MAX_HANDSHAKE_FRAME_BYTES
-    """Bytes of a frame before a connection is CONNECTED, which holds the client's credentials."""
+    """Maximum number of bytes of a frame, such as that of the client's credentials, before a connection is
+    CONNECTED."""
     broker_max_connections: Count = 10_000
     """Connections of all clients together. Pulsar's default is no limit; here, the journal could run out of file
     descriptors."""
@@ -182,34 +184,35 @@ class BrokerSettings(BaseModel):
     """Unacknowledged entries of a connection: above it, the broker stops reading from the connection until half of them
     are acknowledged."""
     max_message_publish_buffer_size_mb: Some = 128
-    """Bytes of unacknowledged entries of all connections; as above. Pulsar's default is half of the direct memory.
-    Incomplete frames may take four times as much; above that, the connections that have been silent longest are
-    closed."""
+    """Size of the unacknowledged entries of all connections: above it, the broker stops reading from clients with
+    producers until half of it is acknowledged. Pulsar's default is half of the direct memory. Incomplete frames may
+    take four times as much; above that, the connections that have been silent longest are closed."""
 
     allow_auto_topic_creation: bool = True
-    """Automatic creation of a missing topic that a client uses."""
+    """Create a missing topic when a client uses it."""
     allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
     """Type of automatically created topics."""
     default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Partitions of automatically created topics, if their type is partitioned."""
     max_num_partitions_per_partitioned_topic: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Partitions that a topic may be created with, or grow to; 0 for 10,000."""
+    """Maximum number of partitions of a topic; 0 for 10,000."""
     max_topics_per_namespace: Count = 0
-    """Topics that clients and the admin API create in one namespace; each partition counts. Spark's writes use the
-    namespace's policy, and this setting if it was changed while the broker ran."""
+    """Maximum number of topics in one namespace, for clients and the admin API; each partition counts. Spark's writes
+    obey the namespace's policy, and this setting only if it was changed while a broker ran."""
     default_number_of_namespace_bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] = 4
-    """Bundles of a namespace that is created without a number of its own: as many brokers can serve its topics."""
+    """Number of bundles of a namespace that is created without a number of its own. At most this number of brokers can
+    serve the namespace's topics."""
     load_balancer_shedding_enabled: bool = True
-    """Bundles move from a broker to another one that is much less busy. Without it they move by commands only, and by
+    """Move bundles from a broker to another one that is much less busy. If false, bundles move only by commands and
     isolation policies."""
     max_namespaces_per_tenant: Count = 0
-    """Namespaces that the admin API creates in one tenant."""
+    """Maximum number of namespaces in one tenant, checked by the admin API."""
     max_tenants: Count = 0
-    """Tenants that the admin API creates."""
+    """Maximum number of tenants, checked by the admin API."""
     allow_auto_subscription_creation: bool = True
-    """Automatic creation of a consumer's subscription."""
+    """Create a missing subscription when a consumer subscribes."""
     max_producers_per_topic: Count = 0
-    """Producers of one topic."""
+    """Maximum number of producers of one topic."""
     max_publish_rate_per_topic_in_messages: Count = 0
     """Messages a second of all producers of one topic: above it, the broker stops reading from them for a while."""
     max_publish_rate_per_topic_in_bytes: Bytes = 0
@@ -220,16 +223,16 @@ class BrokerSettings(BaseModel):
     broker_publisher_throttling_max_byte_rate: Bytes = 0
     """Bytes a second of all producers of the broker; as above."""
     max_consumers_per_topic: Count = 0
-    """Consumers of one topic, all subscriptions together."""
+    """Maximum number of consumers of one topic, all subscriptions together."""
     max_consumers_per_subscription: Count = 0
-    """Consumers of one subscription."""
+    """Maximum number of consumers of one subscription."""
     max_unacked_messages_per_consumer: Count = 50_000
     """Unacknowledged messages of a Shared or Key_Shared consumer: it gets no more until half of them are
     acknowledged."""
     max_unacked_messages_per_subscription: Count = 200_000
     """Unacknowledged messages of all consumers of a subscription; as above."""
     auto_skip_non_recoverable_data: bool = False
-    """Subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
+    """Let subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
     dispatcher_max_read_batch_size: Some = 100
     """Maximum number of entries in one read for a subscription."""
     dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
@@ -239,25 +242,25 @@ class BrokerSettings(BaseModel):
     active_consumer_failover_delay_time_millis: Count = 1000
     """Pause of a Failover subscription before another consumer becomes active."""
     delayed_delivery_enabled: bool = True
-    """Delivery at the time that a producer sets; if false, at once."""
+    """Deliver a message at the time that its producer sets; if false, at once."""
     delayed_delivery_tick_time_millis: Some = 1000
     """Interval of checks for delayed messages that are due."""
     subscription_pattern_max_length: Some = 50
-    """Characters of a regular expression by which a client watches topics; with a longer one, the client polls."""
+    """Maximum length of a regular expression by which a client watches topics; a client with a longer one polls."""
     max_subscriptions_per_topic: Count = 0
-    """Durable subscriptions of one topic."""
+    """Maximum number of durable subscriptions of one topic."""
 
     default_retention_time_in_minutes: Limit = -1
     """Age up to which acknowledged entries are kept; -1 for no limit. Pulsar's default is 0: nothing is kept, whatever
     the size."""
     default_retention_size_in_mb: Limit = -1
-    """Size up to which acknowledged entries are kept; as above, 0 keeps nothing, whatever the age."""
+    """Size up to which acknowledged entries are kept; -1 for no limit. 0 keeps nothing, whatever the age."""
     retention_check_interval_in_seconds: Some = 120
     """Interval of trimming."""
     ttl_duration_default_in_seconds: Count = 0
     """Age above which entries are acknowledged in every subscription; 0 for never."""
     message_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
-    """Interval of checks for entries above that age."""
+    """Interval of checks for entries that are older than their topic's TTL."""
     backlog_quota_default_limit_bytes: Limit = -1
     """Bytes in the largest backlog of a topic; -1 for no limit."""
     backlog_quota_default_limit_second: Limit = -1
@@ -265,7 +268,7 @@ class BrokerSettings(BaseModel):
     backlog_quota_default_retention_policy: Literal[
         "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
     ] = "producer_request_hold"
-    """Action when a backlog exceeds one of these limits."""
+    """Action when a backlog exceeds its limit of bytes or of age."""
     backlog_quota_check_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
     """Interval of checks of backlogs."""
     subscription_expiration_time_minutes: Count = 0
@@ -273,8 +276,8 @@ class BrokerSettings(BaseModel):
     subscription_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
     """Interval of checks for unused subscriptions."""
     broker_delete_inactive_topics_enabled: bool = False
-    """Deletion of unused topics. Pulsar's default is true. Here, a topic that Spark has written and no client has read
-    yet would be deleted with its content."""
+    """Delete unused topics. Pulsar's default is true. Here, a topic that Spark has written and no client has read yet
+    would be deleted with its content."""
     broker_delete_inactive_topics_mode: Literal[
         "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
     ] = "delete_when_no_subscriptions"
@@ -293,20 +296,20 @@ class BrokerSettings(BaseModel):
     """Age before which a topic stays in its ledger, whatever its entries and size."""
 
     broker_deduplication_enabled: bool = False
-    """Deduplication: an entry that a producer sends again is recognised by its sequence id and not stored again."""
+    """Deduplicate: an entry that a producer sends again is recognised by its sequence id and not stored again."""
 
     broker_deduplication_max_number_of_producers: Some = 10_000
-    """Names of disconnected producers that are remembered for each topic."""
+    """Maximum number of disconnected producers whose names are remembered for each topic."""
     broker_deduplication_entries_interval: Some = 1000
     """Entries of a topic after which its deduplication state is saved."""
     broker_deduplication_snapshot_interval_seconds: Some = 120
-    """Time after which it is saved, if there were entries."""
+    """Time after which a topic's deduplication state is saved, if entries were added."""
     broker_deduplication_producer_inactivity_timeout_minutes: Some = 360
     """Time for which the name of a disconnected producer is remembered."""
 
     encryption_require_on_producer: bool = False
-    """Refusal of producers that do not encrypt their messages, and of messages that are not encrypted, on all topics,
-    whatever the policy `encryptionRequired` of their namespaces."""
+    """Refuse producers that do not encrypt their messages, and messages that are not encrypted, on all topics, whatever
+    the policy `encryptionRequired` of their namespaces."""
 
     schema_compatibility_strategy: Literal[
         "ALWAYS_INCOMPATIBLE",
@@ -320,9 +323,9 @@ class BrokerSettings(BaseModel):
     ] = "FULL"
     """Rule that a new schema of a topic must meet."""
     is_allow_auto_update_schema: bool = True
-    """Registration of a producer's compatible schema; if false, producers must use a registered one."""
+    """Register a producer's new schema if it is compatible; if false, producers must use a registered one."""
     is_schema_validation_enforced: bool = False
-    """Refusal of producers without a schema on a topic that has one."""
+    """Refuse producers without a schema on a topic that has one."""
 
     managed_ledger_cache_size_mb: Some = 256
     """Memory for acknowledged entries, for consumers at the tail. Pulsar's default is a fifth of the direct memory."""
@@ -335,18 +338,18 @@ class BrokerSettings(BaseModel):
     """Time after which acknowledged entries are in segments; by default 60 s, and 10 s for a root on an object store
     with the journal on disks of the broker's host, where Spark on other hosts reads segments only."""
     journal_object_interval_ms: Some = 100
-    """For a journal on an object store: interval in which it writes objects while earlier ones are on their way. A
-    shorter one costs more requests, a longer one more time until an acknowledgement."""
+    """For a journal on an object store: interval at which it writes objects while earlier ones are being written. A
+    shorter interval costs more requests; a longer one delays acknowledgements."""
     journal_object_max_mb: Annotated[int, Field(ge=1, le=16)] = 4
     """Size of waiting entries at which an object is written before the interval is over."""
     journal_objects_in_flight: Annotated[int, Field(ge=1, le=32)] = 8
-    """Objects of a journal that are on their way at once, for each storage path."""
+    """Maximum number of a journal's objects that are being written at the same time, for each storage path."""
     broker_service_compaction_threshold_in_bytes: Bytes = 0
     """Uncompacted key and value bytes above which a topic is compacted; 0 for never."""
     broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
     """Interval of checks for topics to compact."""
     topic_compaction_retain_null_key: bool = False
-    """Compaction keeps messages without a key; if false, it drops them."""
+    """Let compaction keep messages without a key; if false, it drops them."""
     maintain_interval_s: Annotated[float, Field(gt=0)] = 600
     """Interval of housekeeping (`pulsarpy maintain`) by the broker."""
     lost_path_recovery_delay_s: Annotated[float, Field(ge=0)] = 600
@@ -389,8 +392,8 @@ def load(
         if first["type"] == "extra_forbidden":
             if "key_store" in name:
                 raise InvalidArgumentError(
-                    f"Setting {name!r} {sources[name]} is about Java's key stores, which are not supported: write "
-                    "certificate and key as PEM files by `openssl pkcs12`, and set tls_certificate_file_path and "
+                    f"Setting {name!r} {sources[name]} is about Java's key stores, which are not supported: convert "
+                    "certificate and key to PEM files with `openssl pkcs12`, and set tls_certificate_file_path and "
                     "tls_key_file_path."
                 ) from error
             if name == "token_public_alg":

@@ -47,7 +47,7 @@ class Throttle:
         return self._wait_s()
 
     def give(self, now_s: float, messages: int, size_bytes: int) -> None:
-        """Allow this much more, even beyond the limits; the unused rest expires at the end of the period."""
+        """Add tokens, even beyond the limits; those that are not used expire at the end of the period."""
         if self.is_unlimited:
             return
         self._fill(now_s)

@@ -2,7 +2,7 @@
 
 A handshake costs the event loop half a millisecond or more, so a flood of them would starve the clients that are
 connected. Above `HANDSHAKES_PER_S`, connections wait in the kernel. Because each handshake must end within a timeout,
-that also limits how many run at the same time.
+this rate also limits how many run at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HANDSHAKES_PER_S: Final = 200
 BURST: Final = 50
 """Handshakes that it begins at once after a pause."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""Time in which a client must take its data and answer the end of a connection."""
+"""Time in which a client must receive its remaining data and answer the end of the connection."""
 TLS_HANDSHAKE: Final = b"\x16\x03"
 """The first bytes of a client with TLS."""
 _BACKLOG: Final = 1024
@@ -80,7 +80,7 @@ class TlsListener:
         self._accepting = asyncio.create_task(self._accept(listening, protocol), name=f"accept at {self._name}")
 
     async def stop(self) -> None:
-        """Accept no more clients, and end the handshakes under way."""
+        """Stop accepting clients, and end the running handshakes."""
         tasks = [*self._handshakes, *filter(None, [self._accepting])]
         for task in tasks:
             task.cancel()
