@@ -44,7 +44,7 @@ check."""
 _ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8
-"""Sizes of a frame and of its command."""
+"""The two size fields at the beginning of a frame."""
 
 
 class HealthCheck:
@@ -65,7 +65,7 @@ class HealthCheck:
         """Store and read a message, unless a check ended within the last `VALID_S`.
 
         Raises:
-            ServerRefusalError: it failed or took too long; one sentence says why.
+            ServerRefusalError: the check failed or took too long; the message says why.
         """
         loop = asyncio.get_running_loop()
         check = self._check

@@ -53,8 +53,8 @@ class Services:
         views: The root's metadata.
         ownership: The brokers that serve topics.
         handover: Gives up bundles of this broker.
-        balancer: Decides which it gives up because of isolation policies, and of its load.
-        takeover: Recovers dead brokers.
+        balancer: Gives up bundles because of isolation policies or because of this broker's load.
+        takeover: Recovers the journals of dead brokers.
         topics: All topics.
         topic_parts: The parts that topics share.
         schemas: The schemas of topics.

@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
-"""Policies that Spark's writes follow: stored also for a broker that was started with other values than the default."""
+"""Policies that Spark's writes obey; also stored if a broker is started with values other than the defaults."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),
@@ -84,7 +84,7 @@ def changed_values(view: RecentView) -> dict[str, str]:
 def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
     """Return the settings in force for a broker started with `given`, after the changes `values`.
 
-    Changes that another version of the broker stored, and that this version does not accept, are left out.
+    Changes that another version of the broker stored are ignored if this version does not accept them.
     """
     settings = given
     for name, value in values.items():
@@ -137,7 +137,8 @@ def _change(view: View, given: BrokerSettings, changes: Mapping[str, str | None]
 def _with(settings: BrokerSettings, name: str, value: str | None) -> BrokerSettings:
     if name not in DYNAMIC:
         raise InvalidArgumentError(
-            f"Setting {name} cannot be changed while the broker runs: change its file or environment, and restart it."
+            f"Setting {name} cannot be changed while the broker runs: change it in the broker's settings file or "
+            "environment, and restart the broker."
         )
     if value is None:
         return settings

@@ -1,4 +1,4 @@
-"""A broker's use of the settings that are changed while it runs, through any broker of the root."""
+"""Adoption of settings that are changed, through any broker of the root, while a broker runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pulsar_on_spark.broker.services.settings_changes import changed_values, fol
 from pulsar_on_spark.broker.topics.topic_policies import broker_publish_rate, dispatch_limits
 
 LOOK_EVERY_S: Final = 1.0
-"""Interval of the looks at the view, in seconds, which is itself up to a second old."""
+"""Interval at which the view is checked, in seconds; the view itself is up to a second old."""
 
 
 def adopt_settings(services: Services) -> None:
-    """Use the changed settings of the newest view. Those that concern topics are followed by `TopicWatch`."""
+    """Use the changed settings of the newest view. `TopicWatch` applies the settings that concern topics."""
     now = in_force(services.given, changed_values(services.views.recent))
     if now == services.settings:
         return

@@ -1,6 +1,7 @@
-"""Pulsar's metrics of topics, subscriptions and the broker, made of gathered numbers. Pure.
+"""Pulsar's metrics of topics, subscriptions and the broker, from gathered numbers. Pure.
 
-By topic and subscription, or as sums of each namespace (Pulsar's `exposeTopicLevelMetricsInPrometheus`).
+The metrics are listed by topic and subscription, or as sums of each namespace (Pulsar's
+`exposeTopicLevelMetricsInPrometheus`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
     ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
     ("msg_backlog", "Unacknowledged entries of all subscriptions", _sum(lambda each: each.backlog)),
 )
-"""For a topic or a namespace as `pulsar_...`, and summed up for the broker as `pulsar_broker_...`."""
+"""Metrics of a topic or a namespace as `pulsar_...`, and summed up for the broker as `pulsar_broker_...`."""
 _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     *((f"pulsar_{name}", "gauge", text, number) for name, text, number in _SUMS),
     ("pulsarpy_topic_waiting_entries", "gauge", "Entries that wait for the journal", lambda it: it.waiting),
@@ -50,13 +51,13 @@ _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     ("pulsar_in_messages_total", "counter", "Published messages", lambda it: it.messages_in),
     ("pulsar_in_bytes_total", "counter", "Bytes of published entries", lambda it: it.bytes_in),
 )
-"""For a topic; the values of a namespace are sums."""
+"""Metrics of a topic or a namespace, whose values are the sums of its topics."""
 _OF_ONE: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     ("pulsar_average_msg_size", "gauge", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
     ("pulsar_storage_backlog_quota_limit", "gauge", "Bytes of backlog; -1 for no limit", lambda it: it.quota_bytes),
     ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds of backlog; -1 for no limit", lambda it: it.quota_s),
 )
-"""For topics only."""
+"""Metrics of topics only."""
 _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
     ("pulsar_subscription_back_log", "gauge", "Unacknowledged entries", lambda it: it.backlog),
     (
