@@ -40,7 +40,7 @@ RATE_WAIT_S: Final = 1.0
 """Longest wait of a throttled subscription before it checks the rate again: the limit may change meanwhile."""
 _MOST_DOUBLINGS: Final = 10
 SKIP_AFTER_FAILURES: Final = 2
-"""Failed attempts before lost entries are skipped, some seconds later: a storage path may be gone only for a moment."""
+"""Failed attempts, some seconds in all, before lost entries are skipped: a storage path may be gone for a moment."""
 
 
 class Deliveries:
@@ -57,7 +57,7 @@ class Deliveries:
         moved: Called after a delivery, which may have acknowledged entries or set the dispatcher's timer.
 
     Attributes:
-        entries: The reader of its entries; replaced with the view of the topic.
+        entries: The reader of its entries; replaced when the subscription switches to another view of the topic.
         compacted: The compaction that is read in place of the log's beginning; None if only the log is read.
         dispatcher: The dispatcher; replaced if the subscription changes its type.
         limits: The limits of its dispatching.

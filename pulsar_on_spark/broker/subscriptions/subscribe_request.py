@@ -1,4 +1,4 @@
-"""The request of a consumer that subscribes, and the cursor of a non-durable one."""
+"""The options of a consumer that subscribes, and the cursor of a non-durable subscription."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Subscription:
         """Change the type or the division of keys; unacknowledged deliveries are delivered again.
 
         Raises:
-            ConsumerBusyError: consumers of the other kind are connected.
+            ConsumerBusyError: consumers of the old type, or with the old division of keys, are connected.
         """
         if type_ == self.type and (type_ != "Key_Shared" or key_shared == self.key_shared):
             return

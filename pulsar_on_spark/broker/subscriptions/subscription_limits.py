@@ -117,4 +117,4 @@ def check_limits(
         (of_subscription or 0, limits.consumers_each, f"consumers on subscription {request.name!r}"),
     ):
         if 0 < limit <= count:
-            raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {count} {kind} already, its limit.")
+            raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {count} {kind}, its limit: close one.")

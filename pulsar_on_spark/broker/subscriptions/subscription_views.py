@@ -1,7 +1,7 @@
 """The subscriptions' views of their topic: the log alone, or a compaction of its beginning and the log after it.
 
-A subscription keeps its compaction until that is replaced, or until the log is trimmed beyond its horizon; then it
-switches to the newest one (`broker/reading/compacted.py`).
+A subscription keeps its compaction until that compaction is deleted, or until the log is trimmed beyond the
+compaction's horizon. Then it switches to the newest one (`broker/reading/compacted.py`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SubscriptionViews:
         return True
 
     async def renew_view(self, subscription: Subscription, lock: asyncio.Lock) -> None:
-        """Switch a subscription to the newest compaction after its own was replaced or outlived.
+        """Switch a subscription to the newest compaction after its own was deleted, or the log was trimmed beyond it.
 
         Retries until it succeeds or the subscription is closed, then sets `is_renewed`.
 

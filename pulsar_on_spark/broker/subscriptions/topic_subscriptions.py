@@ -159,7 +159,7 @@ class TopicSubscriptions:
                 return
 
     async def acquire_subscription(self, name: str, type_: SubscriptionType) -> Subscription:
-        """Acquire an existing durable subscription without a consumer; it is released soon unless one subscribes.
+        """Acquire an existing durable subscription without adding a consumer; it is released soon if none subscribes.
 
         Args:
             name: The subscription.
