@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 _NICE: Final = 10
 _MAX_ERROR_BYTES: Final = 4_096
-"""Limit of a failed process's error output, of which the end is kept."""
+"""Bytes that are kept of a failed process's error output, from its end."""
 _MAX_KNOWN: Final = 10_000
 """Maximum number of topics whose last outcome is remembered."""
 

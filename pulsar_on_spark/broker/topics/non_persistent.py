@@ -88,7 +88,7 @@ class NonPersistentSubscription:
         """Add a consumer.
 
         Raises:
-            ConsumerBusyError: it asks for another type than the connected consumers have, or one is Exclusive.
+            ConsumerBusyError: it asks for another type than the connected consumers have, or they are Exclusive.
             ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
         """
         is_other = (request.type, request.key_shared) != (self.type, self._key_shared)
@@ -119,7 +119,7 @@ class NonPersistentSubscription:
                 self._notify_consumers(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
 
     def deliver(self, entry: bytes, look: EntryLook) -> None:
-        """Send an entry to the consumers that have permits, and count it as dropped if none has."""
+        """Send an entry to the next consumer that can take it; count the entry as dropped if there is none."""
         consumer = next(filter(self._can_take, self._candidates(look)), None)
         if consumer is None:
             self.dropped.messages += look.messages

@@ -95,8 +95,8 @@ class ClientSchemas:
             await self._registered(name, schema)
         else:
             raise IncompatibleSchemaError(
-                f"Topic {name} is in use without a schema, so the consumer's cannot be checked: subscribe without one, "
-                "or register one first."
+                f"Topic {name} is in use without a schema, so the consumer's schema cannot be checked: subscribe "
+                "without a schema, or register one first."
             )
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:

@@ -1,4 +1,4 @@
-"""Cursor moves of operators and policies: skip messages, or reset a subscription to a position.
+"""Moves of cursors on behalf of operators and policies: skip messages, or reset a subscription to a position.
 
 Each function acquires the subscription first, which fails while Spark or another broker owns it. The move is durable
 on return.

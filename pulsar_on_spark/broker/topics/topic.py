@@ -167,7 +167,7 @@ class BrokerTopic:
 
     @property
     def must_reload(self) -> bool:
-        """True if its policies require a reload: deduplication was switched, or another journal is needed."""
+        """True if its policies require a reload: deduplication was switched on or off, or another journal is needed."""
         wanted = _quorum(self.policies) or self._journals.first.incarnation.quorum
         is_moved = not is_same(self.incarnation.quorum, wanted)
         return is_moved or self.policies.deduplication != (self.dedup is not None)
@@ -208,7 +208,7 @@ class BrokerTopic:
             self.incarnation.retire_ledger(self.topic_id)
 
     async def terminate(self) -> MessageId:
-        """Terminate the topic, so that it accepts no more messages, and return the id of its last one.
+        """Terminate the topic, so that it accepts no more messages, and return the id of its last message.
 
         One commit terminates the topic and closes its ledger; if it fails, producers reconnect. Consumers can read to
         the end.
@@ -262,7 +262,7 @@ class BrokerTopic:
             self.producers.disconnect_all()
 
     async def _drained(self) -> None:
-        """Wait until all entries of the topic in the journal are settled; producers are blocked.
+        """Wait until all entries of the topic in the journal have an outcome; the caller has blocked its producers.
 
         Raises:
             JournalUnavailableError: the wait timed out.

@@ -1,4 +1,4 @@
-"""Automatic creation of topics at their first use: the permission, and the commits, which creations share."""
+"""Automatic creation of topics at their first use: whether it is allowed, and commits that creations share."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def require_namespace(view: View, name: TopicName) -> None:
     """
     if view.get(NamespaceRecord, name.namespace) is None:
         raise TopicNotFoundError(
-            f"Topic {name} does not exist, nor does its namespace: create that with `pulsarpy namespaces create`."
+            f"Topic {name} does not exist, nor does its namespace: create the namespace with `pulsarpy namespaces "
+            "create`."
         )
 
 

@@ -18,7 +18,10 @@ from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
 @dataclass(slots=True)
 class TopicParts:
-    """The services and settings that all topics of a broker share; a topic applies changes with its next record."""
+    """The services and settings that all topics of a broker share.
+
+    A topic uses changed settings from the next call of `BrokerTopic.follow_record` on.
+    """
 
     store: MetadataStore
     journals: Journals

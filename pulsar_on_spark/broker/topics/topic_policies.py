@@ -78,7 +78,7 @@ def default_policies(settings: BrokerSettings) -> Policies:
 
 
 def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
-    """Return the policies of a topic; no namespace lifts the settings' requirement of encryption.
+    """Return the policies of a topic. If the settings require encryption, no policy of a namespace can lift that.
 
     Args:
         view: The metadata.
