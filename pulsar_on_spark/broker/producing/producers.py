@@ -75,7 +75,7 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted; a replicator does not announce encryption, which differs by message."""
+        """True if its messages may be encrypted; a replicator does not announce it, because messages differ."""
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
