@@ -1,7 +1,7 @@
-"""A proxy in front of brokers, for clients that reach no broker: any number of them, without state.
+"""A stateless proxy in front of brokers, for clients that cannot reach a broker directly; any number may run.
 
     client ──> proxy ──> any broker           lookups, topic lists, schemas
            ──> proxy ──> the topic's broker   producers and consumers
 
-A connection's bytes are passed on as they are, but for the first command and the answers of lookups (`handshake`).
+A connection's bytes are passed on unchanged, except the first command and the answers of lookups (`handshake`).
 """

@@ -1,4 +1,4 @@
-"""The brokers behind a proxy: those that are registered in a root, or a list. A proxy connects to no other address."""
+"""The brokers behind a proxy: a root's registered brokers, or a list. A proxy connects to no other address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.brokers import registered_brokers
 
 MAX_AGE_S: Final = 1.0
-"""Age up to which the registrations are used without being read again."""
+"""Age up to which the registrations are used without being read again, in seconds."""
 _TLS: Final = "pulsar+ssl"
 _PORTS: Final = {"pulsar": 6650, _TLS: 6651}
 
@@ -59,7 +59,7 @@ class ListedBrokers:
         urls: URLs such as `pulsar://broker-1:6650`; several hosts in one URL are several brokers.
 
     Raises:
-        InvalidArgumentError: a URL is not one of a broker.
+        InvalidArgumentError: a URL is not a broker's URL.
     """
 
     def __init__(self, urls: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """A client's connection through a proxy: two sockets, and their bytes in both directions.
 
-Nothing is stored beyond what the sockets' buffers hold: if one side does not read, the other one is not read either.
+The proxy holds no more bytes than the sockets' buffers: while one side does not read, it stops reading the other side.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Pipe(asyncio.Protocol):
         self.other: Pipe | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
+        """Keep the transport."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other end after it has sent what it holds."""
+        """Close the other end once it has sent its buffered bytes."""
         if self.other is not None:
             self.other.close()
 
@@ -48,7 +48,7 @@ class Pipe(asyncio.Protocol):
         self.other.write(data)
 
     def pause_writing(self) -> None:
-        """Stop reading the other end, as this one takes no more bytes."""
+        """Stop reading the other end, because this end's buffer is full."""
         if self.other is not None:
             self.other.read(False)
 
@@ -71,7 +71,7 @@ class Pipe(asyncio.Protocol):
             self.transport.write(data)
 
     def close(self) -> None:
-        """Close this end after the bytes that it holds."""
+        """Close this end once its buffered bytes are sent."""
         if self.transport is not None:
             self.transport.close()
 
@@ -81,7 +81,7 @@ class BrokerEnd(Pipe):
 
     Args:
         client: The other end.
-        answers: Changes the broker's answers to lookups; None if the client is at the broker of its topics.
+        answers: Changes the broker's answers to lookups; None if the client has named the broker of its topics.
     """
 
     def __init__(self, client: Pipe, answers: LookupAnswers | None) -> None:
@@ -90,7 +90,7 @@ class BrokerEnd(Pipe):
         self._answers = answers
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, with answers of lookups changed."""
+        """Pass bytes on, changing the answers of lookups."""
         if self._answers is not None:
             try:
                 data = self._answers.receive_data(data)
@@ -163,8 +163,10 @@ class ClientEnd(Pipe):
         if greeting.target:
             tried = [broker for broker in known if broker.authority == greeting.target]
             if not tried:
-                log.warning("The client %s asked for %s, which is no broker.", self._address, greeting.target)
-                self._refuse("The target is no registered broker")
+                log.warning(
+                    "The client %s asked for %s, which is not a registered broker.", self._address, greeting.target
+                )
+                self._refuse("The target is not a registered broker")
                 return
         else:
             tried = random.sample(known, len(known))
@@ -178,7 +180,7 @@ class ClientEnd(Pipe):
                     self._timer.cancel()
                 self.read(True)
                 return
-        self._refuse("The proxy reaches no broker" if not greeting.target else "The proxy does not reach the broker")
+        self._refuse("The proxy cannot reach a broker" if not greeting.target else "The proxy cannot reach the broker")
 
     async def _reaches(self, broker: BrokerAddress, end: BrokerEnd) -> bool:
         loop = asyncio.get_running_loop()
@@ -192,6 +194,6 @@ class ClientEnd(Pipe):
         return True
 
     def _refuse(self, why: str) -> None:
-        """Disconnect the client, and tell it why and to try again."""
+        """Send the client the reason with the advice to try again, and disconnect it."""
         self.write(replies.error(replies.NO_REQUEST_ID, ServerError.ServiceNotReady, f"{why}: try again."))
         self.close()

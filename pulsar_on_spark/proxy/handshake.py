@@ -66,13 +66,13 @@ class GreetingReader:
 
 
 class LookupAnswers:
-    """The bytes of a broker that answers lookups, as its client gets them."""
+    """Changes the answers of a broker to lookups on their way to the client."""
 
     def __init__(self) -> None:
         self._splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)
 
     def receive_data(self, data: bytes) -> bytes:
-        """Return the bytes for the client, of all commands that these bytes complete.
+        """Add received bytes; return the bytes for the client, of all commands that are complete now.
 
         Raises:
             ProtocolError: the bytes are not Pulsar's protocol, or a command is larger than `MAX_ANSWER_BYTES`.
@@ -97,7 +97,7 @@ def _through_proxy(command: bytes) -> bytes:
     answer = base.lookupTopicResponse
     if answer.response != CommandLookupTopicResponse.Connect:
         return command
-    # Both: a client with TLS takes the second one. Neither says how the client connects to the proxy.
+    # Both fields are set, because a client with TLS reads the second one. The client connects to the proxy anyway.
     url = usable_url(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
     answer.brokerServiceUrl = answer.brokerServiceUrlTls = url
     answer.proxy_through_service_url = True

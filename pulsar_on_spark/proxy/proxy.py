@@ -67,7 +67,7 @@ class Proxy:
         self.urls: list[str] = []
 
     async def start(self) -> None:
-        """Listen for clients; `urls` has what they connect to.
+        """Listen for clients; `urls` then has the URLs that they connect to.
 
         Raises:
             InvalidArgumentError: a port cannot be bound.
@@ -87,7 +87,7 @@ class Proxy:
             self._listener.start(listening, self._client)
 
     async def stop(self) -> None:
-        """Accept no more clients, and disconnect those that there are: they connect to another proxy."""
+        """Stop accepting clients, and disconnect all clients: they connect to another proxy."""
         if self._server is not None:
             self._server.close()
         if self._listener is not None:
@@ -124,7 +124,7 @@ def tls_of(certificate: Path | None, key: Path | None) -> ServerTls | None:
     """Return the TLS files of a proxy; None without any.
 
     Raises:
-        InvalidArgumentError: one of the two is missing.
+        InvalidArgumentError: only one of the two is given.
     """
     if certificate is None and key is None:
         return None

@@ -88,7 +88,7 @@ async def refused(url: str, target: str) -> BaseCommand:
 def test_a_target_that_is_no_broker_is_refused(proxy: RunningBroker, target: str) -> None:
     said = asyncio.run(refused(proxy.url, target))
     assert (said.type, said.error.error) == (BaseCommand.ERROR, ServerError.ServiceNotReady)
-    assert "no registered broker" in said.error.message
+    assert "not a registered broker" in said.error.message
 
 
 def test_a_lookup_names_the_broker_and_the_way_through_the_proxy(
