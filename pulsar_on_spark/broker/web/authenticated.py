@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests, before more of them than the headers is read."""
+"""Authentication of HTTP requests by their headers, before their bodies are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METRICS: Final = "/metrics"
 _SCHEMES: Final[Mapping[str, str]] = {"token": "Bearer", "basic": 'Basic realm="pulsar"'}
 """The scheme that clients may use in `Authorization`, by provider."""
 _ONCE: Final = ("authorization", METHOD_HEADER, ORIGINAL_PRINCIPAL_HEADER)
-"""Headers that a request may have only once: of two, a proxy and the broker could use different ones."""
+"""Headers that a request may have only once: if it had two, a proxy and the broker could use different ones."""
 _READ_ONLY: Final = reason_response(405, "The path is for GET and HEAD: use one of them.", {"Allow": "GET, HEAD"})
 
 

@@ -65,7 +65,7 @@ class Authorized:
             raise
 
     def _rule(self, scope: Scope) -> tuple[Rule, Mapping[str, str]]:
-        """Return the rule of a request's route, and the variables of its path; only super users learn of a bad path."""
+        """Return the rule of a request's route, and the variables of its path; unknown paths are for super users."""
         for route in self._routes:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:

@@ -1,4 +1,4 @@
-"""Requests about topics that other brokers serve: redirected to the one owner, or gathered from several.
+"""Requests about topics that other brokers serve: redirected to one broker, or sent to several and answered together.
 
 A request with `authoritative=true` comes from another broker or after a redirect: a broker answers it for the topics
 that it serves itself, and never passes it on.
@@ -65,7 +65,7 @@ OF_ONE_TOPIC: Final = frozenset(
         ("GET", f"{TOPIC}/lastMessageId"),
     }
 )
-"""Requests about a topic, or all partitions of one, that only the brokers of these can answer."""
+"""Requests about a topic, or about all of its partitions, that only the brokers that serve these can answer."""
 OF_A_NAMESPACE: Final = frozenset(
     {
         ("PUT", f"{NAMESPACE}/unload"),
@@ -107,7 +107,7 @@ _MERGES: Final[Mapping[str, Callable[[Sequence[_Json]], _Json]]] = {
     f"{TOPIC}/compaction": _merged_compaction,
     f"{TOPIC}/terminate/partitions": lambda answers: {key: end for each in answers for key, end in each.items()},
 }
-"""How the answers of several brokers become one, by path template."""
+"""Functions that merge the answers of several brokers into one, by path template."""
 
 
 class ByOwner:
@@ -138,7 +138,7 @@ class ByOwner:
         await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, brokers: Sequence[BrokerRecord]) -> Response | None:
-        """Return the answer; None if the application has it."""
+        """Return the answer of other brokers; None if this broker's application must answer."""
         matched = self._matched(scope)
         if matched is None:
             return None
@@ -150,7 +150,7 @@ class ByOwner:
             namespace = check_namespace(f"{values['tenant']}/{values['namespace']}")
             ownership = self._services.ownership
             for bundle in ownership.bundles(self._services.views.recent, namespace):
-                await ownership.find_bundle_owner(bundle)  # each topic of the namespace is one broker's part
+                await ownership.find_bundle_owner(bundle)  # so that each topic of the namespace has a broker
             return await self._gathered(scope, receive, path, namespace, brokers)
         name = TopicName.parse_any("{domain}://{tenant}/{namespace}/{topic}".format(**values))
         owners = await self._owners(name)
@@ -195,7 +195,7 @@ class ByOwner:
         before = await self._bundles(namespace)
         answers = await self._ask_all(scope, await _body(receive), brokers)
         done = [answer for answer in answers if answer.is_success]
-        # A broker without any partition that has the object answers 404.
+        # A broker answers 404 if none of its partitions has the object.
         refused = [answer for answer in answers if not answer.is_success and (answer.status_code != 404 or not done)]
         if refused:
             return Response(refused[0].content, refused[0].status_code, media_type="application/json")
@@ -214,7 +214,7 @@ class ByOwner:
 
         Raises:
             TopicBusyError: it has producers or subscriptions.
-            HTTPException: a broker does not tell.
+            HTTPException: another broker cannot report whether the topic is in use there.
         """
         own = self._services.ownership.broker.broker
         others = [broker for broker in brokers if broker.broker != own]
@@ -247,7 +247,9 @@ class ByOwner:
             return await client.request(scope["method"], url_at(scope, broker), content=body, headers=headers)
         except httpx.HTTPError as error:
             raise HTTPException(
-                503, f"Broker {broker.broker} does not answer ({error}), and what it has done is unknown: try again."
+                503,
+                f"Broker {broker.broker} does not answer ({error}), and may or may not have carried out the request: "
+                "try again.",
             ) from error
 
     @cached_property
@@ -274,7 +276,9 @@ def url_at(scope: Scope, broker: BrokerRecord) -> str:
     urls = broker.default_listener
     url = urls.web_url_tls if scope["scheme"] == "https" else urls.web_url or urls.web_url_tls
     if not url:
-        raise HTTPException(503, f"Broker {broker.broker} has no HTTPS URL for this request: give it one.")
+        raise HTTPException(
+            503, f"Broker {broker.broker} has no HTTPS URL for this request: set its web_service_port_tls."
+        )
     query = scope["query_string"].decode("latin-1")
     return f"{url}{raw_path(scope)}?{query}{'&' if query else ''}authoritative=true"
 

@@ -78,5 +78,5 @@ def refusal(error: PulsarpyError) -> JSONResponse:
 
 
 def reason_response(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return a response with this status and reason, and with these headers of its own."""
+    """Return a response with this status, this reason and these additional headers."""
     return JSONResponse({"reason": reason}, status, headers)

@@ -35,7 +35,7 @@ class Guard:
     """The hosts and origins that requests may carry.
 
     Attributes:
-        hosts: Host names beside `localhost` and addresses, in small letters; `*` for any.
+        hosts: Allowed host names in small letters, besides IP addresses; `*` for any.
         origins: Origins of web pages that may send requests, such as `https://console.example.com`; `*` for any.
     """
 

@@ -1,7 +1,7 @@
-"""The pages of metrics that concurrent requests share: one for each would stall the broker and fill its memory.
+"""Pages of metrics that concurrent requests share: a page for each would stall the broker and fill its memory.
 
-Every request gets a page, and slow clients give way: while ten newer pages are rendered, which takes ten seconds or
-more, a client must have read its own.
+Every request gets a page. A client must have read its page before ten newer ones are rendered, which takes ten seconds
+or more; slower clients are disconnected.
 """
 
 from __future__ import annotations

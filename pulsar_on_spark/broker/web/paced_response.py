@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 SEND_S: Final = 10.0
-"""Time in which a client must read a large response, in seconds, beside a second for each MiB: other clients wait for
+"""Time in which a client must read a large response, in seconds, plus one second for each MiB: other clients wait for
 their turn meanwhile."""
 _PIECE_BYTES: Final = 1 << 16
 """Bytes written to the connection before waiting for its client to read."""

@@ -78,7 +78,7 @@ Client = Annotated[Principal, Depends(_principal)]
 """The authenticated client of a request."""
 WebUrl = Annotated[str, Depends(_web_url)]
 
-Force = Annotated[bool, Query(description="Do it even if the object is in use.")]
+Force = Annotated[bool, Query(description="Carry out the request even if the object is in use.")]
 Roles = Annotated[list[Annotated[str, Field(max_length=MAX_ROLE_BYTES)]], Field(max_length=1000)]
 Text = Annotated[str, Path(min_length=1, max_length=1024)]
 

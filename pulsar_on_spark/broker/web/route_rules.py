@@ -36,7 +36,7 @@ _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_T
 
 
 def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
-    """True if the refusal of an operation may say that the tenant does not exist, as Pulsar's does.
+    """True if the refusal of an operation may say that the tenant does not exist.
 
     Pulsar's refusals say so for objects in a tenant, but not for the tenant itself, for operations of super users, and
     for the system namespace, whose tenant always exists there.
@@ -83,7 +83,7 @@ def on_topic(operation: TopicOperation | NamespaceOperation | PolicyOperation) -
     """Require the right to an operation on the topic of the path, and on its subscription if the path has one."""
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
-        # Paths of schemas do not say whether the topic is persistent; as in Pulsar, those of the persistent one count.
+        # Paths of schemas do not say if the topic is persistent; as in Pulsar, rights on the persistent topic count.
         domain, local = path.get("domain", "persistent"), path.get("topic") or path["local"]
         topic = TopicName.parse_any(f"{domain}://{path['tenant']}/{path['namespace']}/{local}")
         return operation, Resource.of_topic(topic, path.get("subscription", ""))
@@ -252,8 +252,8 @@ _OF_TOPICS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", f"{_TOPICS}/partitioned"): _LIST,
     ("PUT", TOPIC): _CREATE,
     ("DELETE", TOPIC): _DELETE,
-    # With `checkAllowAutoCreation` the request may create the topic. So may any client that produces or consumes, and a
-    # lookup requires the permission to do one of both.
+    # With `checkAllowAutoCreation` the request may create the topic. The right to look up suffices for that: only
+    # clients that may produce or consume have it, and both create topics, too.
     ("GET", f"{TOPIC}/partitions"): _LOOK_UP,
     ("PUT", f"{TOPIC}/partitions"): _CREATE,
     ("POST", f"{TOPIC}/partitions"): _WRITE_TOPIC,

@@ -89,7 +89,7 @@ async def add(
 async def delete(
     services: BrokerServices, tenant: str, namespace: str, local: str, force: Force = False
 ) -> dict[str, int]:
-    """Delete the topic's schema; with `force` for good, so that messages are read without it."""
+    """Delete the topic's schema. With `force`, delete it permanently: messages are then read without a schema."""
     name = await _topic(services, tenant, namespace, local)
     return {"version": await services.schemas.delete(name, force=force)}
 
@@ -126,7 +126,7 @@ async def version_of(
 
 
 async def _topic(services: Services, tenant: str, namespace: str, local: str) -> TopicName:
-    """Return the persistent topic, or the non-persistent one if only that is in use or has a schema."""
+    """Return the persistent topic; the non-persistent one of this name if only that one is in use or has a schema."""
     stored, unstored = (
         TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
     )

@@ -1,4 +1,4 @@
-"""The load of the broker that is asked."""
+"""The load of the broker that receives the request."""
 
 from __future__ import annotations
 

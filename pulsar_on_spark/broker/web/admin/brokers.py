@@ -29,7 +29,7 @@ async def all_brokers(services: BrokerServices) -> list[str]:
 
 @router.get("/leaderBroker")
 async def leader_broker(services: BrokerServices) -> dict[str, str]:
-    """Return the leader: the broker that does what is done once for all brokers, such as maintenance."""
+    """Return the leader: the broker that does the work of the whole root, such as maintenance."""
     found = leader(registered_brokers(await services.views.view())) or services.ownership.broker
     urls = found.default_listener
     return {"brokerId": found.broker, "serviceUrl": urls.web_url or urls.web_url_tls}

@@ -47,7 +47,7 @@ def given_boundaries(body: JsonValue) -> tuple[int, ...] | None:
     """Return the boundaries in a new namespace's `BundlesData`; None for the default.
 
     Raises:
-        InvalidArgumentError: there are none of that form.
+        InvalidArgumentError: the boundaries or their number are invalid.
     """
     if not isinstance(body, dict) or not (body.get("numBundles") or body.get("boundaries")):
         return None
@@ -55,11 +55,11 @@ def given_boundaries(body: JsonValue) -> tuple[int, ...] | None:
     if not boundaries:
         return equal_boundaries(count if isinstance(count, int) else 0)
     if not isinstance(boundaries, list) or not all(isinstance(each, str) for each in boundaries):
-        raise InvalidArgumentError("The boundaries of bundles are a list of texts such as 0x40000000.")
+        raise InvalidArgumentError("The boundaries of bundles must be a list of texts such as 0x40000000.")
     try:
         return check_boundaries([int(str(each), 16) for each in boundaries])
     except ValueError as error:
-        raise InvalidArgumentError(f"The boundaries of bundles are hexadecimal numbers: {error}.") from error
+        raise InvalidArgumentError(f"The boundaries of bundles must be hexadecimal numbers: {error}.") from error
 
 
 async def _named_bundle(services: BrokerServices, namespace: NamedNamespace, bundle: Text) -> Bundle:
@@ -72,7 +72,7 @@ NamedBundle = Annotated[Bundle, Depends(_named_bundle)]
 
 
 async def _own_bundle(services: BrokerServices, request: Request, bundle: NamedBundle) -> Bundle:
-    """Return a bundle that this broker owns, and give it an owner first if it has none.
+    """Return the bundle if this broker owns it; a bundle without an owner is assigned first.
 
     Raises:
         HTTPException: 307, another broker owns it.
@@ -101,20 +101,22 @@ async def unload_namespace(services: BrokerServices, namespace: NamedNamespace) 
     await services.handover.unload(services.ownership.owned(view, namespace))
 
 
-@router.put(f"{_BUNDLE}/unload", status_code=204, responses=_MISSING | refused(409, "The destination is not there."))
+@router.put(f"{_BUNDLE}/unload", status_code=204, responses=_MISSING | refused(409, "The destination is not running."))
 async def unload_bundle(
     services: BrokerServices,
     request: Request,
     bundle: NamedBundle,
     destination: Annotated[str, Query(alias="destinationBroker", max_length=1024)] = "",
 ) -> None:
-    """Unload all topics of a bundle, which the next lookup gives an owner, or the destination gets."""
+    """Unload all topics of a bundle. The destination becomes its owner; without one, the next lookup chooses it."""
     view = await services.views.view()
     to = None
     if destination:
         to = next((each.incarnation for each in serving_brokers(view) if each.broker == destination), None)
         if to is None:
-            raise HTTPException(409, f"Broker {destination} is not there, or about to end: name another destination.")
+            raise HTTPException(
+                409, f"Broker {destination} is not running, or is about to end: name another destination."
+            )
         candidates = services.ownership.candidates(view, bundle.namespace)
         if to not in [each.incarnation for each in candidates]:
             raise InvalidArgumentError(

@@ -40,7 +40,7 @@ class FailoverPolicy(BaseModel):
     @classmethod
     def _have_a_limit(cls, parameters: dict[str, str]) -> dict[str, str]:
         if not parameters.get("min_limit", "").isdecimal():
-            raise ValueError("they need min_limit, the number of primary brokers below which secondary ones help out")
+            raise ValueError("they need min_limit, the number of primary brokers below which secondary ones serve, too")
         return parameters
 
 
@@ -79,7 +79,7 @@ async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text)
     view = await services.views.view()
     record = next((each for each in registered_brokers(view) if each.broker == broker), None)
     if record is None:
-        raise HTTPException(404, f"Broker {broker} is not there: see brokers/{cluster}.")
+        raise HTTPException(404, f"Broker {broker} is not running: see brokers/{cluster}.")
     return _of_broker(record, isolations(view))[0]
 
 

@@ -27,8 +27,8 @@ LARGEST: Final = 3
 class PeekTurns:
     """The turns of an application's requests for single messages.
 
-    A client has one turn at a time, so that the requests of one, however many and however slowly it reads their
-    answers, leave a turn to others.
+    A client has one turn at a time. So other clients get a turn even if it sends many requests and reads the answers
+    slowly.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class PeekTurns:
         """Hold a client's turn.
 
         Raises:
-            TimeoutError: it did not come within `PATIENCE_S`.
+            TimeoutError: the turn did not come within `PATIENCE_S`.
         """
         own = self._of_client.setdefault(client.roles, asyncio.Lock())
         async with AsyncExitStack() as held:

@@ -123,7 +123,7 @@ async def revoke(services: BrokerServices, namespace: NamedNamespace, role: Text
 
 @router.get(f"{NAMESPACE}/permissions/subscription", responses=_MISSING)
 async def of_subscriptions(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
-    """Return the only roles that may use a subscription, by its name; any role may use a subscription without entry."""
+    """Return the roles that alone may use a subscription, by its name; any role may use a subscription not listed."""
     return permissions.subscription_permissions(await services.views.view(), namespace)
 
 

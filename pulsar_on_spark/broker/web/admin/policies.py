@@ -1,9 +1,9 @@
 """Policies of namespaces and topics, under the names and fields of the table `FIELDS`.
 
-GET returns the value set on the namespace or topic; an unset one is answered with 204, or with the value of
-`_UNSET_THERE`. With `applied=true` it returns the effective value, as it always does for policies that Pulsar's clients
-cannot read as "not set" (`_NEVER_UNSET`). POST and PUT both set a policy, because Pulsar uses either. Policies that the
-broker does not enforce are refused: see `not_there.py`.
+GET returns the value set on the namespace or topic. If none is set, it answers 204, or the value of `_UNSET_THERE`.
+With `applied=true` it returns the effective value; it always does so for policies that Pulsar's clients cannot read as
+"not set" (`_NEVER_UNSET`). POST and PUT both set a policy, because Pulsar uses either. Policies that the broker does
+not enforce are refused: see `not_there.py`.
 """
 
 from __future__ import annotations

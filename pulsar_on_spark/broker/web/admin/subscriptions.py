@@ -74,7 +74,7 @@ async def create(
     body: Annotated[CursorPlace | None, Body()] = None,
     replicated: bool = False,
 ) -> None:
-    """Create a subscription at a message id, by default at the end; on partitions at `earliest` or `latest` only."""
+    """Create a subscription at a message id, by default at the end; on a partitioned topic at either end only."""
     if replicated:
         raise HTTPException(501, _NOT_REPLICATED)
     view = await services.views.view()
@@ -242,7 +242,7 @@ async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subsc
 def _allowed(
     services: Services, client: Principal, operation: Operation, located: Sequence[_Located]
 ) -> Sequence[_Located]:
-    """Return subscriptions that the path does not name, if the client may do the operation on each of them.
+    """Return subscriptions that the path does not name, after checking the client's right to an operation on each.
 
     Raises:
         NotAuthorizedError: one of them is reserved for other roles.
@@ -253,7 +253,7 @@ def _allowed(
 
 
 async def _of_namespace(services: Services, namespace: str) -> list[_Located]:
-    """List the subscriptions of a namespace, each with its topic or partition; not of system topics, as in Pulsar."""
+    """List a namespace's subscriptions, each with its topic or partition; without system topics, as in Pulsar."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     names = (TopicName.parse(record.name) for record in tenants.topics_of(view, namespace))

@@ -120,7 +120,7 @@ async def delete_partitioned(services: BrokerServices, name: StoredTopic, force:
 
 @router.post(f"{TOPIC}/createMissedPartitions", status_code=204, responses=MISSING)
 async def create_missed_partitions(services: BrokerServices, name: StoredTopic) -> None:
-    """Do nothing but require the topic: its partitions were created with it."""
+    """Check only that the topic exists: its partitions were created with it."""
     catalog.require_topic(await services.views.view(), name)
 
 
@@ -166,7 +166,7 @@ async def remove_property(
 
 @router.post(f"{TOPIC}/terminate", responses=MISSING | refused(405, "It is partitioned."))
 async def terminate(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
-    """Terminate a topic, so that it accepts no more messages, and return the id of its last one."""
+    """Terminate a topic, so that it accepts no more messages, and return the id of its last message."""
     return MessageIdJson.of(await services.topics.terminate(name))
 
 
