@@ -48,7 +48,7 @@ class BacklogQuotas:
     Args:
         views: The root's metadata.
         topics: The broker's topics.
-        reader: Finds entries by their time.
+        reader: Finds entries by their publish time.
         overview: Counts backlogs.
     """
 

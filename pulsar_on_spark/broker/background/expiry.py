@@ -44,7 +44,7 @@ class MessageExpiry:
         views: Its metadata.
         topics: The broker's topics.
         reader: Finds the first entry within the TTL.
-        defaults: The broker's own policies.
+        defaults: The broker's default policies.
     """
 
     def __init__(self, root: RootHandle, views: Views, topics: Topics, reader: EntryReader, defaults: Policies) -> None:
@@ -73,7 +73,7 @@ class MessageExpiry:
                 log.warning("Messages of %s cannot be expired now: %s", name, error, extra={"topic": name})
 
     def _due(self, view: View, now_ms: int) -> list[TopicName]:
-        """Return the topics with a subscription whose backlog is older than the TTL. Runs in a thread."""
+        """Return the topics with an unacknowledged message that is older than the TTL. Runs in a thread."""
         cursors = self._root.store.cursors()
         due = []
         for record in view.all(TopicRecord):
@@ -135,7 +135,7 @@ class SubscriptionExpiry:
         root: The root.
         views: Its metadata.
         topics: The broker's topics.
-        defaults: The broker's own policies.
+        defaults: The broker's default policies.
     """
 
     def __init__(self, root: RootHandle, views: Views, topics: Topics, defaults: Policies) -> None:

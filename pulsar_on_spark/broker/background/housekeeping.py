@@ -44,7 +44,7 @@ class Housekeeping:
         root: The root.
         interval_s: Seconds from the end of a pass to the next.
         replace_after_s: Seconds that a storage path may be missing before its copies are restored on other paths.
-        defaults: The broker's own policies.
+        defaults: The broker's default policies.
         leads: Returns True while the passes are this broker's task.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Deletion of inactive topics, if their policy asks for it.
 
-A topic is in use while it has producers, consumers or, depending on the mode, subscriptions or a backlog; while a Spark
-query reads one of its subscriptions; and whenever its chain changes, for example by a write of Spark. The inactive time
-counts from the broker's start at the earliest. The deletion checks the committed metadata again: a client that connects
-meanwhile either prevents the deletion or creates a new topic. A partitioned topic whose partitions are served by
-several brokers is not deleted.
+A topic is in use while it has producers or consumers, while a Spark query reads one of its subscriptions, and whenever
+its chain changes, for example by a write of Spark. In one of the two modes, a subscription also keeps it in use; in the
+other one, only a subscription with a backlog does. The inactive time counts from the broker's start at the earliest.
+The deletion checks the committed metadata again: a client that connects meanwhile either prevents the deletion or
+creates a new topic. A partitioned topic whose partitions are served by several brokers is not deleted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class InactiveTopics:
         root: The root.
         views: Its metadata.
         topics: The broker's topics.
-        defaults: The broker's own policies.
+        defaults: The broker's default policies.
     """
 
     def __init__(self, root: RootHandle, views: Views, topics: Topics, defaults: Policies) -> None:

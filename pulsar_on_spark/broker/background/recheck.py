@@ -74,7 +74,7 @@ class Recheck:
         views: The root's metadata.
         topics: The broker's topics.
         watch: The watchers of lists of topics.
-        access: The rules.
+        access: The authorization rules.
     """
 
     def __init__(self, views: Views, topics: Topics, watch: TopicWatch, access: Access) -> None:
