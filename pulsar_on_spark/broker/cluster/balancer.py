@@ -20,7 +20,7 @@ from pulsar_on_spark.topic.catalog.brokers import broker_of
 log = logging.getLogger(__name__)
 
 ISOLATE_EVERY_S: Final = 5.0
-"""Interval of the check that isolation policies let this broker serve its bundles, in seconds."""
+"""Interval at which this broker checks that isolation policies let it serve its bundles, in seconds."""
 ROUND_S: Final = 60.0
 """Interval at which a broker may give up bundles because of its load, in seconds."""
 

@@ -26,7 +26,8 @@ EQUAL: Final = 5.0
 """Width of a step of scores, in points: the placement of a bundle treats scores in one step as equal."""
 STRONG: Final = 40.0
 WEAK: Final = 15.0
-"""Differences of scores, in points, above which a broker gives up bundles after `STRONG_ROUNDS` or `WEAK_ROUNDS`."""
+"""Differences of scores, in points: a broker gives up bundles if its score exceeds another one's by more than `STRONG`
+for `STRONG_ROUNDS`, or by more than `WEAK` for `WEAK_ROUNDS`."""
 STRONG_ROUNDS: Final = 2
 WEAK_ROUNDS: Final = 8
 MOST_GIVEN: Final = 3

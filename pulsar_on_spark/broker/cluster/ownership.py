@@ -42,7 +42,7 @@ from pulsar_on_spark.topic.catalog.bundles import (
 )
 
 LOOKUP_WAIT_S: Final = 15.0
-"""Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less."""
+"""Time for which a lookup waits for a bundle's owner, in seconds; a takeover takes less time."""
 LOOK_EVERY_S: Final = 0.2
 """Interval at which a waiting lookup reads the metadata, in seconds."""
 
@@ -185,7 +185,7 @@ class Ownership:
             async with asyncio.timeout(LOOKUP_WAIT_S):
                 while True:
                     recent, owner = self._views.recent, None
-                    if recent.get(NamespaceRecord, namespace) is not None:  # else it may have been created since
+                    if recent.get(NamespaceRecord, namespace) is not None:  # else the view may be too old
                         owner = await self._settled_owner(recent, namespace, locate)
                     if owner is None:
                         view = await self._views.view()

@@ -22,7 +22,7 @@ class Registry:
 
     Args:
         store: The root's metadata.
-        incarnation: The broker's incarnation with its cursors.
+        incarnation: The broker's incarnation whose journal has the cursors.
         listeners: The broker's URLs.
 
     Attributes:
