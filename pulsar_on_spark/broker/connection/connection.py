@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         is_pinged: True if a PING was sent and no data has arrived since.
         creations: The rate at which the client may create topics and subscriptions.
         requests: The client's requests that are not answered yet.
-        large_answers: The turns of large answers.
+        large_answers: Limits the client's large answers to one at a time.
     """
 
     def __init__(self, broker: BrokerState, handlers: Handlers[Connection], registry: Registry[Connection]) -> None:

@@ -124,7 +124,7 @@ class Ack(NamedTuple):
             entry: Its entry.
             words: Its `ack_set`; if empty, the whole entry is acknowledged.
             batch_size: Its `batch_size`; 0 if the client does not send it. Then the size is assumed to be one word more
-                than the ack set: with too small a size, an ack set of ones would acknowledge nothing.
+                than the ack set: if the size were too small, an ack set of ones would acknowledge nothing.
 
         Raises:
             InvalidArgumentError: the batch size is above `MAX_BATCH_MESSAGES`.

@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 IDLE_S: Final = 30.0
-"""Idle time after which a journal file is closed."""
+"""Idle time after which a journal file is closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Contents:
 class BacklogCounter:
     """Takes snapshots of the topics of a root, one at a time; a snapshot reuses journal data that earlier ones read.
 
-    Idle journal files are closed: an open file keeps the space of a deleted file on a full disk, and keeps a retired
+    Idle journal files are closed: a deleted file that is still open takes space on a full disk, and keeps a retired
     path from being unmounted.
 
     Args:

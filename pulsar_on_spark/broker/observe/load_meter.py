@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.model.latencies import Latencies
 
 SMOOTHED: Final = 3
-"""The score is the mean of the last measurements, at most this number."""
+"""Maximum number of measurements of which the score is the mean."""
 
 
 class LoadMeter:

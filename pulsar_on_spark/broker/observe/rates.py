@@ -32,7 +32,7 @@ class RateMeter:
     Args:
         now_s: The caller's clock, monotonic seconds.
         counted: The current counters.
-        period_s: Age of the latest sample from which on `sample` records a new one.
+        period_s: Minimum age of the latest sample at which `sample` records a new one.
     """
 
     __slots__ = ("_before", "_latest", "_period_s")
