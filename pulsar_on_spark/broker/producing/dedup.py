@@ -61,7 +61,7 @@ def position_of(number: int) -> tuple[int, int]:
 
 
 class Verdict(Enum):
-    """The decision about a message (a batch, a chunk); see the module."""
+    """The decision about a message, a batch or a chunk; see the module."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -145,8 +145,8 @@ class Deduplication:
 
         Args:
             sender: Its producer's name, or its source.
-            first: Its sequence id; for a batch, of the first message.
-            last: Its sequence id; for a batch, of the last message.
+            first: The sequence id of the message, or of a batch's first message.
+            last: The sequence id of the message, or of a batch's last message.
         """
         persisted = self._persisted.get(sender, NO_SEQUENCE_ID)
         if first > self._pushed.get(sender, persisted):
@@ -253,7 +253,7 @@ class Deduplication:
         return by_time or self._entries >= self._limits.snapshot_entries
 
     def snapshot(self) -> DedupSnapshot:
-        """Return the persisted state only: entries in flight may never be stored."""
+        """Return a snapshot of the persisted ids only, because entries in flight may never be stored."""
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:

@@ -33,7 +33,7 @@ from typing import Final, Literal, TypeAlias
 from pulsar_on_spark.broker.producing.replicated import Replication
 
 _EPOCHS: Final = 2**63
-"""Number of epochs: the next one after the last is 0."""
+"""Number of epochs: after the last one, counting restarts at 0."""
 _NAME_HEX_DIGITS: Final = 16
 """Digits of the incarnation in a generated name: each entry contains the name, so it is short."""
 
@@ -316,7 +316,7 @@ class Producers:
     def _fenced(self, producer: ProducerInfo) -> Refused:
         reason = (
             f"The producer {producer.name!r} has topic epoch {producer.topic_epoch} and {self._topic} is at "
-            f"{self._topic_epoch}: another producer was exclusive in between, or the producer never had its epoch."
+            f"{self._topic_epoch}: another producer was exclusive in between, or no producer ever got that epoch."
         )
         return Refused(producer, "ProducerFenced", reason)
 

@@ -1,6 +1,6 @@
 """Deduplication of loaded topics: the state is saved in the metadata and restored when a topic is loaded.
 
-    load      the topic's record, then a replay of the entries after its position; without one, from the topic's end on
+    load      the topic's record, then a replay of the entries after its position; without a record, an empty state
     publish   `admit_entry` before the journal takes an entry, `on_entry_stored` after the journal acknowledged it
     snapshot  from time to time, the due records of all topics in one commit
 
