@@ -51,7 +51,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 log = logging.getLogger(__name__)
 
 _PLANS = 5
-"""Maximum number of plans in a row that yield no entry."""
+"""Maximum number of consecutive plans that yield no entry."""
 _TOPICS_IN_JOURNALS = 64
 """Maximum number of topics whose entries in journals stay indexed; reads of other topics scan the journals again."""
 _MAX_REPORTED = 1_000

@@ -152,7 +152,7 @@ class EntryReader:
     async def last_message_id(
         self, part: TopicPart, chain: LedgerChain, entries: Reads | None = None
     ) -> MessageId | None:
-        """Return the id of the topic's last message, leaving out markers, which clients do not see; None without one.
+        """Return the id of the topic's last message, skipping markers, which clients do not see; None if there is none.
 
         Its batch index is that of the entry's last message, -1 if the entry is not a batch. Returns None if more than
         `MAX_MARKERS` markers follow the message. Trimmed entries that are still in the chain are skipped.

@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 log = logging.getLogger(__name__)
 
 SUSPENDED_SEALED = 4
-"""Suspended reads of segments that a later job can continue; each holds a decoded record batch."""
+"""Maximum number of suspended reads of segments, which a later job can continue; each holds a decoded record batch."""
 SUSPENDED_ANY = 32
-"""Suspended reads of the thread that also reads journals; each holds a frame."""
+"""Maximum number of suspended reads of the thread that also reads journals; each holds a frame."""
 IDLE_S = 30.0
 """Time without reads after which files are closed, in seconds."""
 
