@@ -146,7 +146,7 @@ class AuthorizedAccess(AuthenticatedAccess):
 
     Args:
         authentication: The providers and their rules.
-        authorities: The rights by settings.
+        authorities: The rights that the broker's settings give.
         views: The root's metadata.
     """
 

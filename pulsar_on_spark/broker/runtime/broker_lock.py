@@ -39,7 +39,7 @@ def lock_file(broker: str) -> str:
 
 
 class Lock(Protocol):
-    """Proof for others on this host that a broker lives, and for the broker that others are dead."""
+    """The lock of a broker: it proves to others on its host that this broker lives, and finds dead ones."""
 
     @property
     def former(self) -> Sequence[IncarnationId]:

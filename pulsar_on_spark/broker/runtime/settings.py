@@ -63,7 +63,7 @@ class BrokerSettings(BaseModel):
     internal_listener_name: str = ""
     """The listener of clients that name none; by default the first one."""
     tls_certificate_file_path: str = ""
-    """PEM file of the broker's certificate, followed by those of intermediate CAs."""
+    """PEM file of the broker's certificate, followed by the certificates of intermediate CAs."""
     tls_key_file_path: str = ""
     """PEM file of the broker's private key, which other users of the host must not be able to read."""
     tls_trust_certs_file_path: str = ""
@@ -142,13 +142,13 @@ class BrokerSettings(BaseModel):
     """Origins of web pages that may send requests, such as `https://console.example.com`, besides those of the
     broker's own address; `*` for any."""
     max_http_server_connections: Count = 2048
-    """HTTP connections of all clients together. Above it the connections that have been idle longest are closed; if
-    none is idle, requests get 503."""
+    """Maximum number of HTTP connections of all clients together. Above it the connections that have been idle longest
+    are closed; if none is idle, requests get 503."""
     max_http_server_connections_per_ip: Count = 100
-    """HTTP connections from one address, or from all IPv6 addresses of one /64 prefix. Above it the same happens as
-    above `max_http_server_connections`. Not in Pulsar."""
+    """Maximum number of HTTP connections from one address, or from all IPv6 addresses of one /64 prefix. Above it the
+    same happens as above `max_http_server_connections`. Not in Pulsar."""
     cluster_name: str = "standalone"
-    """Prefix of the names of producers without a name."""
+    """Name of the cluster, and prefix of the names that the broker gives to producers without a name."""
 
     root_file_mode: Literal["0600", "0660"] = "0600"
     """Permissions of the files of a root that this broker creates: for its user alone, or `0660` to share the root with
@@ -176,24 +176,24 @@ class BrokerSettings(BaseModel):
     """Maximum number of bytes of a frame, such as that of the client's credentials, before a connection is
     CONNECTED."""
     broker_max_connections: Count = 10_000
-    """Connections of all clients together. Pulsar's default is no limit; here, the journal could run out of file
-    descriptors."""
+    """Maximum number of connections of all clients together. Pulsar's default is no limit; here, the journal could run
+    out of file descriptors."""
     broker_max_connections_per_ip: Count = 0
-    """Connections from one address, or from all IPv6 addresses of one /64 prefix."""
+    """Maximum number of connections from one address, or from all IPv6 addresses of one /64 prefix."""
     max_pending_publish_requests_per_connection: Some = 1000
-    """Unacknowledged entries of a connection: above it, the broker stops reading from the connection until half of them
-    are acknowledged."""
+    """Maximum number of unacknowledged entries of a connection: above it, the broker stops reading from the connection
+    until half of them are acknowledged."""
     max_message_publish_buffer_size_mb: Some = 128
-    """Size of the unacknowledged entries of all connections: above it, the broker stops reading from clients with
-    producers until half of it is acknowledged. Pulsar's default is half of the direct memory. Incomplete frames may
-    take four times as much; above that, the connections that have been silent longest are closed."""
+    """Maximum size of the unacknowledged entries of all connections: above it, the broker stops reading from clients
+    with producers until half of it is acknowledged. Pulsar's default is half of the direct memory. Incomplete frames
+    may take four times as much; above that, the connections that have been silent longest are closed."""
 
     allow_auto_topic_creation: bool = True
     """Create a missing topic when a client uses it."""
     allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
     """Type of automatically created topics."""
     default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Partitions of automatically created topics, if their type is partitioned."""
+    """Number of partitions of automatically created topics, if their type is partitioned."""
     max_num_partitions_per_partitioned_topic: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Maximum number of partitions of a topic; 0 for 10,000."""
     max_topics_per_namespace: Count = 0
@@ -227,10 +227,10 @@ class BrokerSettings(BaseModel):
     max_consumers_per_subscription: Count = 0
     """Maximum number of consumers of one subscription."""
     max_unacked_messages_per_consumer: Count = 50_000
-    """Unacknowledged messages of a Shared or Key_Shared consumer: it gets no more until half of them are
-    acknowledged."""
+    """Maximum number of unacknowledged messages of a Shared or Key_Shared consumer: above it, the consumer gets no more
+    until half of them are acknowledged."""
     max_unacked_messages_per_subscription: Count = 200_000
-    """Unacknowledged messages of all consumers of a subscription; as above."""
+    """Maximum number of unacknowledged messages of all consumers of a subscription; as above."""
     auto_skip_non_recoverable_data: bool = False
     """Let subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
     dispatcher_max_read_batch_size: Some = 100
@@ -256,15 +256,15 @@ class BrokerSettings(BaseModel):
     default_retention_size_in_mb: Limit = -1
     """Size up to which acknowledged entries are kept; -1 for no limit. 0 keeps nothing, whatever the age."""
     retention_check_interval_in_seconds: Some = 120
-    """Interval of trimming."""
+    """Interval at which topics are trimmed to their retention."""
     ttl_duration_default_in_seconds: Count = 0
     """Age above which entries are acknowledged in every subscription; 0 for never."""
     message_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
     """Interval of checks for entries that are older than their topic's TTL."""
     backlog_quota_default_limit_bytes: Limit = -1
-    """Bytes in the largest backlog of a topic; -1 for no limit."""
+    """Maximum number of bytes in the largest backlog of a topic; -1 for no limit."""
     backlog_quota_default_limit_second: Limit = -1
-    """Age of the oldest entry in a topic's backlog; -1 for no limit."""
+    """Maximum age of the oldest entry in a topic's backlog; -1 for no limit."""
     backlog_quota_default_retention_policy: Literal[
         "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
     ] = "producer_request_hold"
