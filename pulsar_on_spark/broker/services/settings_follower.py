@@ -26,7 +26,7 @@ def adopt_settings(services: Services) -> None:
 
 
 class SettingsFollower:
-    """Adopts changes that were made through other brokers.
+    """Adopts settings that were changed through other brokers.
 
     Args:
         services: The broker's parts.

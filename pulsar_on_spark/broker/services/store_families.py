@@ -88,7 +88,11 @@ def _broker_gauges(
         ("pulsarpy_brokers", "Brokers that run on the root", len(registered_brokers(view))),
         ("pulsarpy_owned_bundles", "Bundles of this broker", bundle_counts(view)[services.ownership.incarnation]),
         ("pulsarpy_root_size_bytes", "Size of the metadata's file system", state.root_total_bytes),
-        ("pulsarpy_root_free_bytes", "Free space there; below 1 MiB nothing is committed", state.root_free_bytes),
+        (
+            "pulsarpy_root_free_bytes",
+            "Free space of the metadata's file system; below 1 MiB nothing is committed",
+            state.root_free_bytes,
+        ),
         ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - state.at_s if state.at_s else -1),
     )
 
@@ -118,9 +122,9 @@ def _counters(cluster: str, services: Services, broker_health: BrokerHealth) -> 
         ("pulsarpy_cache_misses", "Entries for consumers that had to be read", reader.misses),
         ("pulsarpy_housekeeping_passes", "Finished passes of housekeeping", housekeeping.passes),
         ("pulsarpy_housekeeping_failed", "Passes of housekeeping with a failed step", housekeeping.failed),
-        ("pulsarpy_takeovers", "Journals of dead brokers that this one recovered", services.takeover.recovered),
+        ("pulsarpy_takeovers", "Journals of dead brokers that this broker recovered", services.takeover.recovered),
         ("pulsarpy_bundles_given", "Bundles that this broker gave up", services.handover.given),
-        ("pulsarpy_bundles_shed", "Bundles that it gave up because of its load", services.balancer.shed),
+        ("pulsarpy_bundles_shed", "Bundles that this broker gave up because of its load", services.balancer.shed),
         ("pulsarpy_lookups_waited", "Lookups that waited for a topic's broker", services.ownership.waited),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)

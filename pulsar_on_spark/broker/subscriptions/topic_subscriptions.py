@@ -126,7 +126,9 @@ class TopicSubscriptions:
                 await self._fit(subscription, request)
             try:
                 if consumer.peer.is_closed or self._is_closed:
-                    raise ServerRefusalError(ServerError.ServiceNotReady, "The connection or the topic was closed.")
+                    raise ServerRefusalError(
+                        ServerError.ServiceNotReady, "The connection or the topic was closed: subscribe again."
+                    )
                 subscription.add(consumer)
             finally:
                 self._settle(subscription)

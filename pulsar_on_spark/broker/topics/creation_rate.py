@@ -11,7 +11,7 @@ from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.protocol.commands import ServerError
 
 MAX_PER_CLIENT_S: Final = 100
-"""Topics per second that one connection may create, and all HTTP requests together."""
+"""Topics per second that one connection may create; all HTTP requests together have the same limit."""
 MAX_PER_BROKER_S: Final = 1_000
 """Topics per second that all clients may create together."""
 _PERIOD_S: Final = 2.0
@@ -30,7 +30,7 @@ class CreationRate:
         self._throttle = Throttle(round(topics_s * _PERIOD_S), period_s=_PERIOD_S)
 
     async def wait_for_turn(self) -> None:
-        """Wait for the turn of one more topic.
+        """Wait until one more topic may be created.
 
         Raises:
             ServerRefusalError: the wait would be too long; the client retries.

@@ -76,7 +76,7 @@ class ClientSchemas:
         return NO_VERSION
 
     async def of_consumer(self, name: TopicName, given: Schema | None, *, is_idle: bool) -> None:
-        """Check a consumer's schema, and register the first one of an idle topic (errors as `of_producer`).
+        """Check a consumer's schema; if an idle topic has no schema yet, register it (errors as `of_producer`).
 
         Args:
             name: The topic.
@@ -100,12 +100,12 @@ class ClientSchemas:
             )
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
-        """Return a version, or the latest for NO_VERSION, and its number (errors as `find_version`)."""
+        """Return a schema and its version, the latest one for NO_VERSION (errors as `find_version`)."""
         record = await self.find_version(name, None if version == NO_VERSION else _number(version))
         return to_wire(record), version_bytes(record.version)
 
     async def find_version(self, name: TopicName, version: int | None) -> SchemaRecord:
-        """Return a version that is not deleted, the latest for None.
+        """Return a schema by its version, if it is not deleted; the latest one for None.
 
         Raises:
             ServerRefusalError: there is no such version; clients expect the code TopicNotFound.

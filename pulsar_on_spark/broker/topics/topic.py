@@ -294,7 +294,7 @@ class BrokerTopic:
         self.producers.on_entry_accepted(sent)
 
     def _publish_marker_or_replica(self, producer: Producer, sent: Sent) -> None:
-        """Publish a marker or an entry of another cluster's replicator, to which the publish rate does not apply."""
+        """Publish a marker, or an entry of another cluster's replicator; publish rates do not apply to replicators."""
         entry = received(sent, producer.info.name, producer.info.replication)
         if entry is None:
             reason = f"An entry of {producer.info.name} to {self.name} lacks its position in the source."

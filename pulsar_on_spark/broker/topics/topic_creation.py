@@ -27,7 +27,7 @@ class TopicCreation:
 
     Args:
         commits: The group commit of the metadata.
-        defaults: The broker's own policies.
+        defaults: The broker's default policies.
         limits: The limits of new topics.
     """
 

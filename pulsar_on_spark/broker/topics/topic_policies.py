@@ -108,7 +108,7 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
     """
     largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
     if 0 < largest < len(entry):
-        return f"The entry has {len(entry)} bytes, the topic allows {largest} (maxMessageSize): send less at once."
+        return f"The entry has {len(entry)} bytes, the topic allows {largest} (maxMessageSize): send smaller entries."
     if longest_ms and policies.delayed_delivery.active:
         deliver_at_ms = look_at(entry).deliver_at_ms
         if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:

@@ -195,7 +195,7 @@ class TopicWatch:
 def _changes(
     view: View, before: frozenset[str], watchers: Sequence[TopicListWatcher]
 ) -> tuple[frozenset[str], list[ListChange | None]]:
-    """Return the names of topics without partitions and of partitions, and the change of each watcher's list."""
+    """Return the names of all partitions and unpartitioned topics, and the change of each watcher's list."""
     names = frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
     came, went = names - before, before - names
     return names, [watcher.change(came, went) if came or went else None for watcher in watchers]

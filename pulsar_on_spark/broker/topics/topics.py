@@ -54,7 +54,7 @@ class Topics:
         is_elsewhere: Returns True for a topic that another broker serves, in a view.
 
     Attributes:
-        is_elsewhere: The same function.
+        is_elsewhere: The argument `is_elsewhere`.
         compactions: The compactions of this broker; the owner of this object starts and stops them.
         http_creations: The rate at which topics may be created over HTTP.
     """
@@ -159,7 +159,7 @@ class Topics:
         )
 
     async def again(self, topic: AnyTopic) -> AnyTopic:
-        """Return a topic again after a wait, in which a non-persistent topic may have ended with its last client.
+        """Return a topic after a wait; a non-persistent one that has ended with its last client is created again.
 
         The caller must join the topic without another wait.
         """
@@ -347,7 +347,7 @@ class Topics:
                 await self.unload_if_loaded(topic)
 
     async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> None:
-        """Unload all topics with some names; the caller ensures that none of them is loaded meanwhile."""
+        """Unload all topics whose names are wanted; the caller ensures that none of them is loaded meanwhile."""
         loading = [task for (name, _), task in self._loading.items() if is_wanted(name)]
         await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(self.unload_if_loaded(topic) for topic in self if is_wanted(topic.name)))
