@@ -167,7 +167,7 @@ class ByOwner:
         return await self._gathered(scope, receive, path, name.namespace, list(owners.values()))
 
     def _matched(self, scope: Scope) -> tuple[str, Mapping[str, str]] | None:
-        """Return the path template and its values, if the request may be another broker's."""
+        """Return the path template and its values, if another broker may have to answer the request."""
         for route in self._routes:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
@@ -186,7 +186,7 @@ class ByOwner:
     async def _gathered(
         self, scope: Scope, receive: Receive, path: str, namespace: str, brokers: Collection[BrokerRecord]
     ) -> Response:
-        """Send the request to several brokers, and return their common answer, or the first refusal.
+        """Send the request to several brokers, and return their merged answer, or the first refusal.
 
         Raises:
             HTTPException: a broker does not answer; or bundles have moved meanwhile, so that some topics may have been

@@ -59,7 +59,7 @@ def on_tenant(operation: TenantOperation) -> Rule:
 
 
 def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperation) -> Rule:
-    """Require the right to an operation on the path's namespace, or on its subscriptions of the name in the path."""
+    """Require the right to an operation on the path's namespace, or on its subscriptions with the path's name."""
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
         namespace = check_namespace(f"{path['tenant']}/{path['namespace']}")

@@ -1,7 +1,7 @@
 """Policies in the JSON of Pulsar's admin API. Pure.
 
-`FIELDS` (`topic.catalog.policies`) gives each policy's name there. Two kinds differ in shape: quotas are a map by type,
-and rates in a namespace's policies are maps by cluster.
+`FIELDS` (`topic.catalog.policies`) gives each policy's name in that JSON. Two kinds of policies differ in shape: quotas
+are a map by type, and rates in a namespace's policies are maps by cluster.
 """
 
 from __future__ import annotations
