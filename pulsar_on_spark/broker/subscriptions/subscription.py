@@ -244,7 +244,7 @@ class Subscription:
         self.on_chain_changed(chain)
 
     def on_chain_changed(self, chain: LedgerChain) -> None:
-        """Follow a new chain: ledgers were added, sealed or trimmed."""
+        """Use a new chain: ledgers were added, closed or trimmed."""
         self.chain = chain
         if self.kept.cursor.apply_chain(chain):
             self._dispatcher.forget_acked()

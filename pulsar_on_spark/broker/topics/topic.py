@@ -366,12 +366,12 @@ class BrokerTopic:
     # -- the chain -----------------------------------------------------------------------------------------------------
 
     def on_chain_grew(self, chain: LedgerChain) -> None:
-        """Follow a chain with more entries, and wake the subscriptions."""
+        """Wake the subscriptions: more entries of the chain are readable."""
         self.subscriptions.on_entries_grew()
         self._notify_end()
 
     def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
-        """Follow a chain whose ledgers were added, closed or trimmed."""
+        """Use a new chain: ledgers were added, closed or trimmed."""
         self.chain = chain
         self.subscriptions.on_chain_changed()
         self._notify_end()

@@ -1,4 +1,4 @@
-"""All routers, in matching order: paths with a variable segment come after the fixed names in its place."""
+"""All routers, in matching order: a path with a variable segment comes after paths with fixed names in its place."""
 
 from __future__ import annotations
 

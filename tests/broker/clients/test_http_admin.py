@@ -102,7 +102,7 @@ def test_settings_that_are_changed_while_the_broker_runs(
     assert answered(admin.get(f"/persistent/public/default/{topic}/messageTTL", params={"applied": True})) == 0
     client.create_producer(topic).close()
     producer.close()
-    refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "restart it")
+    refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "restart the broker")
     refused(admin.delete(f"{settings}/noSuchSetting"), 412, "cannot be changed")
     refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "a valid value")
 
