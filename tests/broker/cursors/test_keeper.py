@@ -236,7 +236,7 @@ def test_the_owner_is_notified_if_another_process_deletes_its_subscription(root:
         await asyncio.to_thread(root.delete_subscription, "t", "s", force=True)
         await until(lambda: broker.lost == [cursor])
         ack(cursor, *sent)
-        with pytest.raises(SubscriptionNotFoundError, match="deleted under its consumers"):
+        with pytest.raises(SubscriptionNotFoundError, match="deleted while it had consumers"):
             await cursor.wait_durable()
         assert kept.lost is None
         await broker.stop()
