@@ -74,7 +74,7 @@ class Housekeeping:
         self._running = [asyncio.create_task(self._run()), asyncio.create_task(self._seal_recovered())]
 
     async def stop(self) -> None:
-        """Stop both, and terminate what runs."""
+        """Stop the passes and the sealing, and terminate their running processes."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

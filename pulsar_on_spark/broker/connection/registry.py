@@ -107,7 +107,7 @@ class Registry(Generic[_C]):
             raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {source} are being connected: try again.")
 
     def note_incomplete_frame(self, connection: _C, size_bytes: int) -> None:
-        """Note that a connection sent data; `size_bytes` of it are an incomplete frame."""
+        """Note that a connection has sent data, and holds `size_bytes` of an incomplete frame now."""
         self._frames.note(connection, size_bytes)
         if self._frames.is_over:
             for quietest in self._frames.surplus(lambda other: other.intake.is_held):
@@ -149,13 +149,13 @@ class IncompleteFrames(Generic[_T]):
         return self._total > self._limit_bytes
 
     def note(self, connection: _T, size_bytes: int) -> None:
-        """Note that a connection sent data; `size_bytes` of it are an incomplete frame."""
+        """Note that a connection has sent data, and holds `size_bytes` of an incomplete frame now."""
         self._total += size_bytes - self._held.pop(connection, 0)
         if size_bytes:
             self._held[connection] = size_bytes
 
     def surplus(self, is_waiting: Callable[[_T], bool]) -> list[_T]:
-        """Stop counting the quietest connections until the others are within the limit; return those to close.
+        """Stop counting the quietest connections until the others are within the limit; return those of them to close.
 
         Args:
             is_waiting: Returns True if the broker itself has paused reading from a connection. That connection is not

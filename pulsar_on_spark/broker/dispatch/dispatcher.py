@@ -119,7 +119,7 @@ class Dispatcher(ABC):
 
     @property
     def has_more(self) -> bool:
-        """True if there may be entries to read; while it is False, `wanted` returns None whatever consumers can get."""
+        """True if there may be entries to read; while it is False, `wanted` returns None."""
         return not self._cursor.is_at_end(self._next)
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def restart_reading(self) -> None:
-        """Restart at the mark-delete position after the cursor was reset; no entry is at a consumer."""
+        """Restart at the mark-delete position after the cursor was reset, and forget which entries were delivered."""
 
     @abstractmethod
     def forget_acked(self) -> None:

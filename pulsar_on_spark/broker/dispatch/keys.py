@@ -86,7 +86,7 @@ class AutoSplit(KeySplit):
         return self._consumers.get(slot)
 
     def add(self, info: ConsumerInfo) -> None:
-        """Add a consumer; consumers of one name get distinct labels, which are reused after they leave."""
+        """Add a consumer; consumers with the same name get distinct labels, which are reused after they leave."""
         taken = set(self._labels.values())
         labels = (f"{info.name}/{number}" for number in count())
         self._labels[info.id] = next(label for label in labels if label not in taken)

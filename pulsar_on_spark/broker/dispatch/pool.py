@@ -74,7 +74,7 @@ class PoolDispatcher(Dispatcher):
         """Choose the consumer of an entry; None if it must wait. At least one consumer is available."""
 
     def _group_of_returned(self, group: int) -> int:
-        """Return the group in which a returned or due entry waits: the same group, unless groups change."""
+        """Return the group in which a returned or due entry waits: the same group, unless a subclass changes it."""
         return group
 
     def _begin_offer(self) -> None:

@@ -30,7 +30,7 @@ from pulsar_on_spark.protocol.server import Sent
 log = logging.getLogger(__name__)
 
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
-"""The largest sequence id in the answer to PRODUCER; a SEND may have one twice as large."""
+"""The largest sequence id in the answer to PRODUCER, whose field is signed; the field of a SEND is unsigned."""
 MAX_PRODUCERS: Final = 10_000
 """Maximum number of producers on one connection."""
 

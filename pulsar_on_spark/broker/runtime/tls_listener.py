@@ -19,9 +19,9 @@ from pulsar_on_spark.broker.runtime.tls import BrokerTls
 log = logging.getLogger(__name__)
 
 HANDSHAKES_PER_S: Final = 200
-"""Handshakes that a port begins in a second."""
+"""Maximum number of handshakes that a port begins in a second."""
 BURST: Final = 50
-"""Handshakes that it begins at once after a pause."""
+"""Maximum number of handshakes that a port begins at once after a pause."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """Time in which a client must receive its remaining data and answer the end of the connection."""
 TLS_HANDSHAKE: Final = b"\x16\x03"

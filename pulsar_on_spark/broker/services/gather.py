@@ -81,7 +81,7 @@ async def gather(
     Args:
         topics: The loaded topics.
         meters: Their rates.
-        compactions: The number of compactions of a topic.
+        compactions: Returns the counts of a topic's compactions; None if it was never compacted.
         by_consumer: True to list each consumer.
     """
     numbers = []

@@ -126,7 +126,7 @@ class Compactions:
 
         Args:
             topic: The topic or partition.
-            reach: The known end of its chain, which the compaction reaches at least.
+            reach: The known end of its chain: the compaction covers at least the entries before it.
 
         Raises:
             TopicBusyError: a compaction of it is running.

@@ -61,7 +61,7 @@ class TopicWatch:
         self._names_at = -1
         self._watchers: dict[Peer, dict[int, TopicListWatcher]] = {}
         self._matching = asyncio.Lock()
-        """Held while a thread works on watchers: one at a time, so that each starts from the last update's names."""
+        """Held while a thread works on watchers: updates run one by one, and each starts from the last one's names."""
         self._revision = -1
         self._looking: asyncio.Task[None] | None = None
 

@@ -13,7 +13,7 @@ from pulsar_on_spark.broker.web.requests import BrokerServices, CurrentHealth
 router = APIRouter(default_response_class=PlainTextResponse)
 
 PROBES: Final = ("/status.html", "/admin/v2/brokers/ready")
-"""Paths of readiness probes: served for every host, and above the connection limits."""
+"""Paths of readiness probes, which are served whatever `Host` says, and even above the connection limits."""
 
 
 @router.get(PROBES[0])
