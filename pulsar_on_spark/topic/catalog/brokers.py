@@ -16,17 +16,17 @@ _OF_A_BROKER: Final = re.compile(r"pulsar/[^/]+:\d+")
 
 
 def own_namespace(broker: str) -> str:
-    """Return the namespace that a broker keeps for itself, as in Pulsar: for the topic of its health check."""
+    """Return the namespace of a broker's own topic, that of its health check. It is named as in Pulsar."""
     return f"pulsar/{re.sub(r'[^-=:.A-Za-z0-9_]', '_', broker)}"
 
 
 def is_own_namespace(namespace: str) -> bool:
-    """Return True if a namespace is some broker's own."""
+    """Return True if a namespace is the own namespace of a broker (see `own_namespace`)."""
     return _OF_A_BROKER.fullmatch(namespace) is not None
 
 
 def registered_brokers(view: RecentView) -> list[BrokerRecord]:
-    """Return the brokers that run, as far as the metadata tell, by id: a killed one stays until it is recovered."""
+    """Return the running brokers by id. A killed broker is among them until its recovery begins."""
     return [record for record in view.all(BrokerRecord) if is_open(view, record.incarnation)]
 
 
@@ -36,25 +36,25 @@ def serving_brokers(view: RecentView) -> list[BrokerRecord]:
 
 
 def leader(brokers: Sequence[BrokerRecord]) -> BrokerRecord | None:
-    """Return the broker with the least id of some: work of the whole root is its task. None if there are none."""
+    """Return the broker with the smallest id, which does the work for the whole root; None without brokers."""
     return min(brokers, key=lambda record: record.broker, default=None)
 
 
 def broker_of(view: RecentView, incarnation: str) -> BrokerRecord | None:
-    """Return the registration of an incarnation; None if the broker has ended or has registered again."""
+    """Return the registration of an incarnation; None if its broker was deregistered or registered a later one."""
     return next((record for record in view.all(BrokerRecord) if record.incarnation == incarnation), None)
 
 
 def decide_register(new: BrokerRecord) -> Change:
-    """Register a broker, or change its registration; an earlier one with the same id is replaced.
+    """Register a broker, or change its registration. An earlier registration with the same id is replaced.
 
-    It conflicts with a commit that puts a feature into the root: that must have seen the broker.
+    The commit conflicts with one that adds a feature to the root, which must check that every broker knows the feature.
     """
     return Change(puts=[new], keys={keys.broker(new.broker): None, features.ROOT_KEY: None})
 
 
 def decide_deregister(view: View, incarnation: str) -> Change | None:
-    """Remove the registration of a broker that ends or has ended; None if it has registered again."""
+    """Remove the registration of an incarnation that ends or has ended; None if it is not registered now."""
     record = broker_of(view, incarnation)
     return None if record is None else Change(deletes=[record], keys={keys.broker(record.broker): None})
 

@@ -1,14 +1,14 @@
 """Bundles: the hash ranges that divide a namespace's topics among brokers, and the owner of each.
 
-A bundle is owned by a broker's incarnation, and only while that is OPEN: the end of a broker frees its bundles without
-a commit. Ownership tells clients where to connect. It does not protect data; the chain of a topic, the record of a
+A bundle is owned by a broker's incarnation until that is CLOSED: the end of a broker frees its bundles without another
+commit. Ownership tells clients where to connect. It does not protect data; the chain of a topic, the record of a
 subscription and the journal do.
 
     assign   a bundle without an owner gets one             by any broker, for itself or for another
-    give     a bundle loses its owner, or gets the next one  by its owner, once its topics are closed
+    give     a bundle loses its owner, or gets another one  by its owner, once its topics are closed
     split    a bundle becomes several of the same owner     by any broker
 
-Each is one compare-and-set of the namespace's record. All functions are pure.
+Each of these changes is one compare-and-set of the namespace's record. All functions are pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def topic_hash(name: TopicName) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A hash range of a namespace's topics, from `lower` up to `upper`, which only the last bundle includes."""
+    """A hash range of a namespace's topics: `lower` inclusive, `upper` exclusive except in the last bundle."""
 
     namespace: str
     lower: int
@@ -103,7 +103,7 @@ class NamespaceBundles:
         )
 
     def owner_of(self, bundle: Bundle) -> BundleOwner:
-        """Return the recorded owner of a bundle; no owner if the bundle was split."""
+        """Return the recorded owner of a bundle; an empty `BundleOwner` if the bundle was split."""
         number = self._number(bundle)
         return BundleOwner() if number is None else self.owners[number]
 
@@ -113,7 +113,7 @@ class NamespaceBundles:
         return number if is_there else None
 
     def with_owner(self, bundle: Bundle, incarnation: str | None, now: datetime) -> NamespaceBundles:
-        """Return the bundles with another owner of one of them, which must be there."""
+        """Return the bundles after `bundle`, which must be one of them, got another owner with the next epoch."""
         number = self._number(bundle)
         assert number is not None, "the caller has looked"
         owner = BundleOwner(incarnation=incarnation, epoch=self.owners[number].epoch + 1, since=now)
@@ -137,7 +137,7 @@ def equal_boundaries(count: int) -> tuple[int, ...]:
 
 
 def check_boundaries(boundaries: Sequence[int]) -> tuple[int, ...]:
-    """Return boundaries that an operator gives.
+    """Check boundaries that an operator gives, and return them.
 
     Raises:
         InvalidArgumentError: they are not ascending from 0 to 2**32 - 1, or there are more than `MAX_BUNDLES` bundles.
@@ -146,7 +146,7 @@ def check_boundaries(boundaries: Sequence[int]) -> tuple[int, ...]:
     is_ascending = all(lower < upper for lower, upper in pairwise(given))
     if not is_ascending or not given or (given[0], given[-1]) != (0, MAX_HASH) or len(given) > MAX_BUNDLES + 1:
         raise InvalidArgumentError(
-            f"The boundaries of bundles ascend from 0x00000000 to 0xffffffff, for at most {MAX_BUNDLES} bundles."
+            f"The boundaries of bundles must ascend from 0x00000000 to 0xffffffff, for at most {MAX_BUNDLES} bundles."
         )
     return given
 
@@ -189,13 +189,14 @@ def is_over(view: RecentView, incarnation: str) -> bool:
 
 
 def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, now: datetime) -> Change | None:
-    """Assign the bundles without an owner among these; None if there is nothing to change.
+    """Assign the given bundles to incarnations; None if there is nothing to change.
 
-    Bundles of deleted namespaces, bundles that were split and owned ones are left out: the caller looks again.
+    Bundles that have an owner, were split, or belong to a deleted namespace are left out. The caller reads the new
+    owners from the next view.
 
     Args:
         view: The metadata.
-        owners: The incarnation for each bundle; one that is not OPEN gets none.
+        owners: The incarnation for each bundle; an incarnation that is not OPEN gets no bundles.
         default_count: The number of bundles of a namespace without a record.
         now: The current time.
     """
@@ -212,12 +213,12 @@ def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, 
 def decide_give(
     view: View, given: Mapping[Bundle, int], incarnation: str, to: str | None, default_count: int, now: datetime
 ) -> Change | None:
-    """Give up bundles of an incarnation; None if it has lost them all.
+    """Give up bundles of an incarnation; None if it no longer owns any of them.
 
     Args:
         view: The metadata.
-        given: The bundles, each with the epoch of its owner when the owner began to close its topics. If one was split
-            since, its parts are given.
+        given: The bundles, each with its owner's epoch from when the owner began to close its topics. If a bundle was
+            split since then, its parts are given up.
         incarnation: The owner, which has closed their topics.
         to: The next owner; None, or one that is not OPEN, for no owner.
         default_count: The number of bundles of a namespace without a record.
@@ -235,12 +236,12 @@ def decide_give(
 
 
 def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_count: int) -> Change | None:
-    """Split a bundle at some hashes; its owner keeps all parts. None if none of the hashes is inside of it.
+    """Split a bundle at hashes; its owner keeps all parts. None if no hash is inside the bundle.
 
     Args:
         view: The metadata.
         bundle: The bundle.
-        positions: The boundaries between the parts, in any order.
+        positions: The hashes at which parts begin, in any order.
         default_count: The number of bundles of a namespace without a record.
 
     Raises:
@@ -262,7 +263,7 @@ def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_c
 
 
 def new_record(namespace: str, boundaries: Sequence[int]) -> BundlesRecord:
-    """Return the record of a new namespace with other bundles than the default (errors as `check_boundaries`)."""
+    """Return the record of a new namespace's bundles with these boundaries (errors as `check_boundaries`)."""
     checked = check_boundaries(boundaries)
     return BundlesRecord(namespace=namespace, boundaries=checked, owners=(BundleOwner(),) * (len(checked) - 1))
 
@@ -276,6 +277,6 @@ def _change(view: View, changed: Collection[NamespaceBundles]) -> Change | None:
 
 
 def _some(bundles: NamespaceBundles) -> list[str]:
-    """Return the ranges for an error, the first of many only."""
+    """Return the ranges to list in an error; of more than 8, the first 8 and `...`."""
     ranges = [bundle.hash_range for bundle in bundles]
     return ranges if len(ranges) <= 8 else [*ranges[:8], "..."]

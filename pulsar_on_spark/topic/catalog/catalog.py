@@ -81,7 +81,7 @@ def create_topic(
         store: The root's metadata.
         name: The topic.
         partitions: None for a topic without partitions, else 1 to 10,000.
-        exist_ok: True to return the existing topic, if there is one, whatever its partitions.
+        exist_ok: True to return an existing topic, whatever its number of partitions, instead of raising an error.
         schema: The declared schema of the topic's values, if any.
         properties: The topic's properties.
         limits: The limits of partitions and topics.
@@ -172,12 +172,13 @@ def _creation(
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
     """Let a partitioned topic grow to `partitions` partitions.
 
-    The new partitions get the subscriptions of the first one, at their beginning, so that messages are delivered that
-    are published there before the consumers know of the new partitions.
+    The new partitions get copies of the subscriptions of partition 0, which begin at the first entry. So a message that
+    is published to a new partition is delivered even if its consumers do not know of the partition yet.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: the topic has no partitions, or already as many, or its namespace has too many topics.
+        InvalidArgumentError: the topic is not partitioned, `partitions` is not more than it has or is above the limit,
+            or its namespace has too many topics.
     """
 
     def decide(view: View) -> Change | None:
@@ -207,7 +208,7 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limit
 
 
 def _anew(subscription: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
-    """Copy a subscription to a new topic, at its beginning and without owners."""
+    """Copy a subscription to a new topic: at the topic's beginning, and without owners."""
     return SubscriptionRecord(
         topic_id=topic.topic_id,
         name=subscription.name,
@@ -336,7 +337,7 @@ def topics(view: RecentView) -> list[TopicRecord]:
 
 
 def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
-    """Return topics whose full name, with or without `persistent://`, matches the whole regular expression.
+    """Return the topics whose whole full name matches a regular expression; both may omit `persistent://`.
 
     A pattern without a namespace is applied to `public/default`, as in Pulsar's clients.
 
@@ -354,7 +355,7 @@ def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
 
 
 def named_files(view: View) -> set[str]:
-    """Return the ids of the files of all topics' logs and compacted ledgers."""
+    """Return the ids of all files that segments or compacted ledgers of any topic are in."""
     compacted = (file.file_id for record in view.all(CompactionRecord) for file in record.files)
     return {*(segment.file_id for segment in view.all(SegmentRecord)), *compacted}
 
@@ -388,5 +389,5 @@ def _topic(
 
 
 def names(given: Iterable[str]) -> list[TopicName]:
-    """Parse names, in order, without repetitions."""
+    """Parse names of topics; keep their order, and drop repeated ones."""
     return list(dict.fromkeys(TopicName.parse(text.strip()) for text in given))

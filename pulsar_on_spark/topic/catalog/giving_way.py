@@ -12,17 +12,17 @@ from typing import Final
 NICE: Final = 5
 """Niceness of the children, with which a child still gets a quarter of a fully loaded core.
 
-Not more: a child that is preempted during a sync may delay the syncs of others on the same file system. At ten times
-the load that two cores can carry, a burst was slower with 10 than with 0 in four of four runs, but not with 5.
+Not higher, because a child that is preempted during a sync may delay other processes' syncs on the same file system. At
+ten times the load that two cores can carry, a niceness of 10 slowed a burst down in four of four runs; 5 did not.
 """
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _LONGEST_DRAIN_S: Final = 90
-"""Time in which a parent ends after SIGTERM."""
+"""Seconds that a parent may need to end after SIGTERM."""
 
 
 def start_giving_way(process: BaseProcess) -> None:
-    """Start a child process that has lower priority from its first instruction on: its imports take a second of CPU.
+    """Start a child process with lower priority even for its imports, which take a second of CPU.
 
     In Linux, a child inherits priority and blocked signals from the thread that starts it. A new thread therefore
     lowers its priority, blocks the signals that would end the child before it calls `leave_signals_to_parent`, and
@@ -43,10 +43,10 @@ def start_giving_way(process: BaseProcess) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Let the parent end this child process; the child must call this first.
+    """Leave it to the parent to end this child process. The child must call this first.
 
     Terminals and supervisors send SIGINT and SIGTERM to all processes of a group, but the parent needs this child while
-    it drains. The child therefore ends by itself only if the parent is still alive a while after SIGTERM.
+    it drains. The child therefore ends by itself only if it still runs `_LONGEST_DRAIN_S` after SIGTERM.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_LONGEST_DRAIN_S))

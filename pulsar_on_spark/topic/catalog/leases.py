@@ -1,11 +1,11 @@
-"""Leases: small files or objects of a root that show consumers of a subscription which others are alive.
+"""Leases: small files or objects of a root that show each consumer of a subscription which other consumers are alive.
 
 Each consumer renews its own lease from a thread, because a micro-batch may take an hour. Clocks of two machines are
-never compared: an observer polls the leases, and a lease has expired if its content did not change for the lease's
-duration on the observer's own monotonic clock, if it is gone (in a folder, a consumer removes it when it ends), or if
-it is marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the old consumer
-was merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no consumer is
-alive.
+never compared: an observer polls the leases, and measures with its own monotonic clock. A lease has expired if its
+content did not change for the lease's duration, if it is marked as released, or if it is gone (in a folder, a consumer
+removes its lease when it ends). A lease decides only how soon a takeover happens; epochs make the takeover safe even if
+the old consumer was merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no
+consumer is alive.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pulsar_on_spark.storage.leases.contract import LeaseStore, lease_name
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
 MAX_CONSUMERS: Final = 1_000
-"""Live consumers of one subscription; a further one is refused."""
+"""Maximum number of live consumers of one subscription."""
 LIVE_PERIODS: Final = 3
-"""Number of durations after which, by the wall clock, an unrenewed lease is a dead consumer's; for that limit alone."""
+"""Number of durations, by the wall clock, after which an unrenewed lease does not count for `MAX_CONSUMERS`."""
 _START_ATTEMPTS: Final = 5
 """Attempts to acquire a lease while other processes of the same consumer do so, too."""
 
@@ -43,7 +43,7 @@ class Lease:
 
     Attributes:
         consumer: The consumer id.
-        token: Id of the writing process, new for each one: of two processes of one consumer the later owns the lease.
+        token: Id of the process that wrote the lease. If two processes run as one consumer, the later owns the lease.
         topics: Ids of the topics that the consumer reads; it does not count as a consumer of other topics.
         counter: Number that grows with each renewal.
         duration_s: Seconds for which observers wait for the next renewal before they take over.
@@ -126,7 +126,7 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def start(self, topics: Iterable[TopicId]) -> None:
-        """Acquire the lease, also from an earlier process of this consumer, and renew it from now on.
+        """Acquire the lease, even from an earlier process of this consumer, and renew it from now on.
 
         Raises:
             StorageError: the lease cannot be written.
@@ -151,7 +151,7 @@ class LeaseKeeper:
         """Write these topics to the lease immediately, before the consumer acquires a slot of a further topic.
 
         Returns:
-            False if the write failed: others do not see this consumer on the further topics, so it must not acquire
+            False if the write failed: other consumers do not see this one on the further topics, so it must not acquire
             slots there, and must try again.
         """
         wanted = tuple(topics)
@@ -194,7 +194,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Rewrite the lease, with these topics unless they are None."""
+        """Rewrite the lease with these topics; None keeps its topics."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -250,7 +250,7 @@ class LeaseKeeper:
 
 @dataclass(slots=True)
 class _Observed:
-    """A lease: its content, and the times on the observer's clock of its first sight and its last change."""
+    """A lease: its content, and the times, on the observer's clock, when it was first seen and when it last changed."""
 
     content: bytes
     lease: Lease | None

@@ -15,20 +15,20 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 def uri_of(root: RootPlace, place: RootPlace) -> str:
-    """Return what a storage path's record holds: the place relative to the root if it is inside it, else absolute."""
+    """Return the URI for a storage path's record: relative to the root if the path is inside it, else absolute."""
     inside = str(place).removeprefix(f"{root}/")
     return inside if inside != str(place) else str(place)
 
 
 def place_of(root: RootPlace, record: PathRecord) -> RootPlace:
-    """Return the place of a storage path's record; one inside the root is opened with the root's profile."""
+    """Return the place that a storage path's record names. A place inside the root has the root's profile."""
     if "://" in record.uri:
         return parse_place(record.uri, record.profile)
     return Path(record.uri) if record.uri.startswith("/") else root / record.uri
 
 
 def journal_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, JournalPath]:
-    """Return the paths as those that may hold journals."""
+    """Return those of the paths that can hold journals, typed as `JournalPath`."""
     return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath | ObjectPath)}
 
 

@@ -20,13 +20,13 @@ from pulsar_on_spark.security.operations import ACTIONS
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
 
 MAX_GRANTS: Final = 2_000
-"""Limit of the roles in a namespace's permissions, counted on the namespace and each topic and subscription."""
+"""Maximum number of a namespace's grants: the sum of the roles on itself, on each topic and on each subscription."""
 Place = str | TopicName
 """A namespace (`tenant/namespace`), or a topic."""
 
 
 def permissions_of(view: RecentView, place: Place) -> RoleActions:
-    """Return the actions of each role; on a topic, those on its namespace and on its partitioned topic, too.
+    """Return the actions of each role. Those on a topic include those on its namespace and its partitioned topic.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -41,17 +41,17 @@ def permissions_of(view: RecentView, place: Place) -> RoleActions:
 
 
 def subscription_permissions(view: RecentView, namespace: str) -> dict[str, tuple[str, ...]]:
-    """Return the roles that may use each restricted subscription, by its name (errors as `permissions_of`)."""
+    """Return, by subscription name, the roles that restricted subscriptions are granted to (see `permissions_of`)."""
     return dict(_record(view, namespace).subscription_auth)
 
 
 def subscription_auth_mode(view: RecentView, namespace: str) -> SubscriptionAuthMode:
-    """Return the rule for names of subscriptions (errors as `permissions_of`)."""
+    """Return the namespace's rule for names of subscriptions (errors as `permissions_of`)."""
     return _record(view, namespace).subscription_auth_mode
 
 
 def grant_permission(store: MetadataStore, place: Place, role: str, actions: Collection[str]) -> None:
-    """Grant a role these actions on a namespace or a topic, in place of its earlier actions there.
+    """Grant a role these actions on a namespace or a topic; they replace its earlier actions there.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -112,12 +112,11 @@ def revoke_all_of_topic(store: MetadataStore, name: TopicName) -> None:
 def grant_subscription_permission(
     store: MetadataStore, namespace: str, subscription: str, roles: Sequence[str]
 ) -> None:
-    """Restrict the subscriptions of a name to these roles, which also need the action consume.
-
-    Errors are those of `grant_permission`, and:
+    """Restrict all subscriptions with this name to these roles, which also need the action `consume`.
 
     Raises:
-        InvalidArgumentError: there are no roles.
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: there are no roles, a role is not acceptable, or the namespace has too many permissions.
     """
     check_new_name("Subscription name", check_subscription_name(subscription))
     if not roles:
@@ -133,7 +132,9 @@ def grant_subscription_permission(
 
 
 def revoke_subscription_permission(store: MetadataStore, namespace: str, subscription: str, role: str) -> None:
-    """Revoke a role's grant on the subscriptions of a name; without any grant, every role with consume may use them.
+    """Revoke a role's grant on all subscriptions with this name.
+
+    After the last grant is revoked, every role with the action `consume` may use them.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -144,8 +145,8 @@ def revoke_subscription_permission(store: MetadataStore, namespace: str, subscri
         roles = record.subscription_auth.get(subscription, ())
         if not roles:
             raise InvalidArgumentError(
-                f"Subscription {subscription!r} of {namespace} is granted to no role, and open to any that "
-                "may consume: check its name."
+                f"Subscription {subscription!r} of {namespace} is granted to no role, and thus open to every role with "
+                "the action consume: check its name."
             )
         remaining = tuple(name_of_role for name_of_role in roles if name_of_role != role)
         others = {name: of_name for name, of_name in record.subscription_auth.items() if name != subscription}
@@ -169,7 +170,7 @@ def set_subscription_auth_mode(store: MetadataStore, namespace: str, mode: str) 
 
 
 def checked_permissions(record: PermissionsRecord) -> PermissionsRecord:
-    """Return the permissions of a new namespace if they are acceptable.
+    """Check the permissions of a new namespace, and return them.
 
     Raises:
         InvalidArgumentError: a role or a topic is not acceptable, or there are too many permissions.
@@ -203,8 +204,8 @@ def _change(store: MetadataStore, namespace: str, changed: Callable[[Permissions
 def _check_number(record: PermissionsRecord, limit: int) -> None:
     if record.grants > limit:
         raise InvalidArgumentError(
-            f"Namespace {record.namespace} cannot have permissions for {record.grants} roles, counted for each topic "
-            f"and subscription, but for {MAX_GRANTS}: revoke some, or grant on the namespace."
+            f"Namespace {record.namespace} would have {record.grants} grants to roles on itself, its topics and "
+            f"subscriptions, and may have {MAX_GRANTS}: revoke some, or grant on the namespace instead."
         )
 
 

@@ -2,10 +2,10 @@
 
 A partition has the schema of its partitioned topic. A deletion is a version of its own: afterwards the topic has no
 schema, and the next one need not be compatible with earlier ones. Deleted versions are kept for messages that were
-written with them, unless they are deleted for good; no number is ever used again.
+written with them, unless they are deleted for good. No version number is ever used again.
 
-A non-persistent topic has no record and no id: its versions belong to its name, stay while the topic is unused, and are
-deleted with its namespace.
+A non-persistent topic has no record and no id: its versions are stored under its name, are kept while the topic is
+unused, and are deleted with its namespace.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy, check_
 from pulsar_on_spark.topic.entries.schemas.schema import AVRO_BASED, SchemaOwner, TopicSchema
 
 ATTEMPTS: Final = 30
-"""Limit of comparisons of one new schema, if others change the topic's schema meanwhile."""
+"""Maximum number of comparisons of one new schema; it is compared again if the topic's schema changed meanwhile."""
 MAX_VERSIONS: Final = 1_000
 MAX_VERSIONS_LETTERS: Final = 16 << 20
-"""Limit of all versions of a topic's schema together, the deleted ones included."""
+"""Maximum number of characters in all versions of a topic's schema together, including deleted ones."""
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
@@ -60,7 +60,7 @@ def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
 
 
 def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | None:
-    """Find a version, deleted or not, or the latest if `version` is None; None without one (errors as `versions`)."""
+    """Return a version, even a deleted one; for None the latest one. None if there is none (errors as `versions`)."""
     topic_id = _owner(view, name).topic_id
     if version is None:
         return _latest(view, topic_id)
@@ -104,10 +104,10 @@ class Judged:
 
     Attributes:
         owner: The owner of the versions.
-        newest: The newest version or deletion at that time, which tells if versions were added or deleted since.
-        rules: The rules that it was compared by.
-        record: The version that equals the schema, or else the new one.
-        is_new: True if it is a new one.
+        newest: The newest version or deletion at the time of the comparison; a later one shows a change since then.
+        rules: The rules of the comparison.
+        record: The version that equals the schema, or else a new version.
+        is_new: True if `record` is a new version.
     """
 
     owner: SchemaOwner
@@ -138,9 +138,9 @@ def judge(view: View, name: TopicName, schema: TopicSchema, rules: Rules) -> Jud
 def register(
     store: MetadataStore, name: TopicName, judged: Judged, rules_of: Callable[[View], Rules]
 ) -> SchemaRecord | None:
-    """Commit a judged schema; None if the topic's versions or rules have changed: judge it again.
+    """Commit a judged schema; None if the topic's versions or rules have changed, so that it must be judged again.
 
-    Nothing is compared here: a commit holds up all other commits of the process.
+    Schemas are not compared here, because a commit holds up all other commits of the process.
 
     Raises:
         TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
@@ -156,7 +156,7 @@ def register(
             return None
         if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
             raise TopicNotFoundError(
-                f"Topic {name} can have no schema, its namespace is not there: create that with "
+                f"Topic {name} can have no schema, because its namespace does not exist: create the namespace with "
                 "`pulsarpy namespaces create`."
             )
         return Change(puts=[judged.record], keys=_keys(name, owner))
@@ -180,7 +180,7 @@ def add_schema(
     *,
     may_update: bool = True,
 ) -> SchemaRecord:
-    """Register a schema; a schema that is a version already changes nothing.
+    """Register a schema; nothing changes if it equals an existing version.
 
     Args:
         store: The root's metadata.
@@ -195,8 +195,8 @@ def add_schema(
     Raises:
         TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
         InvalidArgumentError: the schema is malformed, or the topic has too many versions.
-        IncompatibleSchemaError: the schema may not follow the existing versions.
-        CommitConflictError: other writers changed the topic's schema again and again.
+        IncompatibleSchemaError: the schema is not compatible with the existing versions, or `may_update` is False.
+        CommitConflictError: other writers changed the topic's schema during each of `ATTEMPTS` attempts.
     """
     schema.check()
     rules = Rules(strategy, may_update)
@@ -213,8 +213,8 @@ def _check_room(view: View, name: TopicName, schema: TopicSchema) -> None:
     letters = len(schema.data) + sum(len(record.data) for record in stored)
     if len(stored) >= MAX_VERSIONS or letters > MAX_VERSIONS_LETTERS:
         raise InvalidArgumentError(
-            f"Topic {name} has {len(stored)} versions of its schema, at most {MAX_VERSIONS} of {MAX_VERSIONS_LETTERS} "
-            "letters together are kept: delete its schema for good, or use one of them."
+            f"Topic {name} has {len(stored)} versions of its schema, and may have at most {MAX_VERSIONS} with "
+            f"{MAX_VERSIONS_LETTERS} characters together: delete its schema for good, or use an existing version."
         )
 
 
@@ -260,7 +260,7 @@ def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Str
 
 
 def of_unstored_topics(view: View, namespace: str) -> list[SchemaRecord]:
-    """Return the schema versions, including deletions, of a namespace's non-persistent topics; they go with it."""
+    """Return the schema versions, including deletions, of a namespace's non-persistent topics."""
     prefix = f"{NON_PERSISTENT}://{namespace}/"
     return [record for record in view.all(SchemaRecord) if record.name.startswith(prefix)]
 

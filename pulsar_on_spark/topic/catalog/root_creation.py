@@ -1,4 +1,4 @@
-"""Creation of a root at a place that holds nothing, so that an interrupted creation can be continued."""
+"""Creation of a root at an empty place. An interrupted creation can be continued."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Content:
 
     Attributes:
         records: Its records.
-        copied: The rows that it gets from another root; None without one.
-        features: The features that its records need.
+        copied: The rows that it gets from another root; None if it gets none.
+        features: The features of the root that its records need.
     """
 
     records: Sequence[Record]
@@ -50,7 +50,7 @@ class Content:
 
 
 Fill: TypeAlias = Callable[[Sequence[StoragePath]], Content]
-"""Puts files on the storage paths of a new root; returns the metadata that name them."""
+"""Function that puts files on the storage paths of a new root, and returns the metadata that name them."""
 
 
 def _empty(paths: Sequence[StoragePath]) -> Content:
@@ -60,14 +60,14 @@ def _empty(paths: Sequence[StoragePath]) -> Content:
 
 
 def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode: int, fill: Fill = _empty) -> None:
-    """Create a root; arguments and errors are those of `RootHandle.create`, but for two.
+    """Create a root (errors as `RootHandle.create`).
 
     Args:
         place: The root.
         uris: The storage paths, as their records name them.
         quorum: The default quorum.
         file_mode: The permissions of a local root's files.
-        fill: Called once the storage paths are there. The root exists when the metadata that it returns are committed.
+        fill: Called when the storage paths exist. The root exists once the metadata that it returns are committed.
     """
     if isinstance(place, Path):
         _create_in_folder(place, uris, quorum, file_mode, fill)
@@ -76,13 +76,13 @@ def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode
 
 
 def default_uris(place: RootPlace, quorum: Quorum) -> list[str]:
-    """Return the storage paths inside a root, as their records name them: in a folder at least three."""
+    """Return the default storage paths of a root, as records name them: one for each copy, in a folder at least 3."""
     count = max(DEFAULT_QUORUM.ensemble if isinstance(place, Path) else 1, quorum.ensemble)
     return [f"{STORAGE}/{index}" for index in range(count)]
 
 
 def is_foreign(place: RootPlace) -> bool | None:
-    """True if a place holds something that is no root; False if it holds nothing; None if it may hold a root."""
+    """Return True if a place holds something other than a root, False if it holds nothing, None if maybe a root."""
     if not isinstance(place, Path):
         return _holds_foreign_objects(objects_at(place))
     try:
@@ -152,7 +152,7 @@ def _create_with_paths(
 
 
 def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
-    """Look below a prefix as `is_foreign` does: a root has its identity before everything else, but for probes."""
+    """Do for a prefix what `is_foreign` does. A root's first object is its identity; only probes may come before it."""
     if objects.head(IDENTITY_NAME) is not None:
         return None
     if all(listed.key.startswith(f"{PROBE_PREFIX}/") for listed in objects.list_after("")):
@@ -161,7 +161,7 @@ def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
 
 
 def _identity(root: ObjectPlace, objects: ObjectStore) -> str:
-    """Make the root's identity; returns its cluster id, or that of an interrupted or concurrent creation."""
+    """Write the root's identity. Return its cluster id, or the one that an interrupted or concurrent creation wrote."""
     new = Identity(uuid.uuid4().hex, None)
     written = objects.create(IDENTITY_NAME, new.encode())
     if isinstance(written, Exists):
@@ -193,7 +193,7 @@ def _has_root_record(place: RootPlace) -> bool:
 
 
 def _may_become_root(folder: Path) -> bool:
-    """Return True if the folder is empty, or holds an unfinished root, of which the lock file is created first."""
+    """Return True if the folder is empty or holds an unfinished root, whose lock file is created first."""
     names = set(os.listdir(folder))
     return names <= {_LOST_AND_FOUND} or (LOCK in names and names <= _OWN_NAMES)
 

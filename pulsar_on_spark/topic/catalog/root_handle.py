@@ -93,7 +93,7 @@ class RootHandle:
             NotARootError: the place contains other files.
             RootExistsError: the place is a root already.
             InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
-            UnsuitableStoreError: the object store does not keep a rule that the engine relies on.
+            UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
             StorageError: a storage path contains other files, or cannot be written.
         """
         place = parse_place(path)
@@ -174,7 +174,7 @@ class RootHandle:
         raise InvalidArgumentError(f"The root {self.place} is on an object store, and this needs a root in a folder.")
 
     def consumer_leases(self, subscription: str) -> LeaseStore:
-        """Return the leases of a subscription's consumers, which all its topics share."""
+        """Return the leases of a subscription's consumers; the subscription has the same leases in all its topics."""
         return lease_store(self.place, consumers_of(subscription))
 
     def broker_leases(self) -> LeaseStore:
@@ -202,7 +202,7 @@ class RootHandle:
         return journal_paths(self.storage_paths(view))
 
     def current_journal_paths(self) -> dict[PathId, JournalPath]:
-        """Do the same as `current_storage_paths` for journals."""
+        """Return the storage paths of a new view that may hold journals (raises `MetadataError`)."""
         return self.journal_paths(self.store.view())
 
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
@@ -235,7 +235,7 @@ class RootHandle:
         return disks if len(disks) >= self.quorum.ack else disks + [path for path in paths if is_on_objects(path)]
 
     def announce_journals(self, paths: Iterable[JournalPath]) -> None:
-        """Record that the root has journals on object stores, before the first file of one is made there.
+        """Record that the root has journals on object stores, before the first such journal file is created.
 
         Args:
             paths: The storage paths that a journal is about to write to.
@@ -260,7 +260,7 @@ class RootHandle:
         return [storage_path(self.place, self.cluster_id, record) for record in chosen]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """Mark storage paths that failed during a write as read-only, until `maintain` finds them well again."""
+        """Mark storage paths that failed during a write as read-only, until `maintain` finds them healthy again."""
         reasons = {failure.path_id: failure.reason for failure in failures}
         now = datetime.now(UTC)
 

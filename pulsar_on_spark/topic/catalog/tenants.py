@@ -39,8 +39,8 @@ from pulsar_on_spark.topic.catalog.registry import of_unstored_topics
 _DELETED_TOGETHER: Final = 100
 """Topics that one commit of a forced deletion deletes."""
 _ROUNDS: Final = 10_000
-"""Limit of a forced deletion's commits, above those for any real namespace. It ends with an error if clients create
-topics faster than they are deleted."""
+"""Maximum number of commits of a forced deletion, more than any real namespace needs. The deletion fails if clients
+create topics faster than it deletes them."""
 
 
 def tenants(view: RecentView) -> list[TenantRecord]:
@@ -92,7 +92,7 @@ def create_tenant(
     *,
     most: int = 0,
 ) -> None:
-    """Create a tenant; clusters are stored as given.
+    """Create a tenant. Its clusters are stored unchecked.
 
     Args:
         store: The root's metadata.
@@ -230,7 +230,7 @@ def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = Fals
     An interrupted forced deletion leaves some of the topics; the next one continues.
 
     Raises:
-        InvalidArgumentError: the name is not that of a namespace.
+        InvalidArgumentError: the name is not a valid name of a namespace.
         NamespaceNotFoundError: there is no such namespace.
         NamespaceExistsError: the namespace has topics, and `force` is False.
         CommitConflictError: topics are created as fast as they are deleted.
@@ -250,7 +250,7 @@ def _delete_namespace_if_there(store: MetadataStore, namespace: str) -> None:
 
 
 def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
-    """Delete a namespace with its last topics, or some of its topics; returns True if there are more."""
+    """Delete up to `_DELETED_TOGETHER` topics, with the last ones also the namespace. Return True if topics remain."""
     is_more = False
 
     def decide(view: View) -> Change | None:

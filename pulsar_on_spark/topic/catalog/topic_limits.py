@@ -37,7 +37,7 @@ def check_topic_limit(view: View, name: TopicName, added: int, limits: TopicLimi
         view: The metadata.
         name: The first topic that is added.
         added: Number of topics to add.
-        limits: The limits if neither the namespace nor changed settings have one.
+        limits: The limits if neither the namespace nor settings changed at run time have one.
 
     Raises:
         InvalidArgumentError: there would be more topics than the limit allows.

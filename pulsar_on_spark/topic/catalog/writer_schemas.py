@@ -1,4 +1,4 @@
-"""The Avro schemas that messages were written with, by topic and version, for reading all as the latest."""
+"""The Avro schemas that messages were written with, by topic and version; messages are read as the latest one."""
 
 from __future__ import annotations
 

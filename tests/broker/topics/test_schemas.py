@@ -183,7 +183,7 @@ def test_topics_that_are_not_stored_have_schemas_by_their_name(root: Root) -> No
         assert await core.versions(T) == [], "those of the stored topic of that name are others"
         assert await core.delete(name, force=True) == 2
         assert await core.of_producer(name, schema("String", b"")) == version_bytes(3)
-        with pytest.raises(TopicNotFoundError, match="its namespace is not there"):
+        with pytest.raises(TopicNotFoundError, match="its namespace does not exist"):
             await core.of_producer(TopicName.parse_any("non-persistent://public/nowhere/t"), schema())
 
     run(volatile())

@@ -23,7 +23,7 @@ _NEGATIVE: Final = {
     "message_ttl": "Invalid value for message TTL",
     "subscription_expiration_time": "Invalid value for subscription expiration time",
 }
-"""Pulsar's text for a negative number in these policies; its text for all others is that they must be 0 or more."""
+"""Pulsar's error text for a negative number in these policies; for all others it is `<name> must be 0 or more`."""
 
 
 def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> 
 
 
 def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, Any]) -> None:
-    """Set policies of a topic; for a partition, of its partitioned topic (arguments as of `set_namespace_policies`).
+    """Set policies of a topic; for a partition, those of its partitioned topic (see `set_namespace_policies`).
 
     Raises:
         TopicNotFoundError: there is no such topic.

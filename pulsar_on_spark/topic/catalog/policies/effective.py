@@ -2,7 +2,7 @@
 
 Broker settings that were changed at run time override those that the broker started with.
 
-Records keep policies as JSON, by the fields of `Policies`. Unknown fields of later versions survive.
+Records keep policies as JSON, by the fields of `Policies`. Fields that only later versions know are kept.
 """
 
 from __future__ import annotations

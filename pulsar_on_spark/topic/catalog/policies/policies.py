@@ -56,7 +56,7 @@ class PersistencePolicies(_Value):
     """Quorum of a topic's entries.
 
     Attributes:
-        bookkeeper_ensemble: Minimum number of storage paths of the root; a file is on one path for each copy.
+        bookkeeper_ensemble: Minimum number of storage paths of the root. A file is on only as many as it has copies.
         bookkeeper_write_quorum: Number of copies.
         bookkeeper_ack_quorum: Number of durable copies before an entry is acknowledged.
         managed_ledger_max_mark_delete_rate: Stored without effect: all cursors of a broker are saved together.
@@ -153,7 +153,7 @@ class AutoTopicCreation(_Value):
 
     @property
     def refusal(self) -> str | None:
-        """The error of an invalid value in words of Pulsar's `validateOverride`, which clients compare; else None."""
+        """The error in the words of Pulsar's `validateOverride`, which clients compare; None for a valid value."""
         is_partitioned, partitions = self.topic_type == "partitioned", self.default_num_partitions
         if not self.allow_auto_topic_creation:
             return None
@@ -199,7 +199,7 @@ class DelayedDelivery(_Value):
     """Delivery at a time that the producer names, to Shared and Key_Shared consumers.
 
     Attributes:
-        active: True if such times are respected.
+        active: True to wait until the time; False to deliver at once.
         tick_time: Milliseconds of an interval whose entries become due together.
         max_delivery_delay_in_millis: Messages with a later time are refused; 0 for no limit.
     """
@@ -261,7 +261,7 @@ class Policies(BaseModel):
         ("Exclusive", "Failover", "Shared", "Key_Shared")
     )
     encryption_required: bool = False
-    """Refusal of messages that their producer has not encrypted."""
+    """True to refuse messages that their producer has not encrypted."""
     auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
     auto_subscription_creation: AutoSubscriptionCreation = AutoSubscriptionCreation()
 

@@ -16,7 +16,7 @@ from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 
 MAX_QUORUMS: Final = 4
-"""Different quorums that policies of a root may ask for: a broker has a journal for each, with a process of its own."""
+"""Maximum number of different quorums in a root's policies: a broker has a journal and a process for each."""
 _FIELD: Final = "persistence"
 
 
@@ -42,7 +42,7 @@ def strictest(quorums: Iterable[Quorum]) -> Quorum:
 
 
 def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse policies whose quorum needs more storage paths than the root has, or is one too many of different quorums.
+    """Refuse a quorum that needs more storage paths than the root has, or that exceeds `MAX_QUORUMS` different ones.
 
     Args:
         view: The metadata.
@@ -64,8 +64,8 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
     requested = {(quorum.write, quorum.ack) for quorum in _asked(view)}
     if (wanted.write, wanted.ack) not in requested and len(requested) >= MAX_QUORUMS:
         raise InvalidArgumentError(
-            f"Policy {_FIELD!r} of {what} is one quorum too many: policies of this root ask for {MAX_QUORUMS} others, "
-            "take one of these."
+            f"Policy {_FIELD!r} of {what} is one quorum too many: other policies of this root set {MAX_QUORUMS} "
+            "different ones, the limit; use one of these."
         )
 
 
