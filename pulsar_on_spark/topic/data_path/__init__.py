@@ -1,5 +1,5 @@
 """Write, read and follow a topic: attach, routing, task writers, slice readers, the tail and its consumers.
 
-Start reading at `attach.py` (how a write becomes visible) and `reading.py`; `tail.py` reads acknowledged entries of
+Start reading at `attach.py` (how a write becomes visible) and `reading.py`. `tail.py` reads the acknowledged entries of
 journals that are not sealed yet.
 """

@@ -1,7 +1,7 @@
-"""Attaching a write: the one commit by which segments that tasks wrote become part of their topics.
+"""Attaching a write: one commit makes the segments that tasks wrote part of their topics.
 
-The decision is made on one view and committed under the topics' keys, the write's bucket and, if there is one, the
-application transaction: a write is in its topics exactly once and completely, or not at all.
+The decision is made on one view. It is committed under the topics' keys, the key of the write's bucket and, for a write
+with a transaction, the transaction's key. So a write is in its topics completely and exactly once, or not at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A run of batches of a staged file that belongs to one topic; the fields are those of `SegmentRecord`."""
+    """Adjacent batches of a staged file that belong to one topic; the fields are those of `SegmentRecord`."""
 
     topic: str
     topic_id: str
@@ -52,7 +52,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A durable file that no topic refers to yet."""
+    """A durable file that is not part of any topic yet."""
 
     written: WrittenFile
     segments: tuple[StagedSegment, ...]
@@ -73,8 +73,8 @@ def attach(
     """Attach the outputs' segments to their topics in one commit.
 
     Returns:
-        False if there was nothing to do: the transaction or the write id is committed already (a replay, which is
-        logged for a transaction), or the write is empty.
+        False if nothing was attached, because the write is empty, or because its transaction (a replay, which is
+        logged) or its id is committed already.
 
     Raises:
         ReplayDiffersError: the transaction is committed already, with other rows or from other offsets.
@@ -169,7 +169,7 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
 
 
 def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:
-    """Return (ledger, next entry) of the ledger that may grow: the last of the chain, if it is an attached ledger."""
+    """Return (ledger, next entry) of the chain's last ledger, which may grow if it is an attached one; else None."""
     last = view.newest(LedgerRecord, topic_id)
     if last is None or last.incarnation is not None:
         return None

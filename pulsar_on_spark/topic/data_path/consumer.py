@@ -1,7 +1,7 @@
-"""A consumer of a subscription: the shell that drives `ownership` with the metadata, cursors and leases.
+"""A streaming query's consumer of a subscription: it reads metadata, cursors and leases, and lets `ownership` decide.
 
-There is one for each streaming query and process. The Spark reader calls `admit_batch` before it replays a batch,
-`decide_turn` for each new batch, and `acknowledge` when Spark has committed a batch.
+There is one consumer for each streaming query and process. The Spark reader calls `admit_batch` before it replays a
+batch, `decide_turn` for each new batch, and `acknowledge` when Spark has committed a batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import rety
 log = logging.getLogger(__name__)
 
 CURSOR_INTERVAL_S = 1.0
-"""Shortest interval between a cursor's moves, as in Pulsar; none applies while there is nothing new to read."""
+"""Shortest interval between two saved moves of a cursor, as in Pulsar; `acknowledge(now=True)` ignores it."""
 _WAIT_STEP_S = 0.1
 
 
@@ -64,7 +64,7 @@ class Turn:
 
 
 class SubscriptionConsumer:
-    """A consumer's part in a subscription on any number of topics. Not thread-safe."""
+    """One consumer of a subscription on any number of topics. Not thread-safe."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class SubscriptionConsumer:
         self._started = False
         self._finishing = False
         self._may_expire = True
-        """True if the subscription may expire, or until it is known; its lease then shows its last use."""
+        """True if the subscription may expire or its records were not read yet: `stop` then keeps the lease, whose age
+        shows the last use."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
@@ -101,7 +102,7 @@ class SubscriptionConsumer:
         return any(self._held.values())
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Ensure that a batch that Spark logged but did not commit may run now; waits at most two lease periods.
+        """Check that a batch that Spark logged but did not commit may run now; wait at most two lease periods for it.
 
         Raises:
             ConsumerBusyError: another live consumer owns the subscription.
@@ -131,11 +132,11 @@ class SubscriptionConsumer:
         """Decide which slots of which topics are read next, and from which positions; commit changes of owners.
 
         Args:
-            view: A durable view; a newer one is read if a slot changes its owner.
+            view: A durable view. If a slot changes its owner, the decision is repeated on a newer view.
             parts: The topics.
             committed: The offset that Spark has committed.
-            wait: True to wait, at most two lease periods, until it is known if the other owners are alive, instead of
-                standing by at once.
+            wait: True to wait, at most two lease periods, while this consumer owns no slot and it is unknown if the
+                other owners are alive; False to stand by at once.
             finishing: As in `Situation`.
 
         Raises:
@@ -150,7 +151,7 @@ class SubscriptionConsumer:
             turn = self._decided(view, parts, committed)
             if turn.changed:
                 turn = self._commit(parts, committed)
-            # If no slot changes its owner, the records are as they were when this process acquired its slots.
+            # If no slot changes its owner, the records are still those with which this process acquired its slots.
             self._held = {name: ownership.held_after(actions) for name, actions in turn.actions.items()}
             unknown = wait and turn.standing_by and self._owners_unknown(turn.view, parts)
             if not unknown or self._clock() > deadline_s:
@@ -159,7 +160,7 @@ class SubscriptionConsumer:
             view = self._store.view(durable=True)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
-        """Move the cursors to the offset that Spark has committed: at most once a second, or `now`.
+        """Save the offset that Spark has committed as the cursors' positions, at most once a second unless `now`.
 
         Raises:
             MetadataError: the positions could not be made durable; the next call tries again.
@@ -170,7 +171,7 @@ class SubscriptionConsumer:
             self._save(committed)
 
     def stop(self, parts: Sequence[TopicPart], committed: StreamOffset | None) -> None:
-        """Release all slots at the committed position, and release the lease."""
+        """Release all slots, with the committed offset as their position, and release the lease."""
         if not self._started:
             return
         try:
@@ -183,7 +184,7 @@ class SubscriptionConsumer:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
-        """Decide on this view; the cursors are read after the records, as `current_positions` requires."""
+        """Decide on this view. The cursors are read after the records, as `current_positions` requires."""
         records = {part: self._stored(view, part) for part in parts}
         self._may_expire = any(record.expires_after_s is not None for record in records.values())
         cursors = self._store.cursors()
@@ -196,7 +197,7 @@ class SubscriptionConsumer:
                 if isinstance(action, Refuse | Fenced):
                     raise action.error()
             if part.topic_id not in self._keeper.topics:
-                # The lease could not be written: others see no lease on this topic and would take over the slots.
+                # The lease could not be written: other consumers see none on this topic and would take over the slots.
                 record, actions_of_part = stored, (Standby(),)
             actions[part.name] = actions_of_part
             after = ownership.apply(record, actions_of_part)
@@ -258,7 +259,7 @@ class SubscriptionConsumer:
         )
 
     def _freed(self, view: View, parts: Sequence[TopicPart]) -> View:
-        """Release the subscription from dead brokers; return a view in which it is free.
+        """Release the subscription on topics where a dead broker owns it; return a view in which it is released.
 
         Raises:
             JournalUndecidedError, CorruptCursorError: a dead broker's journal cannot be read now.
@@ -280,7 +281,7 @@ class SubscriptionConsumer:
             for part in parts:
                 record = view.get(SubscriptionRecord, self._record_id(part))
                 if record is not None and record.face == "broker" and record.owners[0].consumer in dead:
-                    # The broker's position is in the table already.
+                    # `save_dead_cursors` has copied the broker's position to the table.
                     rows = cursors.of(record.topic_id, record.name)
                     freed.append(give_to_spark(record, broker_cursor(record, rows, ())))
             return self._change(freed)
@@ -296,7 +297,7 @@ class SubscriptionConsumer:
     # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Name the topics in the lease; if that fails, `_decided` acquires no slots in topics that are not named."""
+        """Name the topics in the lease. If that fails, `_decided` acquires no slots in the topics that it lacks."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)
@@ -331,7 +332,7 @@ class SubscriptionConsumer:
         return {name: state for name, state in states.items() if name != self._consumer}
 
     def _owner_states(self, record: SubscriptionRecord, part: TopicPart) -> set[LeaseState]:
-        """Return the lease states of the other consumers that own slots; without a lease file, EXPIRED."""
+        """Return the lease states of the other consumers that own slots; EXPIRED for an owner without a lease."""
         states = self._lease_states(part)
         owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
         return {states.get(owner or "", LeaseState.EXPIRED) for owner in owners}

@@ -1,4 +1,4 @@
-"""Reading the messages of entries that are in a journal and not sealed yet."""
+"""Reading of entries that are in a journal and not sealed yet."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def read_entries(
     """Read the rows of entries [first, end) of a ledger, in batches of whole entries.
 
     Args:
-        where: The frames that hold the entries.
+        where: The journal's frames that hold the entries.
         ledger: The ledger.
         first: The first entry.
-        end: The number after the last entry.
+        end: The id after the last entry.
         paths: Returns the root's storage paths.
         files: The operating system.
 
@@ -46,7 +46,7 @@ def stored_entries(
     paths: JournalPathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[StoredEntry]:
-    """Read entries [first, end) of a ledger with their bytes as received (arguments and errors as `read_entries`)."""
+    """Read entries [first, end) of a ledger, each with the bytes that the broker received (see `read_entries`)."""
     position = first
     with closing(FrameReader(where, paths, files)) as frames:
         for number in where.frames:

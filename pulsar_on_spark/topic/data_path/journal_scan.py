@@ -1,8 +1,8 @@
 """Scan of a growing journal's frames: the frames of each entry, and the end of the acknowledged entries.
 
 The scan reads one copy of each fragment, and another copy if the first is bad, unreachable or too short. It reads and
-verifies headers and directories only; readers of the messages verify the contents. Files stay open, so they can be read
-even after their deletion.
+verifies only the frames' headers and directories; readers of the messages verify the contents. Files stay open, so they
+can be read even after their deletion.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_FRAMES_AT_ONCE = 1 << 17
 """Frames after which a scan returns its results so far; the next call continues."""
 _MAX_ENTRY_ROWS = 1 << 20
-"""Limit of an entry's messages: a larger number is damaged."""
+"""Maximum number of messages that an entry may claim; a larger number is damaged, and cut to this one."""
 
 
 class JournalScan:
@@ -47,7 +47,7 @@ class JournalScan:
         self._index: LogIndex[IndexedRun, UnsealedSegment] = LogIndex()
 
     def main_read(self, record: LogRecord, sealed_before: int, ledgers: list[int]) -> None:
-        """Update the scan with the records of a new view.
+        """Update the scan after the main table was read, with records of the new view.
 
         Args:
             record: The log's record.
@@ -70,14 +70,14 @@ class JournalScan:
         self.reader.close()
 
     def scan(self, *, every_copy: bool = False, skip: bool = False) -> None:
-        """Scan the frames that are there now. Files must have been opened before the view was read: `LogWalk.is_ready`.
+        """Scan the frames that exist now. Files must have been opened before the view was read (`LogWalk.is_ready`).
 
         Args:
-            every_copy: True to look for the next frame, even if it need not exist, in every copy instead of one.
-            skip: True to continue after acknowledged frames that no file has.
+            every_copy: True to look in every copy, not only in one, for a next frame that may not exist yet.
+            skip: True to skip acknowledged frames that no file has, and continue after them.
 
         Raises:
-            CopiesUnreachableError: a frame would be skipped that an unreachable copy may have.
+            CopiesUnreachableError: an unreachable copy may have a frame that would be skipped.
         """
         self.reader.begin_pass()
         walk = self.reader.walk
@@ -131,7 +131,7 @@ class JournalScan:
                 self._index.add(run.ledger_id, indexed)
 
     def _message_counts(self, head: FrameHead) -> npt.NDArray[np.int64]:
-        """Read the number of messages of each entry of a frame, which no checksum covers and only limits use."""
+        """Read the number of messages of each entry of a frame. No checksum covers them; only read limits use them."""
         rows = head.header.rows
         offset = head.offset + head.header.head_bytes + ENTRIES.message_bytes + 2 * padded(8 * rows)
         content = bytearray(4 * rows)

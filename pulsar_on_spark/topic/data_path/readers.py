@@ -1,4 +1,4 @@
-"""Check whether live Spark queries read a subscription, before it or its topic is deleted."""
+"""Check for live Spark queries of a subscription, before the subscription or its topic is deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class SparkReaders:
-    """Watcher of the leases of Spark's consumers. A consumer that was not watched long enough counts as alive.
+    """Watcher of the leases of Spark's consumers. A consumer counts as alive until it was watched for long enough.
 
     Args:
         root: The root.

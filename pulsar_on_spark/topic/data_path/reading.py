@@ -1,9 +1,9 @@
-"""Reading slices of a topic: from any good copy, after merges, with losses as errors or as counted, reported skips.
+"""Reading slices of a topic from any good copy, even if the entries were moved to other files meanwhile.
 
-A plan names entries, not files. If a file is gone because its segments were merged, or because its entries were sealed,
-the entries' new files are looked up; the messages and their ids are the same. Lost entries are an error, or are skipped
-if the caller allows losses; unreachable entries are always an error (`storage/loss.py`). Rows that are not messages are
-left out (`entries.hidden_rows`).
+A plan names entries, not files. If a file is gone because its segments were merged or its entries were sealed, the
+entries' new files are looked up; the messages and their ids are the same. Lost entries are an error or, if the caller
+allows losses, are skipped, counted and reported. Unreachable entries are always an error (`storage/loss.py`). Rows that
+are not messages are left out (`entries.hidden_rows`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, Slic
 log = logging.getLogger(__name__)
 
 _MAX_MOVES = 5
-"""Limit of resolving a place again: merges replace a file once, and it is kept for ten minutes."""
+"""Maximum number of times that moved entries are looked up: a merge replaces a file once, and keeps it ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class SliceReader:
         root: The root's place, for reports and for looking up the entries' new files.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
-        fail_on_data_loss: True if a loss is an error; else it is skipped, counted, logged and reported.
+        fail_on_data_loss: True if a loss is an error; False to skip, count, log and report lost messages.
     """
 
     root: RootPlace
@@ -69,11 +69,11 @@ class SliceReader:
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         """Yield the slice's messages in order, as (slice, batch with columns in the order of `SEGMENT_SCHEMA`).
 
-        The yielded slice, to which the batch belongs, differs from `slice_` if the entries are in other files by now.
+        If the entries are in other files by now, the yielded slice is the one of those files that the batch is from.
 
         Raises:
-            DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
-            CopiesUnreachableError: no copy of a part can be read now, which is not a loss: retry later.
+            DataLossError: some of the slice has no good copy, and `fail_on_data_loss` is set.
+            CopiesUnreachableError: some of the slice has no copy that can be read now, which is no loss: retry later.
             UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         findings = _Findings(self.root, self.fail_on_data_loss)
@@ -97,7 +97,7 @@ class SliceReader:
                 rest = slice_.part(position, slice_.end)
                 reader, plan = self._resolved(rest, error)
                 if not plan.slices and isinstance(error, CopiesUnreachableError):
-                    raise  # nothing else has them, and they may be there
+                    raise  # no other file has the entries, and the unreachable copies may have them
                 if not plan.slices:
                     findings.lose(rest, rest.batches(), str(error))
                     return
@@ -115,9 +115,9 @@ class SliceReader:
     def _read_on(
         self, slice_: SegmentSlice, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Yield (end of the entries read, batch or None if these are lost).
+        """Yield (end of the entries that were read, their batch, or None if they are lost).
 
-        If `is_settled`, no other file has the slice's entries, so entries of a missing file are lost.
+        If `is_settled`, no other file has the slice's entries, so the entries of a missing file are lost.
         """
         if isinstance(slice_.file, JournalPlace):
             return self._read_journal(slice_, slice_.file, findings, is_settled=is_settled)
@@ -126,7 +126,7 @@ class SliceReader:
     def _read_journal(
         self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Read like `_read_on`; after an error, the frames are read alone until one can be read."""
+        """Read like `_read_on`. After an error, frames are read one by one until a frame can be read."""
         position, alone = slice_.first, False
         while position < slice_.end:
             rest = slice_.part(position, slice_.end)
@@ -159,7 +159,7 @@ class SliceReader:
     def _read_file(
         self, slice_: SegmentSlice, file: FileRecord, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Read like `_read_on`, all batches from one open file while they are good."""
+        """Read like `_read_on`. After a bad batch, which is read again alone, the file is opened again for the rest."""
         todo = slice_.batches()
         position = slice_.first
         while todo:
@@ -174,7 +174,7 @@ class SliceReader:
             except CorruptSegmentError as error:
                 if isinstance(error, SegmentGoneError) and not is_settled:
                     raise
-                # The error concerns a group of batches: only a batch that cannot be read alone either is lost.
+                # The error concerns a group of batches. A batch is lost only if it cannot be read alone either.
                 bad, todo = todo[done], todo[done + 1 :]
                 yield from self._read_alone(slice_, file, bad, findings, is_settled=is_settled)
                 position = bad.end
@@ -215,7 +215,7 @@ class SliceReader:
             yield messages_batch if len(wanted) == len(messages_batch.schema.names) else messages_batch.select(wanted)
 
     def _messages(self, slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are messages; an entry that cannot be split is an error, or left out."""
+        """Yield the rows that are messages. An entry whose batch cannot be split is an error, or is left out."""
 
         def on_unreadable(unreadable: UnreadableEntry) -> None:
             message = f"{slice_.segment.ledger_id}:{unreadable.entry_id + slice_.segment.entry_offset}"
@@ -252,7 +252,7 @@ def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalP
 
 
 def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Pair batches of the same entries with the position after each: `before`, and `end` only for the last batch."""
+    """Pair each batch of some entries with the next position to read: `end` for the last batch, `before` for others."""
     previous = next(batches)
     for batch in batches:
         yield before, previous
@@ -261,7 +261,7 @@ def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a slice in one of its batches, including rows that are not messages; nothing is copied.
+    """Return a slice's rows in one of its batches, including rows that are not messages, without copying them.
 
     Args:
         where: The position of the slice's rows in the batch.
@@ -282,7 +282,7 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Findings:
-    """Problems of one read: each bad copy is reported once, and adjacent lost batches together."""
+    """Problems of one read. Each bad copy is reported once; adjacent lost batches are reported together."""
 
     def __init__(self, root: RootPlace, fail_on_data_loss: bool) -> None:
         self._root = root
@@ -305,7 +305,7 @@ class _Findings:
         """
         if self._fail_on_data_loss:
             raise _loss_error(wanted, wanted.rows, reason)
-        # Report the whole batch even if a part was requested: the reports of different reads are then the same.
+        # Report the whole batch even if only a part was requested, so that the reports of different reads are equal.
         rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
         if isinstance(wanted.file, JournalPlace):
             _log_skipped(wanted.rows, wanted.topic, wanted.start_position, reason)
@@ -321,7 +321,7 @@ class _Findings:
             self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
 
     def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
-        """Log lost messages that are in no segment file, so that no report can name a file for them.
+        """Log lost messages that were in no segment file; a report would have to name a file.
 
         Raises:
             DataLossError: losses are not allowed.
@@ -350,7 +350,7 @@ class _Loss:
     skipped: int
 
     def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
-        """Return True if a batch directly follows these."""
+        """Return True if a batch of a file directly follows these lost batches."""
         return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
 
 

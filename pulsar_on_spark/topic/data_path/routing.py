@@ -1,8 +1,8 @@
 """Routing of rows to a topic's partitions, and the split of a batch by partition.
 
-Rows with a key are routed as by Pulsar's Java client: `hash(key string) % partitions`, with the hash of the option
-`hashingScheme`. Rows without a key are routed round robin, in runs rather than one by one, so that they can be passed
-on as slices of the batch, without copying values.
+Rows with a key are routed like Pulsar's Java client routes messages: `hash(key string) % partitions`, with the hash of
+the option `hashingScheme`. Rows without a key are routed round robin in runs, not one by one, so that the rows of a
+partition are slices of the batch and no values are copied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def route(
     state: RoundRobin,
     key_b64: pa.BooleanArray | None = None,
 ) -> tuple[Partitions, RoundRobin]:
-    """Choose the partition of each row; also returns the state for the task's next batch.
+    """Choose the partition of each row; return also the state for the task's next batch.
 
     Args:
         keys: The column `key`; None if no row has a key.
@@ -58,7 +58,7 @@ def route(
         partitions: Number of the topic's partitions; 1 for a topic that is not partitioned.
         scheme: The hash for keys.
         state: The state after the task's previous batch.
-        key_b64: Mask of the keys that Pulsar's clients encode as Base64, and thus hash as the encoded text.
+        key_b64: Mask of the keys that Pulsar's clients encode as Base64; the hash is that of the encoded text.
     """
     if partitions == 1:
         return np.zeros(n_rows, np.int32), state
@@ -73,10 +73,10 @@ def route(
 
 
 def split_rows(batch: pa.RecordBatch, partitions: Partitions) -> list[tuple[int, pa.RecordBatch]]:
-    """Split the batch's rows by partition; rows of one partition keep their order.
+    """Split the batch's rows by partition, as (partition, rows); rows of one partition keep their order.
 
-    Rows in long runs are returned as slices of the batch (a partition may have several). Otherwise the rows are copied
-    once, in the order of partitions.
+    Rows in long runs are returned as slices of the batch, of which a partition may have several. Otherwise the rows are
+    copied once, in the order of partitions.
 
     Args:
         batch: The rows, in any columns.

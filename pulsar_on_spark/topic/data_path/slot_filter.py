@@ -22,8 +22,8 @@ KEY_COLUMNS = ("entry_id", "batch_index", "key", "ordering_key", "producer_name"
 class SlotFilter:
     """Filter that drops the rows of other slots: by key for Key_Shared, by block of entries for Shared.
 
-    A message without a key follows the broker's rule for Key_Shared: the sticky key of its entry is
-    `<producer name>-<sequence id>` of the entry's first message.
+    For a message without a key, Key_Shared uses the sticky key that the broker uses: `<producer name>-<sequence id>` of
+    the first message of its entry.
     """
 
     by_key: bool

@@ -3,12 +3,12 @@
     read the main table -> open the journal files that it names -> read the main table again, until it names no others
     -> scan the files
 
-Files are opened before the metadata are read, so the metadata show all entries that were sealed and deleted before.
-Entry ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting gap is an error, never
-skipped. Only entries that a header or record proves to be acknowledged are readable, and they stay readable for a
-`Tail`.
+Files are opened before the metadata are read. So if a file was deleted before it was opened, the metadata show that its
+entries are sealed. Entry ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting gap is
+an error, never skipped silently. Only entries that a header or record proves to be acknowledged are readable, and once
+readable they stay so for a `Tail`.
 
-A journal on the disks of another host cannot be read here by design: its topics end at what is sealed.
+A journal on the disks of another host cannot be read here by design: its topics then end at their last sealed entry.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.hosts import other_host
 log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 20
-"""Limit of reads of main in one pass; then the pass continues with the files that are open."""
+"""Maximum number of reads of the main table in one pass, which then continues with the files that are open."""
 MAX_PASSES = 10
 """Number of scans after which a gap counts as lasting, about three seconds."""
 REACH_S = 20.0
-"""Longest wait for entries that were readable before: a broker's recovery may have to come first."""
+"""Longest wait for entries that were readable before: a dead broker may have to be recovered first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """A broker's ledger that may have entries in the journal only."""
+    """A broker's ledger that may have entries which are only in the journal."""
 
     part: TopicPart
     record: LedgerRecord
@@ -56,7 +56,7 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Ledgers that are not fully sealed, by incarnation, for one view version and topics (`of`)."""
+    """Ledgers that are not fully sealed, by incarnation, as of one view's version and for some topics (`of`)."""
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
@@ -69,8 +69,8 @@ class Tail:
 
     Args:
         root: The root.
-        fail_on_data_loss: True if a lasting gap is an error; else all other entries are readable, and the plan of a
-            read lists the missing entries.
+        fail_on_data_loss: True if a lasting gap is an error. If False, all other entries are readable, and the plan of
+            a read lists the missing entries.
         sealed_only: True to read no journal, for readers whose tasks may run on any host.
         clock: Returns monotonic seconds.
     """
@@ -107,8 +107,8 @@ class Tail:
             parts: The topics.
             view: A view that was read after the last call; None to read the main table.
             settle: True to wait, for one lease's duration at most, if a broker seems to be dead.
-            reach: Positions by topic id up to which messages were readable before: while they are not, every copy is
-                tried, for up to `REACH_S` seconds.
+            reach: Positions by topic id up to which entries were readable before. Until they are readable again, every
+                copy is tried, for up to `REACH_S` seconds.
 
         Returns:
             A view that includes the readable entries of the journals.
@@ -137,7 +137,7 @@ class Tail:
                     raise unreachable("A message that was readable before", self._where(hidden))
                 if short:
                     self._require_reachable("Entries that were readable before", needed)
-                return scanned  # entries that no journal has are lost, and the plan reports them
+                return scanned  # entries that no journal has are lost; the plan of the read reports them
             if every_copy:
                 time.sleep(0.1)
                 self._brokers.recover_dead_logs(scanned, list(self._needed(scanned, parts)))
@@ -164,7 +164,7 @@ class Tail:
                 for incarnation in needed:
                     self._scans[incarnation].scan(every_copy=every_copy or number > 0)
                 if not strict and any(self._scans[incarnation].reader.walk.is_stuck for incarnation in needed):
-                    # The frame may have been sealed, and its files deleted, just before they were opened.
+                    # The missing frame may have been sealed, and its files deleted, just before they were opened.
                     view = self._opened(parts, self._fresh())
                     needed = self._needed(view, parts)
                     for incarnation in needed:
@@ -243,7 +243,7 @@ class Tail:
     # -- ledgers to scan -----------------------------------------------------------------------------------------------
 
     def _hidden_by(self, view: View, incarnation: IncarnationId) -> str | None:
-        """Return the host of a journal that is not read here; None for one that is."""
+        """Return the host of a journal that is not read here; None if the journal is read here."""
         return "its broker's host" if self._sealed_only else other_host(view, incarnation)
 
     def _where(self, topics: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Writer of one task: it takes rows of any number of topic partitions and writes durable staged files.
 
-Rows are buffered by partition and written as runs of record batches of whole entries, one run for each partition, all
-into one file (rolled at 256 MiB). Memory is bounded by the buffers and the batches in flight.
+Rows are buffered by partition. They are written as record batches of whole entries, those of a partition one after
+another, into one file; a new file begins at 256 MiB. Memory is bounded by the buffers and the batches in flight.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pulsar_on_spark.topic.entries.cutting import CutRows, cut_entries, run_leng
 
 MAX_FILE_BYTES = 256 << 20
 MAX_BUFFER_BYTES = 64 << 20
-"""Limit of all batches whose rows a task still buffers; above it, the largest buffers are written."""
+"""Limit for the bytes of all batches whose rows a task still buffers; at the limit, the largest buffers are written."""
 LEFT_SHARE = 8
-"""An eighth of it may stay buffered then, copied out of the batches that it came in."""
+"""After that, one eighth of `MAX_BUFFER_BYTES` may stay buffered, as copies, so that the batches can be freed."""
 RUN_BYTES = 8 << 20
-"""Buffered bytes at which a task with a single partition writes."""
+"""Number of buffered bytes at which a task with a single partition writes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """A topic to write to: its partitions as the driver fixed them, or the topic itself."""
+    """A topic to write to: its partitions when the driver began the write, or the topic itself if it has none."""
 
     parts: tuple[TopicPart, ...]
 
@@ -94,7 +94,7 @@ class TaskWriter:
         return TaskOutput(self._task, tuple(self._files), tuple(self._failures))
 
     def abort(self) -> None:
-        """Abort the open file; finished files are left to garbage collection."""
+        """Abort the open file. Finished files are left to garbage collection."""
         if self._file is not None:
             self._file.writer.abort()
             self._file = None
@@ -186,7 +186,7 @@ class _OpenFile:
 
 
 class _OpenSegment:
-    """A growing run of batches of one topic partition."""
+    """The adjacent batches of one topic partition in the file being written."""
 
     def __init__(self, part: TopicPart) -> None:
         self.part = part

@@ -1,17 +1,17 @@
-"""Transactions of writers: detect a replay, and compare its content. Pure.
+"""Transactions of writers: detect a replay of a write, and compare its content. Pure.
 
-    the writer's key is at    and the same version's record    a streaming query         a `txnAppId`
+    the writer's key is at    and that version's record        write of a query          with `txnAppId`
     ------------------------  -------------------------------  ------------------------  ----------------
     a lower version, or none  -                                is new                    is new
     this version              has the same content             is a replay               is a replay
-    this version              has another                      error                     error
+    this version              has other content                error                     error
     this version              is missing (older programs)      is a replay               is a replay
     a higher version          -                                error: Spark runs only    is a replay (as
                                                                its last batch again      in Delta)
 
-The content is the number of messages by topic and, if both sides know them, the planned offsets of the query's sources,
-as a batch may be planned again over the same number of other rows. Nothing else is compared: tasks differ after a merge
-of segments or on another number of cores, and values may contain the time.
+The content is the number of messages by topic and, if both the record and the write know them, the planned offsets of
+the query's sources: a batch may be planned again with as many rows, but other ones. Nothing else is compared, because
+tasks differ after a merge of segments or with another number of cores, and values may contain the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Transaction:
         key: The writer's key (see `metadata.keys`).
         version: The key's new version.
         name: Description for errors and the log.
-        former_key: The key under which older programs may have committed the writer's version.
+        former_key: The key under which older versions of this project may have committed the writer's version.
         is_batch: True for a micro-batch of a streaming query.
         offsets: Digest of the planned offsets of the micro-batch's sources; None if they are unknown.
     """
@@ -56,7 +56,7 @@ def batch_of(query_id: str, batch_id: int, offsets: str | None = None) -> Transa
 
 
 def application_write(app_id: str, version: int, topic: TopicName | None) -> Transaction:
-    """Make the transaction of a write with `txnAppId` and `txnVersion`; `topic` is None if rows name their topics."""
+    """Make the transaction of a write with `txnAppId` and `txnVersion`. `topic` is None if rows name their topics."""
     target = "" if topic is None else topic.full
     where = "topics that rows name" if topic is None else topic.full
     name = f"txnVersion {version} of txnAppId {app_id!r} for {where}"
@@ -82,7 +82,7 @@ class Content:
 
 
 def content_of(rows: Iterable[tuple[str, int]]) -> Content:
-    """Sum up a write's content from (full name of a topic or partition, messages) pairs in any order."""
+    """Sum up a write's content from pairs (full name of a topic or partition, number of messages) in any order."""
     by_topic: Counter[str] = Counter()
     for name, count in rows:
         by_topic[TopicName.parse(name).partitioned_base.full] += count
@@ -95,7 +95,7 @@ def is_replay(transaction: Transaction, committed: int | None, last: WriterRecor
 
     Args:
         transaction: The write's transaction.
-        committed: The highest version of the transaction's keys; None if they were never used.
+        committed: The highest committed version of the transaction's keys; None if they were never used.
         last: The record of the writer's last transaction; None if there is none.
         content: The write's content.
 
@@ -108,8 +108,8 @@ def is_replay(transaction: Transaction, committed: int | None, last: WriterRecor
     if committed > version:
         if transaction.is_batch and content.rows:
             raise ReplayDiffersError(
-                f"{_capital(transaction.name)} came after batch {committed} was committed to its topics: its "
-                f"checkpoint is older than they are. {_REMEDY}"
+                f"{_capital(transaction.name)} came after batch {committed} was committed to its topics: the query's "
+                f"checkpoint is older than the topics. {_REMEDY}"
             )
         return True
     if last is None or last.version != version:
