@@ -1,7 +1,8 @@
-"""The byte ranges of messages in entries: payloads are in one buffer, and each message is a range of it.
+"""The byte ranges of messages in entries: all payloads are in one buffer, and each message is a range of it.
 
-A batch's payload is a chain of `[size u32][SingleMessageMetadata][payload]`, in which only the metadata gives the start
-of the next element. So it is walked in Python; all else about messages is read in columns afterwards (`columns.py`).
+A batch's payload is a chain of `[size u32][SingleMessageMetadata][payload]`. Only an element's metadata tells where the
+next element starts, so the chain is walked in Python. Everything else about messages is then read in columns
+(`columns.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pulsar_on_spark.protocol.messages import SingleMessageMetadata
 _SIZE = struct.Struct(">I")
 _PAYLOAD_SIZE_TAG = 0x18
 _SKIPPED_TAGS = (0x12, 0x0A)
-"""Size limits of the key and of a property."""
+"""Protobuf tags of the key and of a property, which precede the payload's size."""
 _MORE = 0x80
 
 
@@ -31,8 +32,8 @@ class MessageRows:
 
     Attributes:
         counts: The number of rows of each entry.
-        whole: The entries that were not split.
-        entry: The entry of each row.
+        whole: The numbers of the entries that were not split.
+        entry: The number of each row's entry.
         batch_index: The batch index of each row; -1 if the message is not in a batch.
         payload_sizes: The bytes of each row's message.
     """
@@ -60,7 +61,7 @@ class MessageRows:
         return pick_ranges(self._data, bounds[:, 0], bounds[:, 1])
 
     def payloads(self, valid: Bools) -> pa.BinaryArray:
-        """Return the messages, null where `valid` is False."""
+        """Return the messages' payloads, null where `valid` is False."""
         return pick_ranges(self._data, self._bounds[:, 1], self._bounds[:, 2], valid)
 
 
@@ -119,8 +120,8 @@ def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:
         if stop > end:
             return False
         size = -1
-        # Clients write fields in the order of their numbers: short properties and keys are skipped, and the size has
-        # one or two bytes. If the size occurs twice, this is not the last one: the reader of all fields notices.
+        # Clients write fields in the order of their numbers. So short properties and keys are skipped, and the size,
+        # of one or two bytes, is read. If a size occurs twice, the last one counts: `_bad_entries` finds the mismatch.
         while stop - start >= 2:
             tag, low = payload[start], payload[start + 1]
             if tag == _PAYLOAD_SIZE_TAG:
@@ -151,4 +152,4 @@ def _parsed_payload_size(serialized: bytes) -> int:
 
 
 _PARSED = SingleMessageMetadata()
-"""Used again and again: making one takes four times as long as filling it."""
+"""Reused for all messages, because making a message object takes four times as long as filling it."""

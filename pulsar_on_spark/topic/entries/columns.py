@@ -1,8 +1,8 @@
 """Pulsar's metadata as columns: the metadata of entries, and of the messages in batches.
 
-`walk_metadata` reads a column of serialized metadata. If a row has an unusual form, the protobuf parser brings it into
-the usual form first, so that one piece of code reads the fields of all rows. A row is invalid if the parser refuses it,
-or if it lacks a required field.
+`walk_metadata` reads a column of serialized metadata. If a row has an unusual form, the protobuf parser first rewrites
+it in the usual form, so that the same code reads the fields of all rows. A row is invalid if the parser refuses it, or
+if it lacks a required field.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class WalkedMetadata:
         layout: The kind of metadata message.
         data: The bytes that contain the ranges in `fields`.
         fields: The fields of each row.
-        properties: Key and value of each property; its `messages` are row numbers.
-        valid: Mask of the rows that are well-formed and have all required fields; other rows' fields are undefined.
+        properties: Key and value of each property; the `messages` are row numbers.
+        valid: Mask of the rows that are well-formed and have all required fields; the fields of others are undefined.
     """
 
     layout: MetadataLayout
@@ -165,7 +165,7 @@ class WalkedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The byte ranges of properties' keys and values, in the order of the rows."""
+    """The row number of each property, and the byte ranges of its key and value, in the order of the rows."""
 
     messages: Int64s
     key_starts: Int64s
@@ -178,7 +178,7 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
     """Find the fields of each row of a column without nulls."""
     walked, odd = _walk(column, layout)
     if odd.any():
-        # Rows that the parser refuses become empty, and so lack the required fields.
+        # Rows that the parser refuses become empty, so that they lack the required fields and are invalid.
         usual = [_usual_form(message, layout) for message in column.filter(pa.array(odd)).to_pylist()]
         walked, odd = _walk(pc.replace_with_mask(column, pa.array(odd), pa.array(usual, pa.binary())), layout)
     valid = ~odd
@@ -189,7 +189,7 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
 
 
 def _walk(column: pa.BinaryArray, layout: MetadataLayout) -> tuple[WalkedMetadata, Bools]:
-    """Walk the fields; returns them and a mask of the rows that the parser must bring into the usual form."""
+    """Walk the fields. Return them and a mask of the rows that the parser must rewrite in the usual form."""
     data, offsets = binary_data(column)
     fields = walk_fields(data, offsets[:-1], offsets[1:], layout.shape)
     odd = fields.odd.copy()
@@ -221,7 +221,7 @@ def _usual_form(serialized: bytes, layout: MetadataLayout) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """The columns of messages, one row for each: columns of a segment, and `null_value`, the mask of tombstones."""
+    """Columns with one row for each message: columns of a segment, and `null_value`, the mask of tombstones."""
 
     key: pa.BinaryArray
     key_b64: pa.BooleanArray
@@ -283,7 +283,7 @@ def message_columns(walked: WalkedMetadata) -> MessageColumns:
 
 
 def _decoded_keys(keys: pa.BinaryArray, flagged: Bools) -> tuple[pa.BinaryArray, Bools]:
-    """Return keys as bytes and their flags: flagged keys are decoded; a key that is not Base64 loses its flag."""
+    """Return keys as bytes, and their flags: a flagged key is decoded, or loses its flag if it is not Base64."""
     if not flagged.any():
         return keys, flagged
     decoded: list[bytes | None] = []
@@ -317,7 +317,7 @@ def _property_maps(walked: WalkedMetadata) -> pa.MapArray:
 
 
 def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
-    """Return the indexes, in order, of the properties that are the last with their key in their message."""
+    """Return the indexes, in order, of the last property for each key of each message."""
     encoded = keys.dictionary_encode()
     kinds = len(encoded.dictionary)
     named = messages * kinds + encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -326,7 +326,7 @@ def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
 
 
 def as_text(column: pa.BinaryArray) -> pa.StringArray:
-    """Return the column as text. Bytes that are not UTF-8 are replaced; the received metadata are stored unchanged."""
+    """Return the column as text. Bytes that are not UTF-8 are replaced; `entry_metadata` has the original ones."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

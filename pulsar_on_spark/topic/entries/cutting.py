@@ -9,8 +9,8 @@ to one of 64 **key slots**, so that a Key_Shared consumer never gets a row of an
 
 These numbers must never change, because stored offsets and cursors depend on them.
 
-A broker delivers an entry as a whole. So rows that are to be delivered later share entries only with neighbours due in
-the same second, which is the precision of Pulsar's delayed delivery, and never with rows that are due at once.
+A broker delivers an entry as a whole. So delayed rows never share an entry with rows that are due at once. They share
+entries only with neighbours that are due in the same second, the precision of Pulsar's delayed delivery.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 """Pulsar's default `maxMessageSize`, which clients enforce."""
 
 RECORD_BATCH_BYTES = 4 * 1024 * 1024
-"""zstd has a fixed cost for each buffer of a batch: smaller batches read up to a quarter slower (ADR 0003)."""
+"""Target size of a batch: zstd has a fixed cost per buffer, so smaller batches read up to a quarter slower (ADR 3)."""
 ROW_BYTES = 64
-"""Approximate bytes of a row in a record batch besides key, value and properties."""
+"""Approximate size of a row in a record batch without its key, value and properties."""
 
 _FEW_ENTRIES = 256
-"""Number of rows up to which numpy's calls cost more than Python's steps."""
+"""Number of entries up to which a Python loop is faster than numpy."""
 _AT_ONCE = -(2**62)
-"""The second in which rows are due that are not delayed."""
+"""The second of delivery of rows that are not delayed, before any real one."""
 
 Slots = npt.NDArray[np.uint8]
 
@@ -66,7 +66,7 @@ class CutRows:
     entry_bytes: npt.NDArray[np.int64]
 
     def record_batches(self, target_bytes: int = RECORD_BATCH_BYTES) -> list[tuple[pa.RecordBatch, int]]:
-        """Split the batch into slices of whole entries of about `target_bytes`; returns (slice, number of entries)."""
+        """Split the batch into slices (slice, number of entries) of whole entries, each of about `target_bytes`."""
         entries = len(self.entry_rows)
         if entries == 0:
             return []
@@ -82,8 +82,8 @@ class CutRows:
 def cut_entries(rows: pa.RecordBatch, first_entry: int, topic: str) -> CutRows:
     """Cut rows into entries whose ids count up from `first_entry`.
 
-    Rows without keys keep their order and are not copied. Rows with keys are put in the order of their slots; the order
-    of rows with one key never changes.
+    Rows without keys keep their order and are not copied. Rows with keys are sorted by slot; rows with one key keep
+    their order.
 
     Args:
         rows: `SEGMENT_SCHEMA` without ledger id, entry id and batch index.
@@ -110,7 +110,7 @@ def cut_entries(rows: pa.RecordBatch, first_entry: int, topic: str) -> CutRows:
 
 
 def row_slots(rows: pa.RecordBatch) -> Slots | None:
-    """Return the key slot of each row, `NO_SLOT` if it has neither ordering key nor key; None if no row has any.
+    """Return the key slot of each row, `NO_SLOT` if it has neither ordering key nor key; None if no row has either.
 
     Args:
         rows: Any batch with the columns `key` and `ordering_key`.
@@ -128,10 +128,10 @@ def row_slots(rows: pa.RecordBatch) -> Slots | None:
 
 
 def slots_of_entries(ledger: LedgerId, first_entry: int, count: int) -> Slots:
-    """Return the Shared slots of `count` entries: the 16 entries of a block have one slot, hence one consumer.
+    """Return the Shared slots of `count` entries. The 16 entries of a block have the same slot, hence one consumer.
 
-    The slot is `murmur3_32(block) % 64`, and a block's bytes are two little-endian 64-bit integers: the ledger id and
-    the entry id divided by 16.
+    The slot is `murmur3_32(block) % 64`. The hashed bytes of a block are two little-endian 64-bit integers: the ledger
+    id, and the entry id divided by 16.
     """
     if count == 0:
         return np.zeros(0, np.uint8)
@@ -157,7 +157,7 @@ def run_lengths(entry_rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...
 
 
 def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -> list[int]:
-    """Return the ends of groups of rows that may share entries: a group has one slot and one second of delivery."""
+    """Return the ends of groups of rows that may share entries: adjacent rows with the same slot and due second."""
     changes = np.zeros(max(rows - 1, 0), np.bool_)
     if slots is not None:
         changes |= np.diff(slots) != 0
@@ -168,7 +168,7 @@ def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -
 
 
 def _entry_bounds(sizes: npt.NDArray[np.int64], group_ends: list[int]) -> npt.NDArray[np.int64]:
-    """Return the starts of entries, and the last end: as many rows as fit, never across a group's end."""
+    """Return the first row of each entry, and the end. An entry takes the rows that fit, up to the end of its group."""
     total = np.cumsum(sizes)
     bounds, first, before = [0], 0, 0
     for group_end in group_ends:

@@ -1,9 +1,9 @@
 """Rows of broker-written entries that readers do not get as messages: rows that are left out, and rows that are errors.
 
-Left out are the broker's own entries (markers) and the rows that stand for messages that compaction removed from their
-batch. An entry that is whole only because its group was too much work (`work_limits.py`) is split here, by itself. Any
-other whole entry has messages that Spark cannot read: its reader gets an error, because a null value would mean that
-the key was deleted, and a skip would be a loss.
+The broker's own entries (markers) are left out, and so are the placeholder rows of messages that compaction removed
+from a batch. An entry that is whole only because its group was too much work (`work_limits.py`) is split here, by
+itself. Any other whole entry has messages that Spark cannot read. Its reader gets an error: a null value would mean
+that the key was deleted, and to skip the entry would be a loss.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry, decode_dense_entry
 log = logging.getLogger(__name__)
 
 HIDING_COLUMNS = ("entry_id", "raw")
-"""The columns that decide it."""
+"""The columns that show which rows are not messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry that cannot be split, and the reason; `entry_id` is the value in the column."""
+    """An entry that cannot be split, and the reason; `entry_id` is the value of the column `entry_id`."""
 
     entry_id: int
     reason: str
@@ -40,9 +40,9 @@ class UnreadableEntry:
 def message_rows_of(
     batch: pa.RecordBatch, ledger: LedgerId, on_unreadable: Callable[[UnreadableEntry], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch that are messages, in order, in one or more batches; the last one may be empty.
+    """Yield the rows of a batch that are messages, in order, as one or more batches; the last one may be empty.
 
-    Only one whole entry at a time is unpacked in memory.
+    Whole entries are split one at a time, so that at most one of them is unpacked in memory.
 
     Args:
         batch: Columns of the segment schema, including `HIDING_COLUMNS`.
@@ -63,7 +63,7 @@ def message_rows_of(
             continue
         pieces = _taken_apart(StoredEntry(ledger, EntryId(entry_id), entry), batch.schema) if not reason else None
         if pieces is None:
-            on_unreadable(UnreadableEntry(entry_id, reason or "not what its metadata says"))
+            on_unreadable(UnreadableEntry(entry_id, reason or "inconsistent with its metadata"))
             continue
         yield _between(batch, is_message, first, row)
         yield from pieces
@@ -76,7 +76,7 @@ def _between(batch: pa.RecordBatch, is_message: pa.BooleanArray, first: int, end
 
 
 def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] | None:
-    """Split an entry into rows with the columns of `schema`; None if it is whole for another reason than its size."""
+    """Split an entry into rows with the columns of `schema`; None if that is impossible."""
     batches = [decoded.batch for decoded in decode_dense_entry(entry)]
     raw = [batch.column("raw") for batch in batches]
     if any(pc.any(pc.greater(pc.binary_length(column), 0)).as_py() for column in raw):
@@ -86,30 +86,30 @@ def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] 
 
 
 def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
-    """Leave an unreadable entry out of a read, with a line in the log.
+    """Log that an unreadable entry is left out of a read, or raise an error.
 
     Args:
         message: The message's id.
         topic: The topic's full name.
         reason: The reason in the `UnreadableEntry`.
-        is_error: True to raise instead: the reader allows no losses, and a skipped entry would be a loss.
+        is_error: True to raise an error, because the reader allows no losses and a skipped entry would be a loss.
 
     Raises:
         UnreadableMessageError: `is_error` is set.
     """
     if is_error:
         raise UnreadableMessageError(
-            f"Message {message} of {topic} cannot be read as rows, it is {reason}. It is not lost: Pulsar clients read "
-            "it. To leave such messages out, set option failOnDataLoss to false."
+            f"Message {message} of {topic} cannot be read as rows, because it is {reason}. It is not lost: Pulsar "
+            "clients can read it. To leave such messages out, set option failOnDataLoss to false."
         )
-    log.warning("Message %s of %s is left out, it is %s.", message, topic, reason, extra={"topic": topic})
+    log.warning("Message %s of %s is left out, because it is %s.", message, topic, reason, extra={"topic": topic})
 
 
 def _reason(entry: bytes) -> str | None:
-    """Return why an entry cannot be split; None for the broker's own entry, "" if only an attempt can show it."""
+    """Return why an entry cannot be split; "" if only an attempt to split it can show that; None for a marker."""
     ranges = split_entry(entry)
     if ranges is None:
-        return "no entry that a producer makes, or fails its checksum"
+        return "not a well-formed entry, or fails its checksum"
     metadata = MessageMetadata()
     try:
         metadata.ParseFromString(entry[ranges[0] : ranges[1]])
@@ -123,13 +123,12 @@ def _reason(entry: bytes) -> str | None:
         return f"chunk {metadata.chunk_id + 1} of {metadata.num_chunks_from_msg} of a large message"
     if metadata.num_messages_in_batch > MAX_MESSAGES_IN_ENTRY:
         return (
-            f"a batch of {metadata.num_messages_in_batch} messages, more than the {MAX_MESSAGES_IN_ENTRY} "
-            "that are taken apart"
+            f"a batch of {metadata.num_messages_in_batch} messages, above the limit of {MAX_MESSAGES_IN_ENTRY} for rows"
         )
     if metadata.compression and metadata.uncompressed_size > MAX_UNCOMPRESSED_BYTES:
         return (
-            f"{metadata.uncompressed_size} bytes when it is decompressed, more than the {MAX_UNCOMPRESSED_BYTES} "
-            "that are taken apart"
+            f"{metadata.uncompressed_size} bytes when it is decompressed, above the limit of {MAX_UNCOMPRESSED_BYTES} "
+            "for rows"
         )
     if metadata.compression not in set(Codec):
         return f"compressed by a codec that is not known here ({metadata.compression})"

@@ -1,8 +1,8 @@
 """Packing rows into the batches of a segment file: small segments share a batch with neighbours (docs/adr/0008).
 
-A batch has a fixed cost (18 columns, each compressed, checked and written by itself), so a batch for each of thousands
-of small segments would cost more than their rows. Large segments have batches of their own: a reader decodes about
-`SHARED_BATCH_BYTES` of other segments' rows at most.
+A batch has a fixed cost: 18 columns, each of which is compressed, checked and written by itself. So thousands of small
+batches, one for each small segment, would cost more than their rows. Large segments have batches of their own, so a
+reader decodes at most about `SHARED_BATCH_BYTES` of other segments' rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 SHARED_BATCH_BYTES = 512 * 1024
-"""Key, value and raw bytes from which rows of one segment have a batch of their own, and a shared one is written."""
+"""Key, value and raw bytes at which a segment's rows get a batch of their own, and a shared batch is written."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class SegmentPlaces:
     _is_own: bool = True
 
     def add(self, number: int, first_row: int, entries: int, *, is_own: bool) -> None:
-        """Record that the next entries are in this batch; `is_own` is True if it has no other segment's rows."""
+        """Record that the segment's next entries are in this batch, which has only its rows if `is_own`."""
         if self._numbers and self._numbers[-1] == number:
             self._entries[-1] += entries
             return
@@ -43,7 +43,7 @@ class SegmentPlaces:
 
 
 class OwnedRows(NamedTuple):
-    """Adjacent rows of a batch that belong to one segment: whole entries."""
+    """Adjacent rows of a batch that belong to one segment and form whole entries."""
 
     owner: SegmentPlaces
     entries: int
@@ -52,7 +52,7 @@ class OwnedRows(NamedTuple):
 
 
 class BatchPacker:
-    """Writer of rows in their order, which records the batches of each segment.
+    """Writer of rows in the order of their addition; it records in which batches the rows of each segment are.
 
     Args:
         write: Appends a batch in `SEGMENT_SCHEMA` to the file and returns the batch's number.

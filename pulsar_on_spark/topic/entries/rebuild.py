@@ -1,15 +1,16 @@
-"""Rebuilding entries from segment rows, as a client gets them: with the same ids and the same messages.
+"""Rebuilding entries from segment rows for clients, with the same ids and the same messages.
 
 * A whole entry is returned unchanged.
-* A received entry gets its metadata as received and its payload, whose uncompressed bytes are restored exactly. It is
-  compressed again by its former codec, possibly to other bytes.
-* An entry that Spark wrote has no metadata of its own: it becomes a batch (also a single message, because it has a
-  batch index) whose metadata is derived from the columns.
-* A compacted batch has only some rows left. Each removed message is replaced as by Pulsar's compaction
-  (`RawBatchConverter`): by an empty message marked as compacted out, which clients skip.
+* A received entry gets its metadata as received. The uncompressed bytes of its payload are restored exactly, and
+  compressed again by the same codec, possibly to other bytes.
+* An entry that Spark wrote has no stored metadata. It becomes a batch whose metadata is derived from the columns, even
+  if it is a single message, because that has a batch index.
+* A compacted batch has only some rows left. Like Pulsar's compaction (`RawBatchConverter`), this replaces each removed
+  message by an empty message marked as compacted out, which clients skip.
 
-A payload is never above `maxMessageSize`, which clients would refuse (Java's `ConsumerImpl.uncompressPayloadIfNeeded`):
-if the codec doesn't compress it enough, another codec is used, and the metadata names that one.
+A payload is never above `maxMessageSize`, because clients would refuse it (Java's
+`ConsumerImpl.uncompressPayloadIfNeeded`). If its codec doesn't compress it enough, another codec is used, and the
+metadata names the other codec.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 _COMPACTED_OUT = SingleMessageMetadata(compacted_out=True, payload_size=0).SerializeToString()
 _PLACE = len(_COMPACTED_OUT).to_bytes(4, "big") + _COMPACTED_OUT
-"""The replacement in a batch for a message that compaction removed."""
+"""The bytes that replace, in a batch, a message that compaction removed."""
 
 
 def rebuild_entries(
@@ -46,7 +47,7 @@ def rebuild_entries(
     """Rebuild the entries of some rows.
 
     Args:
-        rows: All rows of each entry, in order, of one ledger, in `SEGMENT_SCHEMA`.
+        rows: All rows of each entry, in order, in `SEGMENT_SCHEMA`. All entries are of one ledger.
         ledger_id: The ledger.
         entry_offset: Added to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
         max_message_size_bytes: The broker's `maxMessageSize`.
@@ -66,7 +67,7 @@ def rebuild_entries(
 
 
 class _Parts:
-    """The columns of some rows, and the entries that they make."""
+    """Columns of some rows, from which it builds entries."""
 
     def __init__(
         self, rows: pa.RecordBatch, ledger_id: LedgerId, entry_offset: int, limit_bytes: int, *, compacted: bool
@@ -76,8 +77,8 @@ class _Parts:
         self._ledger_id = ledger_id
         self._entry_offset = entry_offset
         self._limit = limit_bytes
-        # Convert the values that are needed for each entry all at once: converted one by one, each would cost as much
-        # as a message.
+        # Convert the values that each entry needs all at once: to convert one value by itself costs as much as to
+        # rebuild a message.
         self._entry_metadata: list[bytes | None] = rows.column("entry_metadata").to_pylist()
         self._codecs: list[int] = rows.column("codec").fill_null(Codec.NONE).to_pylist()
         self._indexes = rows.column("batch_index").fill_null(-1).to_numpy()
@@ -88,7 +89,7 @@ class _Parts:
         self._framed: _Slices | None = None
 
     def _batches(self) -> _Slices:
-        """Return the parts of batches' payloads, row by row: size, metadata, message."""
+        """Return each row's part of its batch's payload: the metadata's size, the metadata, the message."""
         if self._framed is None:
             rows = self._rows
             derived = _derived_rows(rows)
@@ -98,7 +99,7 @@ class _Parts:
         return self._framed
 
     def entry(self, first: int, last: int) -> tuple[bytes, int]:
-        """Return the entry of rows [first, last), and a bit mask of its remaining messages; 0 if none was removed."""
+        """Return the entry of rows [first, last), and the bit mask of its remaining messages, 0 if none was removed."""
         if self._is_whole[first]:
             return bytes(self._raw[first].as_py()), 0
         metadata = self._entry_metadata[first]
@@ -121,14 +122,14 @@ class _Parts:
         return self._batches().between(first, last)
 
     def _compacted_batch(self, first: int, last: int, messages: int) -> bytes:
-        """Return the batch, with replacements for the removed messages."""
+        """Return a batch's payload, with replacements for the removed messages."""
         pieces: list[bytes] = []
         at = 0
         for row, index in enumerate(self._indexes[first:last].tolist(), first):
             if not at <= index < messages:
                 raise UnbuildableEntryError(
-                    f"Entry {self._name(row)} has {messages} messages, and there is a row with the batch index {index} "
-                    f"where one from {at} on is due: report this as a defect."
+                    f"Entry {self._name(row)} has {messages} messages, and a row has the batch index {index} where one "
+                    f"of at least {at} is expected: report this as a defect."
                 )
             pieces += (_PLACE * (index - at), self._batch(row, row + 1))
             at = index + 1
@@ -147,7 +148,7 @@ class _Parts:
         packed = compress_within(codec, payload, self._limit)
         if packed is None:
             raise UnbuildableEntryError(
-                f"Entry {self._name(first)} has {len(payload)} bytes, and no codec gets it to maxMessageSize "
+                f"Entry {self._name(first)} has {len(payload)} bytes, and no codec compresses it to maxMessageSize "
                 f"({self._limit}): raise maxMessageSize, or read it with Spark."
             )
         used_codec, content = packed
@@ -181,7 +182,7 @@ def derived_metadata(rows: pa.RecordBatch) -> bytes:
     if key is not None:
         metadata.partition_key = key.decode()
         metadata.partition_key_b64_encoded = bool(head.column("key_b64")[0].as_py())
-    # An entry is delivered as a whole, so its last delivery time counts: no message is delivered before its time.
+    # An entry is delivered as a whole, so its latest time counts: no message is delivered before its own time.
     deliver_at = pc.max(rows.column("deliver_at_time").view(pa.int64())).as_py()
     if deliver_at is not None:
         metadata.deliver_at_time = deliver_at
@@ -189,7 +190,7 @@ def derived_metadata(rows: pa.RecordBatch) -> bytes:
 
 
 def _with_size(payload: bytes) -> bytes:
-    """Return the bytes to append to an entry's metadata if the payload's size has changed: the last value counts."""
+    """Return bytes that correct the payload's size when appended to an entry's metadata: the last value counts."""
     return MessageMetadata(uncompressed_size=len(payload)).SerializePartialToString()
 
 
@@ -208,7 +209,7 @@ class _Slices:
 
 
 def _derived_rows(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Flag the rows that Spark wrote: messages of batches without stored metadata."""
+    """Flag the rows that Spark wrote: messages that are in a batch but have no stored metadata."""
     unnamed = pc.and_(rows.column("message_metadata").is_null(), rows.column("raw").is_null())
     return pc.and_(unnamed, rows.column("batch_index").is_valid())
 

@@ -1,4 +1,4 @@
-"""The rows of each entry in a segment, computed from the segment's record, so that readers need no column for it."""
+"""The number of rows before an entry of a segment, computed from the segment's record instead of a column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_on_spark.metadata.records import SegmentRecord
 
 
 class RowCount:
-    """Counter of a segment's rows before an entry."""
+    """Counter of the rows of a segment that precede an entry."""
 
     def __init__(self, segment: SegmentRecord) -> None:
         self._first = segment.first_entry

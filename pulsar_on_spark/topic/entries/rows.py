@@ -1,17 +1,18 @@
 """Splitting entries, as Pulsar's producers send them, into segment rows: one row for each message.
 
-Three kinds of entry, distinguished by their metadata:
+There are three kinds of entry, distinguished by their metadata:
 
-* a **batch** has a row for each message: `batch_index` from 0, its `message_metadata` as received;
+* a **batch** has a row for each message, with `batch_index` from 0 and its `message_metadata` as received;
 * a **single** message has one row without batch index and without `message_metadata`;
-* an entry that cannot be split is **whole**: one row with all bytes in `raw`, its value null. Such entries are
+* an entry that cannot be split is **whole**: one row with all bytes in `raw` and a null value. Such an entry is
   encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, too much work
   (`work_limits.py`), or inconsistent in any way.
 
-The first row of an entry has `entry_metadata` as received, also in a whole entry if it has metadata, so that readers
-can find out why it is whole. No bytes are lost and no entry is an error: `rebuild.py` restores the entry from its rows.
+The first row of an entry has `entry_metadata` as received. A whole entry has it, too, unless its metadata is missing or
+broken, so that readers can find out why it is whole. No bytes are lost and no entry is an error: `rebuild.py` restores
+the entry from its rows.
 
-**Rows that are not messages for readers** are those whose `raw` is not null: whole entries, and rows that stand for
+**Rows that are not messages for readers** have a `raw` that is not null. They are whole entries, and placeholders for
 messages that compaction removed from a batch (with an empty `raw`, and `message_metadata` to rebuild the batch).
 """
 
@@ -38,18 +39,18 @@ from pulsar_on_spark.topic.entries.stored import StoredEntries, split_entries
 from pulsar_on_spark.topic.entries.work_limits import above_group_budget, above_limits
 
 GROUP_ENTRIES = 8_192
-"""Entries looked at together: metadata is read in columns, so a few entries at a time would be slow."""
+"""Maximum number of entries whose metadata is read together, in columns; fewer at a time are slower."""
 _UTC_MS = pa.timestamp("ms", "UTC")
 
 
 class StoredEntry(NamedTuple):
-    """An entry with its bytes as received, or as compaction left it, with a bit mask of its remaining messages."""
+    """An entry, as received or as rebuilt after compaction, and the bit mask of its remaining messages."""
 
     ledger_id: LedgerId
     entry_id: EntryId
     data: bytes
     ack_set: int = 0
-    """0 where all messages are there."""
+    """0 if no message was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def decode_entries(
 def decode_dense_entry(entry: StoredEntry) -> Iterator[DecodedEntries]:
     """Split one entry that may be whole in a segment because its group was too much work.
 
-    For reading only: entries that are written must also be small enough to be compressed again.
+    The rows are only for reading, because the check that the entry can be compressed again to `maxMessageSize` is left
+    out.
     """
     yield from _Group(_in_columns([entry]), None).decode(RECORD_BATCH_BYTES)
 
@@ -100,7 +102,7 @@ def decode_groups(
     max_message_size_bytes: int = MAX_MESSAGE_BYTES,
     target_bytes: int = RECORD_BATCH_BYTES,
 ) -> Iterator[DecodedEntries]:
-    """Split entries into record batches, each of whole entries of one group.
+    """Split groups of entries into record batches. A batch has all rows of its entries, which are of one group.
 
     Args:
         groups: Groups of entries; the metadata of a group is read in columns, so small groups are slow.
@@ -137,15 +139,15 @@ class _Group:
 
     Args:
         entries: The entries.
-        max_message_size_bytes: As for `decode_entries`; None for rows that are only read: then the limit of a group's
-            work does not apply, and entries need not be compressed again.
+        max_message_size_bytes: As for `decode_entries`. None for rows that are only read: the limit of a group's work
+            does not apply to them, and their entries need not be compressed again.
     """
 
     def __init__(self, entries: StoredEntries, max_message_size_bytes: int | None) -> None:
         self.data, bounds = entries.data, entries.bounds
         self.starts, self.ends = bounds[:-1], bounds[1:]
         split = split_entries(self.data, bounds)
-        # An empty metadata row follows those of the entries, as the source of missing fields.
+        # After the metadata of the entries comes an empty row, the source of missing fields.
         metadata = pick_ranges(self.data, split.metadata_at, split.payload_at)
         self.metadata = pa.concat_arrays([metadata, pa.array([b""], pa.binary())])
         self.walked = walked = columns.walk_metadata(self.metadata, ENTRY)
@@ -199,7 +201,7 @@ class _Group:
             named = columns.message_columns(walked)
             bad = _bad_entries(rows, walked, named)
             if len(bad):
-                # This is rare, so the entries with bad messages just stay whole in a second attempt.
+                # This is rare, so just split all again, with the entries that have bad messages left whole.
                 self._whole[first + bad] = True
                 continue
             yield _RowColumns(self, first, rows, walked, named).decoded()
@@ -230,7 +232,7 @@ class _Group:
         return message_rows(data, starts, ends, messages, whole, batch_bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """Return the end of the entries from `first` on that have about `target_bytes`; claimed sizes may be wrong."""
+        """Return the end of the entries from `first` on that have about `target_bytes`; sizes are those of metadata."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
         sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
@@ -239,7 +241,7 @@ class _Group:
     def _joined(
         self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, bytes]
     ) -> tuple[Bytes, Int64s, Int64s]:
-        """Copy the payloads, some of which were compressed, into one buffer; returns it with their starts and ends."""
+        """Copy the payloads, some of which were compressed, into one buffer; return it with their starts and ends."""
         data = self.data.data
         pieces = [
             b"" if is_whole else payloads[index] if index in payloads else data[start:end]
@@ -251,7 +253,7 @@ class _Group:
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
     def _opened(self, index: int) -> tuple[bytes, list[int]] | None:
-        """Return the payload of a batch or compressed entry, and a batch's bounds; None if rows can't represent it."""
+        """Return the payload of a batch or compressed entry, and a batch's bounds; None if it must stay whole."""
         payload = self._payload(index)
         if payload is None:
             return None
@@ -261,14 +263,14 @@ class _Group:
         return None if bounds is None else (payload, bounds)
 
     def _payload(self, index: int) -> bytes | None:
-        """Return the uncompressed payload; None if its size is not as claimed, or it could not be compressed again."""
+        """Return the uncompressed payload; None if its size is not the claimed one or it cannot be compressed again."""
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:
             return packed.tobytes()
         payload = decompress(codec, packed.data, int(self._sizes[index]))
         if payload is None or self._limit is None or len(payload) <= self._limit:
             return payload
-        # The codec's best level might compress enough, but it takes half a minute for 64 MiB.
+        # The codec's best level might compress it enough, but takes half a minute for 64 MiB.
         return payload if len(compress(Codec(codec), payload)) <= self._limit else None
 
 
@@ -280,7 +282,7 @@ def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumn
 
 
 class _RowColumns:
-    """The columns of some entries of a group, from entry `first` on."""
+    """Builder of the segment columns for some entries of a group, from entry `first` on."""
 
     def __init__(
         self, group: _Group, first: int, rows: MessageRows, walked: WalkedMetadata, named: MessageColumns
@@ -318,7 +320,7 @@ class _RowColumns:
         return DecodedEntries(batch, rows.counts, _lengths(named.key) + _lengths(value) + _lengths(raw))
 
     def _of_entries(self, named: MessageColumns) -> dict[str, pa.Array]:
-        """Return the columns that the rows of an entry share, or take from the entry if they have no own value."""
+        """Return the columns that an entry's rows share, and those that default to the entry's value."""
         group, entry = self._group, self._entry
         walked = group.walked
         on_first_row = np.zeros(len(entry), np.bool_)
@@ -344,7 +346,7 @@ class _RowColumns:
         in_batch = self._rows.in_batch
         if in_batch.all():
             return self._named
-        # An empty row follows those of the entries, for entries with invalid metadata.
+        # The last row of `of_entries` is empty, and is taken for entries with invalid metadata.
         of_entries = self._group.named
         source = np.where(self._unknown, of_entries.count - 1, self._entry)
         source[in_batch] = of_entries.count + np.arange(self._named.count)

@@ -1,4 +1,4 @@
-"""Stored entries in columns, and the offsets of metadata and payload in each, computed by numpy for all at once."""
+"""Stored entries in columns; the offsets of their metadata and payloads, which numpy computes for all at once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StoredEntries:
 
 
 class SplitEntries(NamedTuple):
-    """The starts of metadata and payload of each entry; both are the entry's start if it is malformed."""
+    """The starts of each entry's metadata and payload; for a malformed entry, both are the entry's start."""
 
     metadata_at: Int64s
     payload_at: Int64s
@@ -64,7 +64,7 @@ def split_entries(data: Bytes, bounds: Int64s) -> SplitEntries:
     starts, ends = bounds[:-1], bounds[1:]
     if len(data) == 0:
         return SplitEntries(starts, starts, np.zeros(len(starts), np.bool_))
-    # Bytes after an entry that is too short are read and then discarded.
+    # For an entry that is too short, bytes after it are read; the result is then discarded.
     at_most = len(data) - 1
 
     def number(at: Int64s) -> Int64s:

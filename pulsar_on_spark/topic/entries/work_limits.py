@@ -1,13 +1,13 @@
-"""The limits of splitting entries into rows: entries above them stay whole, because a few bytes can expand to any size.
+"""Limits for splitting entries into rows. Entries above them stay whole, because a few bytes can expand to any size.
 
 | limit | entries above it |
 |---|---|
 | `MAX_MESSAGES_IN_ENTRY`, `MAX_UNCOMPRESSED_BYTES` | stay whole for all readers |
 | `GROUP_DENSE_BYTES` of a group's dense entries | stay whole in segments; readers split them one by one |
 
-An entry is *dense* if its rows take more than `DENSE_TIMES` its stored bytes. Batches of clients are dense if their
-messages repeat each other. Without the second limit, a producer that sends 10 MB of dense entries a second would cost a
-sealing process minutes of work for each second, and all topics wait for that process.
+An entry is *dense* if its rows take more than `DENSE_TIMES` the bytes of its stored payload. A client's batch is dense
+if its messages repeat each other. Without the second limit, a producer that sends 10 MB of dense entries a second would
+cause minutes of work for the sealing process each second, while all topics wait for that process.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.field_walk import Bools, Int64s
 
 ROW_BYTES: Final = 64
-"""The work of a row beside its value, in bytes of values: about 6 us."""
+"""The work for a row without its value, expressed in bytes of values: about 6 us."""
 DENSE_TIMES: Final = 32
 GROUP_DENSE_BYTES: Final = 32 << 20
-"""Limit of a group's dense entries; with others, a group of 1 MiB has at most a million rows, some seconds of work."""
+"""Limit for the dense entries of a group. So a group of 1 MiB has at most a million rows, some seconds of work."""
 
 
 def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:
     """Flag the entries that no reader splits.
 
     Args:
-        messages: The number of messages that each entry's metadata claims; any number.
+        messages: The number of messages that each entry's metadata claims; it may be any number.
         uncompressed_bytes: The size that each entry's metadata claims; 0 if it is not compressed.
     """
     return (messages > MAX_MESSAGES_IN_ENTRY) | (uncompressed_bytes > MAX_UNCOMPRESSED_BYTES)

@@ -124,7 +124,7 @@ def test_schemas(broker: RunningBroker, client: pulsar.Client, topic: str) -> No
 
     status, why = reason(broker, f"{path}/schema", {"type": "AVRO", "schema": AVRO.replace('"a"', '"c"')})
     assert status == 409
-    assert "field 'c' is not there and has no default value" in why
+    assert "field 'c' is missing and has no default value" in why
     assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": " " * (1 << 20)})[0] == 422
     assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": " " * (5 << 20)})[0] == 413
     other = {"type": "STRING", "schema": ""}

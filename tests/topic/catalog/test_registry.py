@@ -108,7 +108,7 @@ def test_consumers_are_checked_against_the_latest_schema(root: Root) -> None:
     registry.check_reader(root.store.view(), T, reader)
     registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
     registry.check_reader(root.store.view(), T, reader)
-    with pytest.raises(IncompatibleSchemaError, match="cannot be read with it: its type is JSON, not STRING"):
+    with pytest.raises(IncompatibleSchemaError, match="cannot read values of version 0: its type is JSON, not STRING"):
         registry.check_reader(root.store.view(), T, TopicSchema("STRING", ""))
 
 

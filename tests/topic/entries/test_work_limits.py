@@ -127,7 +127,7 @@ def test_entries_that_are_not_split_have_a_reason(sixteen_million: bytes) -> Non
         batches = message_rows_of(decoded.batch, LEDGER, told.append)
         assert sum(batch.num_rows for batch in batches) == 10
     assert [(each.entry_id, each.reason) for each in told] == [
-        (0, "a batch of 16000000 messages, more than the 100000 that are taken apart"),
-        (1, "67108865 bytes when it is decompressed, more than the 67108864 that are taken apart"),
-        (2, "not what its metadata says"),
+        (0, "a batch of 16000000 messages, above the limit of 100000 for rows"),
+        (1, "67108865 bytes when it is decompressed, above the limit of 67108864 for rows"),
+        (2, "inconsistent with its metadata"),
     ]

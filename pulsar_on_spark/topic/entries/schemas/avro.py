@@ -1,10 +1,14 @@
 """Comparison of two Avro schemas: can a reader's schema read all values of a writer's? Pure.
 
 The rules are those of "Schema Resolution" in Avro's specification 1.12, as Pulsar's brokers apply them through Avro's
-`ValidateCanRead` and its `Resolver`: every branch of a writer's union must be readable, even if no value has it, and
-records are matched by their fields, whatever their names; but if a reader's union has a record of exactly the writer's
-name, that branch is used. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own
-checker, decimals must agree in precision and scale, because they would be read as other numbers.
+`ValidateCanRead` and its `Resolver`:
+
+* every branch of a writer's union must be readable, even if no value has it;
+* records are matched by their fields, whatever their names, but in a reader's union, a record with exactly the writer's
+  name is the branch that is used;
+* enums and fixed types match by name without namespace, or by alias;
+* decimals must agree in precision and scale, because they would be read as other numbers. Avro's own checker does not
+  require that.
 """
 
 from __future__ import annotations
@@ -34,24 +38,24 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""Types that may be read as others, besides as themselves."""
+"""The other types that values of a type may be read as."""
 _REMARKS: Final = ("doc", "__fastavro_parsed", "__named_schemas", "namespace")
 SHORT_LETTERS: Final = 4_096
-"""Length of a text up to which a schema is parsed in some milliseconds."""
+"""Maximum length of a text that is parsed in a few milliseconds."""
 MAX_DEPTH: Final = 64
-"""Types within types: a schema that is deeper is refused."""
+"""Maximum depth of types within types in a schema."""
 MAX_STEPS: Final = 1_000_000
-"""Limit of the types, fields and names that one check of a schema compares, some seconds: clients send both sides."""
+"""Maximum number of types, fields and names that one check compares, in some seconds. Clients send both schemas."""
 _MAX_REASONS: Final = 100
-"""Limit of the reasons that one comparison finds."""
+"""Maximum number of reasons that one comparison returns."""
 _SHOWN_NAMES: Final = 20
-"""Limit of the branches or symbols that a reason names."""
+"""Maximum number of branches or symbols that a reason names."""
 _SHOWN_LETTERS: Final = 64
-"""Limit of the letters of each name in a reason."""
+"""Maximum number of characters of each name in a reason."""
 _MAX_FINGERPRINTS: Final = 16_384
 
 PartPath: TypeAlias = "tuple[PartPath, str] | None"
-"""The path to a part of a schema: that of the part around it, and a name; None for the value itself."""
+"""The path to a part of a schema: the path of the enclosing part, and the part's name; None for the whole value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +63,7 @@ class AvroSchema:
     """A parsed schema.
 
     Attributes:
-        canonical: The schema with full names and without documentation: equal for schemas with equal meaning.
+        canonical: The schema with full names and without documentation; it is equal for schemas with equal meaning.
         named: The records, enums and fixed types in the schema, by full name.
         fingerprint: Digest of the canonical form.
     """
@@ -100,11 +104,11 @@ def _parse(text: str) -> AvroSchema:
 
 _parse_short = lru_cache(maxsize=256)(_parse)
 _parse_long = lru_cache(maxsize=8)(_parse)
-"""A schema in memory has up to thirty times the bytes of its text, which any client may send."""
+"""Only 8, because a parsed schema has up to thirty times the bytes of its text, and any client may send a long text."""
 
 
 class _Fingerprints:
-    """The latest fingerprints by the digests of their texts: a topic has up to 1,000 versions. Thread-safe."""
+    """Cache of fingerprints by the digest of the schema's text: a topic has up to 1,000 versions. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
@@ -126,7 +130,7 @@ _FINGERPRINTS: Final = _Fingerprints()
 
 
 def fingerprint(text: str) -> bytes:
-    """Return a digest that is equal for schemas with equal meaning, without parsing a text again.
+    """Return a digest that is equal for schemas with equal meaning. It is cached, because parsing takes long.
 
     Raises:
         InvalidArgumentError: the text is not an Avro schema.
@@ -136,10 +140,10 @@ def fingerprint(text: str) -> bytes:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps that a check of a schema may still take; it may compare several schemas.
+    """The budget of steps of one check, which may compare a schema with several others.
 
     Attributes:
-        left: Number of steps.
+        left: Number of steps that are left.
     """
 
     left: int = MAX_STEPS
@@ -159,7 +163,7 @@ class Steps:
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str]:
-    """Return why `reader` cannot read values of `writer`, a clause for each field, at most 100; empty if it can.
+    """Return why `reader` cannot read values of `writer`: at most 100 clauses, one for a field; empty if it can.
 
     Raises:
         IncompatibleSchemaError: the comparison takes more than `steps`, or the records refer to each other too deeply.
@@ -174,7 +178,7 @@ def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str
 
 
 def _check_unparsed(schema: Json) -> None:
-    """Refuse the parser's own marks, which would make it trust a client's schema unread."""
+    """Refuse the parser's own mark, which would make it trust a client's schema unread, and nested unions."""
     for part in schema if isinstance(schema, list) else [schema]:
         if isinstance(part, list):
             raise ValueError("a union is directly in a union")
@@ -216,12 +220,12 @@ def _canonical(schema: Json, depth: int) -> Json:
 
 @dataclass(slots=True)
 class _Union:
-    """The branches of a reader's union, by what a writer's type must have to be read as one of them.
+    """The branches of a reader's union, by the properties of a writer's type that select them.
 
     Attributes:
-        names: Names of the branches, for a reason.
-        by_kind: Branches that are no enum and no fixed type, by kind.
-        by_name: Enums and fixed types by kind, and by name without namespace or by full alias.
+        names: Names of the branches, to list in a reason.
+        by_kind: Branches other than enums and fixed types, by kind.
+        by_name: Enums and fixed types, by (kind, name without namespace) and by (kind, full alias).
         namesakes: Records by full name.
     """
 
@@ -231,7 +235,7 @@ class _Union:
     namesakes: dict[str, Json] = field(default_factory=dict)
 
     def add(self, branch: Json) -> None:
-        """Add a branch, not a name."""
+        """Add a branch: a type, not the name of a type."""
         kind = _kind(branch)
         self.names.append(_name(branch))
         if not isinstance(branch, dict) or kind not in _MATCHED_BY_NAME:
@@ -243,13 +247,13 @@ class _Union:
             self.namesakes.setdefault(str(branch["name"]), branch)
 
     def namesake(self, writer: Json) -> Json:
-        """Return the record of exactly the writer's name; None if the writer is no record, or without one."""
+        """Return the record with exactly the writer's name; None if there is none or the writer is not a record."""
         if not isinstance(writer, dict) or _kind(writer) != "record":
             return None
         return self.namesakes.get(str(writer["name"]))
 
     def candidates(self, writer: Json) -> Iterator[Json]:
-        """Yield the branches that might read a writer's type, those of its own kind last."""
+        """Yield the branches that might read a writer's type; branches of its own kind come last."""
         kind = _kind(writer)
         for other in _READ_AS.get(kind, ()):
             yield from self.by_kind.get(other, ())
@@ -260,16 +264,17 @@ class _Union:
 
 
 class _Resolution:
-    """A comparison of two schemas; a pair of records that is being compared counts as readable if it occurs again.
+    """A comparison of two schemas.
 
-    That assumption can only hide problems: a pair that has some, has them for good, and is not compared again.
+    If a pair of records occurs again while it is being compared, it counts as readable. That assumption can only hide
+    problems, never invent them. So the problems found for a pair are final, and the pair is not compared again.
     """
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema, steps: Steps) -> None:
         self._writer = writer.named
         self._reader = reader.named
         self._steps = steps
-        # Pairs of names, in the order of their discovery, so that those of a failed branch can be taken back.
+        # Pairs of names, in the order of their discovery, so that the pairs of a failed branch can be removed again.
         self._seen: dict[tuple[str, str], None] = {}
         self._failed: dict[tuple[str, str], list[str]] = {}
         self._unions: dict[int, _Union] = {}
@@ -351,7 +356,7 @@ class _Resolution:
                 unknown = self._unknown_symbols(writer, reader)
                 if unknown:
                     symbols = _some(unknown)
-                    yield f"{_at(path)} may be {symbols}, which the enum it is read as lacks, as it does a default"
+                    yield f"{_at(path)} may be {symbols}, which are not in the reader's enum, and that has no default"
             case "fixed" if writer["size"] != reader["size"]:
                 yield f"{_at(path)} has {writer['size']} bytes, and {reader['size']} are expected"
         sizes = [(part.get("precision"), part.get("scale", 0)) for part in (writer, reader)]
@@ -359,7 +364,7 @@ class _Resolution:
             yield f"{_at(path)} is decimal{sizes[0]} and cannot be read as decimal{sizes[1]}"
 
     def _unknown_symbols(self, writer: dict[str, Json], reader: dict[str, Json]) -> list[str]:
-        """Return the writer's symbols that its reader lacks; none if that has a default."""
+        """Return the writer's symbols that the reader's enum lacks; an empty list if that enum has a default."""
         pair = (str(writer["name"]), str(reader["name"]))
         if pair not in self._unknown:
             written, read = _list(writer["symbols"]), _list(reader["symbols"])
@@ -392,7 +397,7 @@ class _Resolution:
             if source is not None:
                 yield from self.problems(written[source]["type"], each["type"], (path, name))
             elif "default" not in each:
-                yield f"{_at((path, name))} is not there and has no default value to stand for it"
+                yield f"{_at((path, name))} is missing and has no default value"
 
     def _fields_by_name(self, writer: dict[str, Json]) -> dict[str, dict[str, Json]]:
         name = str(writer["name"])
@@ -403,7 +408,7 @@ class _Resolution:
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
-    """Return the type for a name, or a type without its documentation."""
+    """Return the type that a name refers to; any other schema without wrappers around its type."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return named[schema]
     if isinstance(schema, dict) and not isinstance(schema["type"], str):
@@ -412,7 +417,7 @@ def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
 
 
 def _kind(schema: Json) -> str:
-    """Return the type's name; an error type is a record."""
+    """Return the kind of a type, such as `record` or `int`; an error type is a record."""
     kind = str(schema["type"] if isinstance(schema, dict) else schema)
     return "record" if kind == "error" else kind
 
@@ -428,7 +433,7 @@ def _cut(name: Json) -> str:
 
 
 def _some(names: list[str]) -> str:
-    """Return the first names with commas, and the number of the others."""
+    """Return the first names, joined by commas, and the number of further names."""
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(map(_cut, names[:_SHOWN_NAMES])) + more
 
@@ -448,7 +453,7 @@ def _short(schema: dict[str, Json]) -> str:
 
 
 def _full_aliases(schema: dict[str, Json]) -> list[str]:
-    """Return the aliases of a named type with its namespace."""
+    """Return the full aliases of a named type: an alias without a namespace has the type's."""
     space = str(schema["name"]).rpartition(".")[0]
     return [alias if "." in alias or not space else f"{space}.{alias}" for alias in _aliases(schema)]
 

@@ -6,8 +6,8 @@
 | FORWARD | writes values that the old one can read | the latest version |
 | FULL | both | the latest version |
 | ..._TRANSITIVE | the same | every version |
-| ALWAYS_COMPATIBLE | may follow, also of another type | nothing |
-| ALWAYS_INCOMPATIBLE | may not follow | - |
+| ALWAYS_COMPATIBLE | is accepted, even of another type | nothing |
+| ALWAYS_INCOMPATIBLE | is refused | - |
 
 Schemas based on Avro are compared by Avro's rules. A KEY_VALUE schema is compatible if its key and its value are, a
 PROTOBUF_NATIVE schema if its root message has the same name. Each other type has only one schema.
@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.entries.schemas.avro import Steps, parse_avro, unread
 from pulsar_on_spark.topic.entries.schemas.schema import AVRO_BASED, TopicSchema
 
 _SHOWN: Final = 3
-"""Differences that an error names."""
+"""Maximum number of differences that an error names."""
 
 
 class Strategy(Enum):
@@ -71,7 +71,7 @@ class Strategy(Enum):
 
 
 def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
-    """Refuse a new schema that may not follow the existing versions.
+    """Refuse a new schema that is not compatible with the existing versions.
 
     Args:
         topic: The topic's name, for the error.
@@ -80,15 +80,15 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
         strategy: The required compatibility.
 
     Raises:
-        IncompatibleSchemaError: it may not follow; the error names the differing fields, version and direction. Or
-            the comparison takes too many steps.
+        IncompatibleSchemaError: the schema is not compatible; the error names the differing fields, the version and the
+            direction. Or the comparison takes too many steps.
     """
     if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
         return
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchemaError(
-            f"Topic {topic} takes no other schema (its strategy is {strategy.value}): keep its schema, or change the "
-            "strategy."
+            f"Topic {topic} accepts no other schema (its compatibility strategy is {strategy.value}): use its schema, "
+            "or change the strategy."
         )
     _check(topic, new, versions, strategy, strategy.reads_old, strategy.is_read_by_old)
 
@@ -96,11 +96,11 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
 def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
     """Refuse a consumer's schema that cannot read the written messages (Pulsar's `checkConsumerCompatibility`).
 
-    Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, else the latest one.
+    Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, otherwise only the latest one.
 
     Raises:
-        IncompatibleSchemaError: it cannot read them; the error names the differing fields. Or the comparison takes too
-            many steps.
+        IncompatibleSchemaError: the schema cannot read the messages; the error names the differing fields. Or the
+            comparison takes too many steps.
     """
     identity = reader.identity()
     if strategy is not Strategy.ALWAYS_COMPATIBLE and all(each.identity() != identity for each in versions.values()):
@@ -143,13 +143,13 @@ def _check(
         backward = differences(old, new, steps) if reads_old else []
         forward = differences(new, old, steps) if is_read_by_old else []
         for direction, problems in (
-            (f"what version {number} wrote cannot be read with it", backward),
-            (f"version {number} cannot read what it writes", forward),
+            (f"it cannot read values of version {number}", backward),
+            (f"version {number} cannot read its values", forward),
         ):
             if problems:
                 more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
                 raise IncompatibleSchemaError(
-                    f"The schema is not compatible with topic {topic} ({strategy.value}), {direction}: "
+                    f"The schema is not compatible with topic {topic} ({strategy.value}), because {direction}: "
                     f"{'; '.join(problems[:_SHOWN])}{more}."
                 )
 
@@ -160,5 +160,5 @@ def _root_message(text: str) -> str:
         return str(json.loads(text)["rootMessageTypeName"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidArgumentError(
-            "The PROTOBUF_NATIVE schema does not say its rootMessageTypeName: take an official client's."
+            "The PROTOBUF_NATIVE schema has no rootMessageTypeName: use the schema that an official client makes."
         ) from error

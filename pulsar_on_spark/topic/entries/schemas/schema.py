@@ -1,4 +1,4 @@
-"""A schema in Pulsar's form: a type, a text and properties; the check of its form, and its identity."""
+"""A schema in Pulsar's form (type, text and properties), the check of that form, and comparison for equality."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA_TYPES: Final = (
 AVRO_BASED: Final = ("AVRO", "JSON", "PROTOBUF")
 """Types whose text is an Avro schema."""
 MAX_SCHEMA_BYTES: Final = 1 << 20
-"""A schema's text is no longer: each version is a row of the metadata, which every process holds in memory."""
+"""Maximum size of a schema's text: each version is a row of the metadata, which every process holds in memory."""
 _SPARK_TYPES: Final = ("JSON", "AVRO")
 
 
@@ -97,7 +97,7 @@ class TopicSchema:
             )
         if len(self.data) > MAX_SCHEMA_BYTES or len(self.data.encode()) > MAX_SCHEMA_BYTES:
             raise InvalidArgumentError(
-                f"The schema is {len(self.data)} letters long: at most {MAX_SCHEMA_BYTES} bytes are stored."
+                f"The schema has {len(self.data)} characters, and may have {MAX_SCHEMA_BYTES} bytes: shorten it."
             )
         if self.type in AVRO_BASED:
             parse_avro(self.data)
@@ -121,9 +121,9 @@ class TopicSchema:
         return key, value
 
     def identity(self) -> tuple[object, ...]:
-        """Return a value that is equal for well-formed schemas that are equal.
+        """Return a value that well-formed schemas have in common if and only if they are equal.
 
-        White space, order and documentation in Avro make no difference.
+        White space, the order of attributes, and documentation in Avro make no difference.
         """
         if self.type in AVRO_BASED:
             return self.type, fingerprint(self.data)
@@ -133,7 +133,7 @@ class TopicSchema:
 
 
 def _encoding(schema: TopicSchema) -> str:
-    """Return the encoding of a KEY_VALUE schema: the key is in the message's key (SEPARATED) or its value (INLINE)."""
+    """Return SEPARATED if a KEY_VALUE schema's key is in the message's key, INLINE if it is in the message's value."""
     return schema.properties.get("kv.encoding.type", "INLINE")
 
 
@@ -145,5 +145,5 @@ def _texts_of(key_value: str) -> tuple[str, str]:
 
 
 def _text(part: object) -> str:
-    """Return the text of a KEY_VALUE part, which REST clients send as text or as a JSON value."""
+    """Return the text of a KEY_VALUE schema's part, which REST clients send as text or as a JSON value."""
     return part if isinstance(part, str) else json.dumps(part)

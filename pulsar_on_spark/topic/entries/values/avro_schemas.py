@@ -1,4 +1,4 @@
-"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types and back.
+"""Conversion of Avro record schemas, the texts of Pulsar's JSON and AVRO schema types, to Arrow types and back.
 
 | Avro | Arrow (and Spark, by pyspark's own mapping) |
 |---|---|
@@ -62,7 +62,7 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
 
     Args:
         text: The schema's JSON.
-        logical_types: False for JSON-encoded values, in which a time is the plain number that Avro would store.
+        logical_types: False for JSON-encoded values, in which times are the plain numbers that Avro would store.
 
     Raises:
         InvalidArgumentError: the text is not the JSON of a record schema, or has no Spark type.
@@ -82,7 +82,7 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
 
 
 def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
-    """Return the JSON text of an Avro record schema for a struct; nullable fields are unions with null, the default.
+    """Return the JSON text of an Avro record schema for a struct. A nullable field is a union with null, its default.
 
     Args:
         kind: The fields, with types as in Spark.
@@ -95,7 +95,7 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
 
 
 class _Reader:
-    """A pass over a schema; `_known` holds the named types met so far, None while one is being read."""
+    """A pass over a schema. `_known` holds the named types that were met, with None for a type that is being read."""
 
     def __init__(self, logical_types: bool) -> None:
         self._logical_types = logical_types
@@ -188,16 +188,18 @@ class _Reader:
             full = name
         if full not in self._known:
             raise InvalidArgumentError(
-                f"The Avro schema names the type {name!r} and does not define it before: correct it."
+                f"The Avro schema uses the type {name!r} before it defines it, or without defining it: correct it."
             )
         known = self._known[full]
         if known is None:
-            raise InvalidArgumentError(f"The Avro record {name!r} holds itself, which no Spark type can: flatten it.")
+            raise InvalidArgumentError(
+                f"The Avro record {name!r} contains itself, and no Spark type can do that: flatten it."
+            )
         return known
 
 
 class _Writer:
-    """Converter of Arrow types to Avro; a record is named after its path."""
+    """Converter of Arrow types to Avro. A record's name is the path of its field, joined by underscores."""
 
     def __init__(self, logical_types: bool) -> None:
         self._logical_types = logical_types

@@ -1,4 +1,4 @@
-"""Avro values (one datum, without a file header, as Pulsar's AVRO schema writes them) to Arrow structs and back."""
+"""Conversion of Avro values to Arrow structs and back. A value is one datum without a file header, as in Pulsar."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumen
 from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro
 
 _KEPT_LOGICAL_TYPES = ("decimal",)
-"""All other logical types are read as the numbers and texts that they annotate, and cast by columns."""
+"""Logical types that fastavro handles. Others are read as the numbers and texts that they annotate, then cast."""
 _NESTED = ("type", "items", "values", "fields")
-"""Attributes of a schema that hold schemas, or fields with them."""
+"""Attributes of a schema that contain further schemas."""
 _RECORDS = ("record", "error")
 _UNREADABLE = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, SchemaResolutionError)
 """Errors of fastavro for bytes that are not a datum of the schema."""
@@ -39,7 +39,7 @@ def decode_avro(
         arrow_type: The type of the schema, with every field nullable and times in any unit.
         avro_schema: The record schema as JSON text.
         on_bad_row: Called with the number of a row that does not fit, and the reason; may raise.
-        writer_schema: The schema that the values were written with, if it is another one: Avro's rules resolve it.
+        writer_schema: The schema that the values were written with, if it differs; Avro's resolution rules apply.
     """
     if writer_schema is None or writer_schema == avro_schema:
         written, read = _parsed(avro_schema), None
@@ -56,7 +56,7 @@ def decode_avro(
                     on_bad_row(number, f"{len(value) - stream.tell()} bytes are left over")
                     row = None
             except _UNREADABLE as error:
-                on_bad_row(number, f"it is not a datum of it ({type(error).__name__}: {error})")
+                on_bad_row(number, f"it is not a datum of that schema ({type(error).__name__}: {error})")
         rows.append(row)
     annotated = _nullable(arrow_of_avro(avro_schema))
     return pa.array(rows, _stored(annotated)).cast(annotated).cast(arrow_type)
@@ -109,9 +109,10 @@ def _parsed(avro_schema: str) -> Schema:
 
 @lru_cache(maxsize=64)
 def _reader(avro_schema: str, writer_schema: str) -> Schema:
-    """Return the schema with aliases, so that its records read the writer's whatever their names, as Pulsar allows.
+    """Return the schema with aliases by which its records can read the writer's records of any name, as in Pulsar.
 
-    fastavro requires matching names. In a schema with a Spark type no union has two records, so names decide nothing.
+    fastavro requires matching names. If a schema has a Spark type, no union has two records, so their names are not
+    needed to tell records apart.
     """
     names = sorted(_record_names(cast(Json, _parsed(writer_schema))))
     return fastavro.parse_schema(cast(Schema, _with_aliases(_plain(json.loads(avro_schema)), names)))
@@ -139,7 +140,7 @@ def _with_aliases(schema: Json, names: list[str]) -> Json:
 
 
 def _plain(schema: Json) -> Json:
-    """Return the schema without the logical types that are cast by columns."""
+    """Return the schema without the logical types that fastavro is not to handle."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):
@@ -153,7 +154,7 @@ def _plain(schema: Json) -> Json:
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type of the values that fastavro reads and writes, with numbers for times."""
+    """Return the Arrow type of the values that fastavro reads and writes: times are numbers in them."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date(kind):

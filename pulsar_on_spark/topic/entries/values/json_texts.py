@@ -1,12 +1,14 @@
-"""Arrow structs to JSON text, with the meaning of Spark's `to_json`.
+"""Conversion of Arrow structs to JSON text, with the meaning of Spark's `to_json`.
 
 * Null fields of structs are left out; null elements of lists and null values of maps are `null`.
-* Times are ISO 8601 in UTC with `Z`, without a zone for local times; they keep microseconds where they have them.
-* Binary is Base64; a float without a JSON number is "NaN", "Infinity" or "-Infinity"; letters beyond ASCII stay.
-* A map's key is its text, in quotes where JSON would have none.
+* Times are ISO 8601 in UTC with `Z`, or without a zone for local times. They have milliseconds, or microseconds if
+  needed.
+* Binary is Base64. A float that JSON has no number for is "NaN", "Infinity" or "-Infinity". Characters beyond ASCII are
+  not escaped.
+* A map's key is the text of its value, always in quotes.
 
-Whole columns are converted to text, never single rows: a list's text is built from the texts of its elements, which are
-one column at any depth, joined by the list's offsets.
+Whole columns are converted to text, never single rows. The elements of all lists at one depth are one column: their
+texts are made together, and then joined by the lists' offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def encode_json(structs: pa.StructArray) -> pa.BinaryArray:
 
 
 def _texts(array: pa.Array) -> pa.StringArray:
-    """Return the JSON text of each value; the text of a null is undefined, but not null."""
+    """Return the JSON text of each value. The text of a null value is undefined, but never null."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _structs(array)
@@ -64,7 +66,7 @@ def _texts(array: pa.Array) -> pa.StringArray:
 
 
 def _structs(structs: pa.StructArray) -> pa.StringArray:
-    """Return the rows as JSON objects: `,"name":text` of each field that is not null, then the braces."""
+    """Return the rows as JSON objects: join `,"name":text` of each field that is not null, then add the braces."""
     pieces: list[pa.StringArray] = []
     for field, child in zip(structs.type, structs.flatten(), strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
@@ -78,7 +80,7 @@ def _structs(structs: pa.StructArray) -> pa.StringArray:
 
 
 def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
-    """Return the elements of the array's own rows: a sliced Arrow array shares the elements of the unsliced one."""
+    """Return only the elements of the array's own rows: a sliced Arrow array still has those of the whole array."""
     if len(array) == 0:
         return elements.slice(0, 0)
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
@@ -95,7 +97,7 @@ def _joined(array: pa.ListArray | pa.MapArray, texts: pa.StringArray, before: st
 
 
 def _or_null(array: pa.Array) -> pa.StringArray:
-    """Return the texts, `null` for a null value."""
+    """Return the JSON text of each value, and `null` for a null value."""
     texts = _texts(array)
     return pc.if_else(array.is_valid(), texts, "null") if array.null_count else texts
 

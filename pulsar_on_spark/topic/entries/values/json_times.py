@@ -1,6 +1,6 @@
-"""Times and dates in JSON text: Spark's lenient ISO 8601 to Arrow, and back.
+"""Times and dates in JSON text: conversion of Spark's lenient ISO 8601 to Arrow, and back.
 
-Whole columns in the common forms go through Arrow; a column with any other form is read text by text.
+Arrow reads a whole column at once if all its texts have a common form; otherwise the column is read text by text.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def parse_times(texts: pa.StringArray, wanted: pa.TimestampType) -> pa.Timestamp
     """Parse times, truncated to microseconds.
 
     Args:
-        texts: ISO 8601 in the forms that Spark accepts: date and time separated by `T` or a blank, parts left out from
-            the end, one or two digits, any zone.
-        wanted: `timestamp(us)`, with a zone (an instant, in UTC if the text has no zone) or without (a local time, for
-            which a zone in the text is an error).
+        texts: ISO 8601 in the forms that Spark accepts: `T` or a blank between date and time, last parts left out, one
+            or two digits for a part, any zone.
+        wanted: `timestamp(us)` with a zone for an instant (UTC if the text has no zone), or without a zone for a local
+            time (a zone in the text is an error).
 
     Raises:
-        ArrowInvalid: a text is not a time (or its year is above 9999).
+        ArrowInvalid: a text is not a time, or its year is above 9999.
     """
     local = pa.timestamp("us")
     try:
@@ -53,7 +53,7 @@ def parse_times(texts: pa.StringArray, wanted: pa.TimestampType) -> pa.Timestamp
 
 
 def parse_dates(texts: pa.StringArray) -> pa.Date32Array:
-    """Parse dates; a time after the date is ignored.
+    """Parse dates, ignoring a time after the date.
 
     Raises:
         ArrowInvalid: a text is not a date.

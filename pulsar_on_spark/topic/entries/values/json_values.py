@@ -1,20 +1,21 @@
-"""JSON values to Arrow structs, with the meaning of Spark's `from_json`; `json_texts` is the way back.
+"""Conversion of JSON values to Arrow structs, with the meaning of Spark's `from_json`; `json_texts` does the reverse.
 
 Arrow's JSON reader reads a whole block of rows at a time, and fails at the first row that it does not accept. A block
-that fails is halved until the few rows around the bad one are read one by one, by the rules of Spark's parser (measured
-on Spark 4.2.0):
+that fails is halved until only a few rows around the bad one remain. These are read one by one, by the rules of Spark's
+parser (measured on Spark 4.2.0):
 
-* text that is not JSON, or not an object, makes the whole row null; text after the first object is ignored;
-* a field of the wrong type is null and its neighbours stay; an array or map with one bad element is null as a whole;
+* text that is not a JSON object makes the whole row null; text after the first object is ignored;
+* a field of the wrong type is null and the other fields keep their values; an array or map with one bad element is null
+  as a whole;
 * a string field takes any JSON value as its text; a float takes "NaN" and "Infinity"; binary is Base64;
 * times are ISO 8601 in Spark's lenient forms, or a number of seconds; a time without zone is UTC.
 
-Three differences: text in single quotes is not JSON; a number too large for tinyint or smallint is null rather than
-wrapped; a float keeps its digits when it is read as a string.
+There are three differences from Spark: text in single quotes is not JSON; a number too large for tinyint or smallint is
+null instead of wrapped around; a float keeps its digits when it is read as a string.
 
-The reader does not get rows unchanged. Two broken rows could together form other valid rows, and version 26 of Arrow
-crashes the process at a `null` between objects. So each row is wrapped in an envelope with a number that no row can
-guess, and a block that could contain such a `null` is not passed to the reader.
+The reader does not get the rows unchanged, because two broken rows could together form valid ones: each row is wrapped
+in an envelope with a number that no row can guess. Version 26 of Arrow crashes the process at a `null` between objects,
+so a block that could contain such a `null` is not passed to the reader.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NAMED_FLOATS = {
     "-INF": -math.inf,
 }
 _WIDE = Context(prec=80)
-"""Twice the digits of any decimal of Spark: Python's own 28 are too few."""
+"""Context with twice the digits of Spark's largest decimal; Python's default of 28 digits is too few."""
 _BAD = object()
 """Result of a converter for a value that does not fit its type."""
 
@@ -120,7 +121,7 @@ def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.S
 
 
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
-    """Return the type to ask Arrow's reader for: times and bytes as text; None for types that it cannot read."""
+    """Return the type to request from Arrow's reader, with text for times and bytes; None if it cannot read that."""
     if pa.types.is_struct(wanted):
         fields = [(field.name, _reading_type(field.type)) for field in wanted]
         return None if any(kind is None for _, kind in fields) or not fields else pa.struct(fields)
@@ -138,7 +139,7 @@ def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Convert a column from its reading type to the wanted type.
 
     Raises:
-        ArrowInvalid: a text does not fit; the rows are then read one by one.
+        ArrowInvalid: a text does not fit, so the rows must be read one by one.
     """
     if pa.types.is_struct(wanted):
         children = [_convert(child, field.type) for child, field in zip(array.flatten(), wanted, strict=True)]
@@ -183,7 +184,7 @@ def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on
 
 
 class _RowConverter:
-    """Converter of parsed JSON values to Python values of Arrow types; `reason` is that of the last misfit."""
+    """Converter of parsed JSON values to Python values of Arrow types; `reason` tells why a value did not fit."""
 
     def __init__(self) -> None:
         self.reason = ""

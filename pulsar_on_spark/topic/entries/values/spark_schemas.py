@@ -1,7 +1,7 @@
 """Conversion of schemas in Spark's forms, DDL or the JSON of a `StructType`, to Arrow types and to Avro.
 
-A topic's schema is Avro, but users have the schemas of frames. Spark's own parser needs a session, which neither the
-registry nor a data source's worker has.
+A topic's schema is Avro, but users have schemas of data frames. Spark's own parser needs a Spark session, and neither
+the schema registry nor a worker process of a data source has one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
 
     Args:
         schema: An Avro text (returned unchecked), DDL, a `StructType`, or the JSON of a `StructType`.
-        logical_types: False for Pulsar's JSON type, whose times are plain numbers.
+        logical_types: False for Pulsar's schema type JSON, whose times are plain numbers.
 
     Raises:
         InvalidArgumentError: the schema can't be parsed, or a type cannot be expressed in Avro.
@@ -69,15 +69,17 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
 def arrow_of_spark(text: str) -> pa.StructType:
     """Return the Arrow type of DDL, or of the JSON of a `StructType`.
 
-    DDL is `name TYPE, ...` or `struct<name: type, ...>` with all types that values can have; `NOT NULL` and `COMMENT`
-    are accepted, and comments are dropped.
+    DDL is `name TYPE, ...` or `struct<name: type, ...>` with any type that values can have. `NOT NULL` counts, and
+    `COMMENT` is accepted but ignored.
 
     Raises:
         InvalidArgumentError: the text is not such a schema.
     """
     kind = _of_json(text) if text.lstrip().startswith("{") else _of_ddl(text)
     if not pa.types.is_struct(kind) or not kind.num_fields:
-        raise InvalidArgumentError(f"Schema {text[:80]!r} has no fields: give such as 'city STRING, delay DOUBLE'.")
+        raise InvalidArgumentError(
+            f"Schema {text[:80]!r} has no fields: give some, such as 'city STRING, delay DOUBLE'."
+        )
     return kind
 
 
@@ -159,7 +161,7 @@ class _Tokens:
         where = self._next.start() if self._next is not None else self._at
         rest = self._text[where:].strip()[:40]
         return InvalidArgumentError(
-            f"Schema {self._text[:80]!r} cannot be read {f'at {rest!r}' if rest else 'to its end'}: give such as "
+            f"Schema {self._text[:80]!r} cannot be read {f'at {rest!r}' if rest else 'to its end'}: give a schema like "
             "'city STRING, delay DOUBLE, tags ARRAY<STRING>'."
         )
 
@@ -257,6 +259,6 @@ def _read_decimal(tokens: _Tokens) -> pa.DataType:
     tokens.need(")")
     if not 0 <= scale <= precision <= 38 or precision == 0:
         raise InvalidArgumentError(
-            f"Schema has decimal({precision},{scale}): the precision is 1 to 38, the scale at most that."
+            f"Schema has decimal({precision},{scale}): give a precision of 1 to 38, and a scale up to the precision."
         )
     return pa.decimal128(precision, scale)

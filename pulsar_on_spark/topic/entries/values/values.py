@@ -22,7 +22,7 @@ ValueFormat = Literal["json", "avro"]
 
 
 class ParseMode(Enum):
-    """The treatment of a value that does not fit its schema: Spark's option `mode` of `from_json` and `from_avro`."""
+    """Treatment of values that do not fit the schema: the option `mode` of Spark's `from_json` and `from_avro`."""
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"
@@ -35,7 +35,7 @@ class ValueCodec:
     Attributes:
         format: `json` or `avro`.
         arrow_type: The fields, as pyspark's `to_arrow_type` converts the Spark type.
-        avro_schema: The Avro record schema as JSON text, for `avro`.
+        avro_schema: The Avro record schema as JSON text for `avro`; None for `json`.
     """
 
     format: ValueFormat
@@ -57,9 +57,9 @@ class ValueCodec:
 
         Args:
             values: The column `value`.
-            mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null; in FAILFAST, the first is an error.
+            mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null. In FAILFAST, the first misfit raises.
             name_row: Returns a row's message id and topic, for the error.
-            writer_schema: The Avro schema that the values were written with, if it is another one.
+            writer_schema: The Avro schema that the values were written with, if it is not `avro_schema`.
 
         Raises:
             IncompatibleSchemaError: in FAILFAST, a value does not fit.
@@ -79,7 +79,7 @@ class ValueCodec:
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
         """Return the value of each row as bytes; a null row has a null value.
 
-        Fields that `structs` lacks are null.
+        Fields of the schema that `structs` lacks are encoded as null.
 
         Raises:
             IncompatibleSchemaError: a row cannot be written in the Avro schema.

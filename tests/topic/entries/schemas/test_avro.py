@@ -110,14 +110,14 @@ def test_readable_pairs_of_schemas(writer: object, reader: object) -> None:
 @pytest.mark.parametrize(
     ("writer", "reader", "problem"),
     [
-        (record("a"), record("a", "b"), "field 'b' is not there and has no default value"),
+        (record("a"), record("a", "b"), "field 'b' is missing and has no default value"),
         (record("a"), record({"name": "b", "type": "int", "aliases": ["c"]}), "field 'b' is not there"),
         (record("a"), record({"name": "a", "type": "string"}), "field 'a' is int and cannot be read as string"),
-        (record("a", name="x.R"), record("b", name="x.Q"), "field 'b' is not there and has no default value"),
+        (record("a", name="x.R"), record("b", name="x.Q"), "field 'b' is missing and has no default value"),
         (
             record("a", name="A"),
             [record("b", name="A"), record("a", name="B")],
-            "field 'b' is not there and has no default value",
+            "field 'b' is missing and has no default value",
         ),
         (enum("A"), {**enum("A"), "name": "F"}, "is the enum E, and F is expected"),
         (
@@ -132,7 +132,7 @@ def test_readable_pairs_of_schemas(writer: object, reader: object) -> None:
         ),
         (record({"name": "m", "type": {"type": "map", "values": "string"}}),
          record({"name": "m", "type": {"type": "map", "values": "int"}}), r"field 'm\{\}' is string"),
-        (enum("A", "B", "C"), enum("A"), "may be B, C, which the enum it is read as lacks"),
+        (enum("A", "B", "C"), enum("A"), "may be B, C, which are not in the reader's enum"),
         (fixed(4), fixed(8), "has 4 bytes, and 8 are expected"),
         (fixed(4), fixed(4, "G"), "is the fixed F, and G is expected"),
         (["null", "string"], "string", "is null and cannot be read as string"),

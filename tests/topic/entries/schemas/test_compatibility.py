@@ -84,11 +84,11 @@ def test_the_error_names_version_direction_and_fields() -> None:
     with pytest.raises(IncompatibleSchemaError) as caught:
         check_producer("orders", avro("b", "c", "d", "e", "f"), {3: avro("a")}, Strategy.FULL)
     assert str(caught.value) == (
-        "The schema is not compatible with topic orders (FULL), what version 3 wrote cannot be read with it: field 'b' "
-        "is not there and has no default value to stand for it; field 'c' is not there and has no default value to "
-        "stand for it; field 'd' is not there and has no default value to stand for it and 2 more."
+        "The schema is not compatible with topic orders (FULL), because it cannot read values of version 3: field 'b' "
+        "is missing and has no default value; field 'c' is missing and has no default value; field 'd' is missing and "
+        "has no default value and 2 more."
     )
-    with pytest.raises(IncompatibleSchemaError, match=r"\(FULL\), version 3 cannot read what it writes: field 'a'"):
+    with pytest.raises(IncompatibleSchemaError, match=r"\(FULL\), because version 3 cannot read its values: field 'a'"):
         check_producer("orders", avro("b?"), {3: avro("a")}, Strategy.FULL)
 
 

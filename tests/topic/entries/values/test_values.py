@@ -226,7 +226,7 @@ def test_avro_rows_that_lack_a_required_field() -> None:
     [
         (["int", "string"], "union"),
         ("Missing", "'Missing'"),
-        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, "holds itself"),
+        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, "contains itself"),
         (5, "5"),
     ],
 )
