@@ -219,7 +219,7 @@ def backup(live: LiveRoot) -> Iterator[Command]:
         read = messages.values(copy, WRITTEN)
         return violations(copy) == [] and read == live.expected[WRITTEN] and check(copy).is_good
 
-    yield Command(["backup", str(target)], is_good, "nothing yet")
+    yield Command(["backup", str(target)], is_good, "nothing exists yet")
     for made in live.scratch.glob(f"{target.name}*"):
         shutil.rmtree(made)
 

@@ -1,4 +1,4 @@
 """Maintenance of a root: retention, merging, garbage collection, repair, compaction, backup, status, usage.
 
-`maintain.py` is one pass over all of them.
+`maintain.py` runs one pass of the steps that a root needs from time to time.
 """

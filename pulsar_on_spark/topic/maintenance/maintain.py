@@ -1,4 +1,4 @@
-"""Housekeeping of a root: one pass of all maintenance steps. Any number of passes may run at once."""
+"""Housekeeping of a root: one pass of all maintenance steps. Several passes may run at the same time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S = 30.0
-"""Time limit of a disk that is tried once."""
+"""Time limit for the answer of a storage path that is tried once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class MaintainReport:
     """The result of a pass.
 
     Attributes:
-        healed_paths: Storage paths that had failed and are written to again.
+        healed_paths: Storage paths that had failed and are writable again.
         journals: The work on closed journals of dead brokers.
-        repair: Missing, bad and restored copies.
+        repair: The result of `repair`: missing, bad and restored copies.
         trimmed: The segments that retention trimmed.
         merge: The result of `merge`.
         collect: The result of `collect`.
@@ -49,7 +49,7 @@ class MaintainReport:
         folded: True if superseded metadata rows were removed.
         vacuumed_files: Number of metadata files that were deleted.
         swept_leases: Number of old lease files that were deleted.
-        problems: The reason why a step failed, one sentence for each; the other steps were done.
+        problems: A sentence for each step that failed; the other steps were done.
     """
 
     healed_paths: tuple[PathId, ...] = ()
@@ -72,15 +72,16 @@ def maintain(
     repair_limits: RepairLimits = BESIDE_A_BROKER,
     defaults: Policies = DEFAULTS,
 ) -> MaintainReport:
-    """Do all that a root needs from time to time; a step that fails is named in the report, and the others go on.
+    """Run all maintenance steps of a root once. If a step fails, the report names it, and the other steps are done.
 
-    The steps: probe failed storage paths, seal closed journals, repair copies, trim topics, merge small segments,
-    delete unused subscriptions and files, fold and checkpoint the metadata, and delete their old files and leases.
+    The steps are: probe failed storage paths, seal closed journals, repair copies, trim topics, merge small segments,
+    delete unused subscriptions and files, fold and checkpoint the metadata, delete old metadata files, and delete old
+    leases.
 
     Args:
         root: The root.
         ages: Minimum ages of files that are collected.
-        progress: Told of each step.
+        progress: Called at the beginning and the end of each step.
         repair_limits: Limits of the repair's speed.
         defaults: The policies for fields that neither a topic nor its namespace sets.
     """
@@ -115,12 +116,12 @@ def maintain(
 def heal_paths(
     root: RootHandle, told: dict[int, str] | None = None, trials: Trials | None = None
 ) -> tuple[PathId, ...]:
-    """Make storage paths writable that failed during a write and are well again; returns their ids.
+    """Make storage paths writable again that had failed and are now healthy; return their ids.
 
     Args:
         root: The root.
-        told: The problems that earlier calls logged, by path id, which are not logged again; updated by this call.
-        trials: The trials of a caller that calls periodically, which decide which paths to try; None to try all.
+        told: The problems, by path id, that earlier calls logged and that are not logged again. This call updates it.
+        trials: The trials that a periodic caller keeps; they decide which paths to try now. None to try all paths.
     """
     view = root.store.view()
     paths = root.storage_paths(view)
@@ -130,7 +131,7 @@ def heal_paths(
     ills: dict[int, str] = {health.path_id: health.reason for health in records if not health.is_well}
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
-            log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})
+            log.warning("Storage path %d still fails: %s", path_id, ill, extra={"path": path_id})
     if told is not None:
         told.clear()
         told.update(ills)
@@ -138,7 +139,7 @@ def heal_paths(
     for path_id in well:
         trials.record_trial(PathId(path_id))
     healed: list[PathRecord] = []
-    # A path that was away may return with fewer files: its copies count after repair has read them.
+    # A path that could not be reached may return with fewer files, so its copies count only after repair has read them.
     changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
 
     def decide(view: View) -> Change | None:
@@ -153,5 +154,5 @@ def heal_paths(
 
 
 def _has_failed(record: PathRecord) -> bool:
-    """Return True if a failed write or an audit made the path read-only, not an operator."""
+    """Return True if the path is read-only because a write or an audit found it failed, not by an operator."""
     return record.state == "read-only" and bool(record.reason)

@@ -47,11 +47,11 @@ class IncarnationStatus:
     Attributes:
         incarnation: The incarnation's id.
         state: OPEN, IN_RECOVERY or CLOSED.
-        lease: renewed, stale (older than its duration) or missing; a reader recovers OPEN incarnations without a lease.
-        open_ledgers: Number of ledgers that are open in the incarnation.
-        fragments: Number of runs of frames with one set of journal files.
+        lease: renewed, stale (older than its duration) or missing; readers recover an OPEN incarnation without a lease.
+        open_ledgers: Number of the incarnation's ledgers that are open.
+        fragments: Number of the journal's fragments, each with its own set of journal files.
         journal_bytes: Bytes of the journal files that are not completely sealed, counting one copy.
-        given_up_paths: Storage paths that an operator gave up to close the journal: entries may be missing.
+        given_up_paths: Storage paths without which an operator let the journal be closed: entries may be missing.
         given_up_frames: Frames [first, end) that an operator gave up because no copy of them can be read.
     """
 
@@ -67,15 +67,15 @@ class IncarnationStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker that runs on the root, as far as the metadata tell: a killed one stays until it is recovered.
+    """A running broker of the root. A killed broker is listed until its recovery begins.
 
     Attributes:
         broker: The broker's id.
         service_url: Its URL for clients.
-        state: serving, or draining.
+        state: `serving`, or `draining`.
         host: Its host.
         version: The version of this project that it runs.
-        incarnation: The incarnation by which it owns bundles.
+        incarnation: The broker's incarnation, which owns the bundles.
         bundles: The bundles that it owns, as `tenant/namespace/range`.
         topics: Number of stored topics and partitions in these bundles.
     """
@@ -94,9 +94,9 @@ class BrokerStatus:
 class TopicStatus:
     """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
 
-    `messages` and `bytes` include unsealed messages as counted by their broker. `given_up` are runs of entries that an
-    operator gave up with frames of a journal, as (ledger, first entry, number after the last entry); if the last number
-    is unknown, it equals the first.
+    `messages` and `bytes` include unsealed messages as counted by their broker. `given_up` lists the entries that were
+    in journal frames which an operator gave up, as (ledger, first entry, end); if the end is unknown, it equals the
+    first entry.
     """
 
     name: str
@@ -130,8 +130,8 @@ class RootStatus(StorageStatus):
         cluster_id: The root's identity.
         quorum: Ensemble, write and ack quorum of new files.
         brokers: The brokers that run on it.
-        topics: The topics, partitions summed up.
-        subscriptions: The subscriptions of all topics, partitions summed up.
+        topics: The topics, each with the sums of its partitions.
+        subscriptions: The subscriptions of all topics, each with the sums of the topic's partitions.
         verified_copies: Number of copies that were read in full and are good; None if that was not requested.
     """
 
@@ -149,8 +149,8 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
 
     Args:
         root: The root.
-        verify: True to read every copy of every file in full first: bad copies are reported, reports of good ones
-            cleared.
+        verify: True to read every copy of every file in full first. Bad copies are reported, and earlier reports of
+            good copies are cleared.
         progress: Called as the verification proceeds.
 
     Raises:
@@ -189,14 +189,14 @@ def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord
 
 
 def view_with_journals(root: RootHandle, view: DurableView) -> View:
-    """Return the view with the contents of journals; if these cannot be read, the view itself."""
+    """Return the view with the contents of all journals that can be read."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         return tail.read_view(parts, view)
 
 
 def topic_subscriptions(root: RootHandle, view: View) -> tuple[TopicSubscription, ...]:
-    """Return the subscriptions of all topics, partitions summed up."""
+    """Return the subscriptions of all topics, each with the sums of the topic's partitions."""
     cursors = root.store.cursors()
     found = []
     for topic in catalog.topics(view):
@@ -272,7 +272,7 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
 
 
 def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
-    """Read every copy of the files; returns the number of good ones."""
+    """Read every copy of the files; return the number of good copies."""
     paths = root.storage_paths(view)
     copies = [
         (file, paths[PathId(path_id)]) for file in files.values() for path_id in file.copies if PathId(path_id) in paths

@@ -1,4 +1,4 @@
-"""The numbers of storage paths and copies, shared by `pulsarpy status`, the admin API and metrics."""
+"""Numbers about storage paths and copies, for `pulsarpy status`, the admin API and metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathNumbers(PathHealth):
-    """A storage path with its health and its contents; retired paths are left out.
+    """A storage path that is not retired, with its health and its contents.
 
     Attributes:
         uri: The path's directory, as in the metadata.
@@ -41,11 +41,11 @@ class CopyNumbers:
 
     Attributes:
         paths: The storage paths.
-        missing_copies: Number of copies that are missing from the write quorums of live files. Copies on unreachable
-            paths count as missing (such a path has a `reason`), and so do those on lost and on draining paths.
-        unchecked_copies: Number of copies on paths that came back: they count after they were read in full.
-        bad_copies: Reports of copies of live files that are bad or missing, while another copy is good.
-        losses: Data of live files that no copy has: one report for each file and topic, with its total of messages.
+        missing_copies: Number of copies that live files lack to their write quorums. Copies on unreachable paths (which
+            have a `reason`), on lost paths and on draining paths count as missing.
+        unchecked_copies: Number of copies on paths that were unreachable; they count again when they were read in full.
+        bad_copies: Reports of bad or missing copies of live files, which have another good copy.
+        losses: Reports of messages in live files that no copy has: one report, with the sum, for each file and topic.
         audit: Findings of the last audit, the repairs after it, and the progress of the scrub of each path.
     """
 
@@ -58,7 +58,7 @@ class CopyNumbers:
 
 
 def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> CopyNumbers:
-    """Examine the storage paths, and read the reports of readers; blocks while a disk hangs.
+    """Examine the storage paths, and read the reports of readers. Blocks while a disk hangs.
 
     Args:
         root: The root.

@@ -1,4 +1,4 @@
-"""The upgrade of a root to the present format, while nothing uses it."""
+"""The upgrade of a root to the present format, while no process uses the root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_on_spark.metadata.upgrade import upgrade_tables
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
 
 LIVE_S: Final = 30.0
-"""Age in seconds up to which a lease may be its holder's: leases are renewed more often."""
+"""Age in seconds up to which a lease's holder may be alive; leases are renewed more often than that."""
 
 
 def upgrade(root: Path) -> bool:
@@ -24,7 +24,7 @@ def upgrade(root: Path) -> bool:
     Raises:
         NotARootError: the path is no root.
         InvalidArgumentError: a broker or a consumer uses the root.
-        MetadataError: its tables are damaged, or cannot be read or written now.
+        MetadataError: the root's tables are damaged, or cannot be read or written now.
     """
     if not MetadataStore.exists(root):
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")

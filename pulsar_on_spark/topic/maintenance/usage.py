@@ -2,8 +2,8 @@
 
     listings of storage paths  ->  a reason for each file, by the metadata  ->  sums
 
-Every listed file gets a reason, so the sums equal those of `du`. No deletion is based on them: `collect` and the
-journals' trimmer decide which files may be deleted.
+Every listed file gets a reason, so the sums equal those of `du`. These reasons are for information only: `collect` and
+the journals' trimmer decide which files are deleted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PathUsage:
         directory: The path's directory or URL.
         bytes: Bytes of the path's files.
         by_reason: The bytes by reason, without reasons that do not occur.
-        problem: The reason why some or all files are not counted; empty if all are.
+        problem: The reason why files are not counted; empty if all files are.
     """
 
     path_id: PathId
@@ -79,9 +79,9 @@ class TopicUsage:
     Attributes:
         name: The topic's name.
         message_bytes: Bytes of keys and values, as they were written.
-        unsealed_bytes: Bytes of entries that are in a journal only; `message_bytes` includes them.
-        log_bytes: Bytes of the topic's log in segment files on all storage paths. A batch of several topics is divided
-            in proportion to their messages.
+        unsealed_bytes: Bytes of entries that are only in a journal; `message_bytes` includes them.
+        log_bytes: Bytes of the topic's log in segment files on all storage paths. The bytes of a batch that several
+            topics share are divided in proportion to the bytes of their messages.
         compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
     """
 
@@ -99,14 +99,14 @@ class TopicUsage:
 
 @dataclass(frozen=True, slots=True)
 class RootUsage:
-    """The disk space of a root, the largest consumers first.
+    """The disk space of a root; topics and subscriptions that take most space come first.
 
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
         paths: The storage paths.
-        topics: The topics, by stored bytes.
-        subscriptions: The subscriptions of all topics, by bytes of backlog.
+        topics: The topics, in descending order of stored bytes.
+        subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.
     """
 
     root: RootPlace
@@ -118,7 +118,7 @@ class RootUsage:
 
 @dataclass(frozen=True, slots=True)
 class FileShares:
-    """The shares of topics in a file, by topic id; they sum up to 1, minus the batches that were trimmed completely."""
+    """The shares of topics in a file, by topic id. Their sum is 1, less the share of completely trimmed batches."""
 
     log: Mapping[str, float]
     compacted: Mapping[str, float]
@@ -155,7 +155,7 @@ def file_shares(view: View) -> dict[FileId, FileShares]:
             segment.first_batch + index for index in range(len(segment.batch_entries))
         ]
         for batch in batches:
-            # Add 1, so that empty messages have a share, too.
+            # Add 1, so that a segment of empty messages has a share, too.
             by_batch[segment.file_id][batch][segment.topic_id] += segment.bytes // len(batches) + 1
     by_file = {}
     for file_id, batches_of_file in by_batch.items():
@@ -205,7 +205,7 @@ def _path(
     unsealed: Set[tuple[int, str, str]],
     stored: Counter[FileId],
 ) -> PathUsage:
-    """Return a path's usage, and add the sizes of its segment files to `stored`."""
+    """Return a path's usage, and add the sizes of the segment files that topics name to `stored`."""
     by_reason: Counter[Reason] = Counter()
     problem = ""
     try:

@@ -1,13 +1,14 @@
-"""A backup of a root, taken while brokers and Spark run: a complete, closed copy that is a root itself.
+"""A backup of a root, taken while brokers and Spark run: a complete copy that is a root itself, without open journals.
 
-    segments that are there ─> cursors ─> main ─> segments that came meanwhile ─> journals ─> is main still the same?
-                                  ▲                                                                │ no
-                                  └────────────────────────────────────────────────────────────────┘
+    present segments ─> cursors table ─> main table ─> segments added meanwhile ─> journals ─> is main still the same?
+                             ▲                                                                      │ no
+                             └──────────────────────────────────────────────────────────────────────┘
 
 Cursors are copied before messages, so a subscription's position is never after the copied messages. Journals are copied
-last, and count only if the main table did not change meanwhile: then every ledger and file in them is in the copied
-metadata. The copy equals the state after a power cut, and is treated as such: the brokers' journals in it are
-recovered, sealed and removed. All storage paths of the copy are inside it; those of the original root are not touched.
+last, and the attempt counts only if the main table did not change meanwhile: then every ledger and file in the journals
+is in the copied metadata. The copy looks like a root after a power cut, and is treated like one: the brokers' journals
+in it are recovered, sealed and removed. All storage paths of the copy are inside it; the original root's are not
+touched.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 100
-"""Attempts to copy metadata and journals undisturbed: each takes well below a second, and copies only changes."""
+"""Maximum number of attempts to copy metadata and journals without a commit meanwhile. An attempt copies only what is
+new, in well below a second."""
 _PAUSE_S: Final = 0.2
 
 
@@ -55,9 +57,9 @@ class BackupReport:
     Attributes:
         target: The path of the backup, which is a root.
         files: Number of segment files in the backup.
-        sealed_entries: Number of entries that were in journals only, and are in the backup's segments now.
+        sealed_entries: Number of entries that were only in the root's journals, and are in segments of the backup.
         attempts: Number of times that metadata and journals were copied until they did not change meanwhile.
-        check: The result of reading all copies in full, after bad ones were restored from good ones.
+        check: The result of reading all copies in full, after bad copies were restored from good ones.
     """
 
     target: Path
@@ -68,9 +70,9 @@ class BackupReport:
 
 
 def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> BackupReport:
-    """Copy a root; brokers, writers and readers may continue.
+    """Copy a root while brokers, writers and readers may continue.
 
-    The target appears under its name when it is complete. An interrupted backup leaves `<target>.unfinished-...`.
+    The backup gets the name `target` when it is complete. An interrupted backup leaves `<target>.unfinished-...`.
 
     Args:
         root: The root.
@@ -108,24 +110,24 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
 
 def _require_free(root: Path, target: Path) -> None:
     if target.exists():
-        raise InvalidArgumentError(f"{target} exists: give a path at which there is nothing yet.")
+        raise InvalidArgumentError(f"{target} exists: give a path where nothing exists yet.")
     if target.is_relative_to(root):
-        raise InvalidArgumentError(f"{target} lies in the root {root}: give a path outside of it.")
+        raise InvalidArgumentError(f"{target} is inside the root {root}: give a path outside of it.")
 
 
 def _require_local(root: RootHandle) -> None:
     remote = [path.place for path in root.current_storage_paths().values() if not isinstance(path, LocalPath)]
     if remote or not isinstance(root.place, Path):
         raise InvalidArgumentError(
-            f"The root {root.place} cannot be backed up: a part of it is on an object store, whose versions of objects "
-            "keep what is deleted."
+            f"The root {root.place} cannot be backed up, because a part of it is on an object store: use the store's "
+            "versions of objects, which keep deleted ones."
         )
 
 
 def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
-    """Copy until the copy is consistent; returns the number of attempts."""
+    """Copy until the copy is consistent; return the number of attempts."""
     with suppress(VanishedError):
-        _copy_files(root, root.store.view(), unfinished, progress)  # most files, before the time between steps matters
+        _copy_files(root, root.store.view(), unfinished, progress)  # most files, so that attempts have few to copy
     disturbed = ""
     for attempt in range(1, ATTEMPTS + 1):
         with locked(root.path / "lock"):  # commits continue, but clean-up waits
@@ -148,7 +150,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
-    """Copy segments and journals that the view names; returns True if there are journals."""
+    """Copy the segments and journals that the view names; return True if there are journals."""
     sources = local_paths(root.current_storage_paths())
     targets = {
         path_id: replace(path, directory=unfinished / _own_uri(path_id))
@@ -168,7 +170,7 @@ def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progre
             if record is None or record.replaced_at is not None:
                 raise VanishedError(f"file {file_id}")
             log.warning(
-                "File %s has no copy that can be read: it is missing in the backup, too.",
+                "File %s has no readable copy: it is missing in the backup, too.",
                 file_id,
                 extra={"file": file_id},
             )
@@ -185,14 +187,14 @@ def _own_uri(path_id: int) -> str:
 
 
 def _with_own_paths(view: View) -> Change:
-    """Move all storage paths below the copy's root, also missing ones, so that none leads to another root's files."""
+    """Set all storage paths to places inside the copy, even paths without files, so that none is another root's."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
     return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})
 
 
 def _close_journals(copy: RootHandle) -> int:
-    """Recover, seal and remove all journals of the copy; returns the number of sealed entries."""
+    """Recover, seal and remove all journals of the copy; return the number of sealed entries."""
     for record in copy.store.view().all(IncarnationRecord):
         if record.state != "CLOSED":
             recover_incarnation(copy, IncarnationId(record.incarnation))

@@ -1,12 +1,12 @@
-"""Restoring a root as it was at an earlier moment, into a new root; brokers, writers and readers may continue.
+"""Restoring a root as it was at an earlier moment, into a new root, while the old one may be used.
 
-    logs of both tables ─> plan ─> files ─> is what was gone merged meanwhile? ─ no ─> cursors ─> main: the new root
-                             ▲                                                    │ yes
-                             └────────────────────────────────────────────────────┘
+    logs of both tables ─> plan ─> files ─> were missing files merged meanwhile? ─ no ─> cursors ─> main: the new root
+                             ▲                                                      │ yes
+                             └──────────────────────────────────────────────────────┘
 
-The source is only read. The target shares nothing with it: the files that it needs are copied, each tile from any copy
-that is good. It is a root as soon as its main table has rows, which is one commit at the end. What a killed attempt
-leaves is no root, and the next attempt uses the files in it.
+The source is only read. The target shares nothing with it: the files that the target needs are copied, each tile of a
+file from any good copy. The target becomes a root when its main table gets its rows, in one commit at the end. A killed
+attempt leaves a place that is no root, and the next attempt uses the files in it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from pulsar_on_spark.topic.maintenance.backup.restore_plan import (
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
-"""Attempts to copy files while segments are merged: one lasts longer than the merges of that time keep their files."""
+"""Maximum number of attempts to copy files. An attempt is repeated if merges deleted files before it copied them."""
 _PLANNED_KINDS: Final = ("root", "path", "incarnation", "seal", "file", "segment", "ledger", "compaction")
-"""Kinds of records that the target gets from the plan, and not as they were."""
+"""Kinds of records that the target gets from the plan; records of other kinds are copied unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class RestoreReport:
 
     Attributes:
         target: The target's folder or URL.
-        version: The version of the source's main table.
+        version: The restored version of the source's main table.
         at: The moment that was restored.
         topics: Number of topics.
-        messages: Number of messages, those in missing files among them.
+        messages: Number of messages, including those in missing files.
         files: Number of segment files, without missing ones.
         bytes: Bytes of one copy of each of these files.
-        missing: What is lost, by file and topic: readers report it as lost.
-        unsealed: Topics whose last messages may have been in a broker's journal, and are not in the target.
+        missing: The lost messages, by file and topic; readers of the target report them as lost.
+        unsealed: Topics whose last messages were perhaps only in a broker's journal, and are then not in the target.
     """
 
     target: str
@@ -98,18 +98,18 @@ def restore_root(
     *,
     dry_run: bool = False,
 ) -> RestoreReport:
-    """Make a new root of what a root was at a moment.
+    """Make a new root with the content that a root had at a moment.
 
     Args:
         root: The source.
-        target: A place where nothing is yet, or what a restore that was killed has left.
+        target: A place where nothing exists yet, or where a restore was killed.
         moment: A version of the main table, or a time with a zone.
         progress: Called as the restore proceeds.
-        dry_run: True to say what would be there, and write nothing.
+        dry_run: True to report what would be restored, and write nothing.
 
     Raises:
-        InvalidArgumentError: the moment is not kept, or the target and the source are inside one another.
-        RootExistsError, NotARootError: the target is a root, or holds something else.
+        InvalidArgumentError: the moment is not kept, or the target is inside the source or the other way round.
+        RootExistsError, NotARootError: the target is a root already, or holds something else.
         CopiesUnreachableError: a file cannot be read now, which does not mean that it is lost.
         StorageError: the target cannot be written, or segments are merged faster than they can be copied.
         MetadataError: the metadata cannot be read or written.
@@ -140,11 +140,13 @@ def restore_root(
 def _require_apart(source: RootPlace, target: RootPlace) -> None:
     one, other = f"{source}/", f"{target}/"
     if one.startswith(other) or other.startswith(one):
-        raise InvalidArgumentError(f"{target} and the root {source} are inside one another: give a place outside.")
+        raise InvalidArgumentError(
+            f"One of {target} and the root {source} is inside the other: give a place outside of the root."
+        )
 
 
 def _file_mode(source: RootPlace) -> int:
-    """Return the permissions of the target's files: those of the source, if it is in a folder."""
+    """Return the permissions for the target's files: those of the source if it is in a folder, else private."""
     is_shared = isinstance(source, Path) and permissions.mode_of(source) == permissions.folder_mode(permissions.SHARED)
     return permissions.SHARED if is_shared else permissions.PRIVATE
 
@@ -161,9 +163,9 @@ def _root_record(view: View) -> RootRecord:
 def _copied(
     root: RootHandle, past: Past, targets: Sequence[StoragePath], quorum: Quorum, progress: Progress
 ) -> tuple[RestorePlan, set[str]]:
-    """Copy all files; returns the plan, and the files of which no copy is left.
+    """Copy all files. Return the plan, and the ids of the files that have no copy left.
 
-    What is merged meanwhile is planned again, with the segments that replace it.
+    If files are merged and deleted meanwhile, plan and copy again, with the segments that replaced them.
     """
     for _ in range(ATTEMPTS):
         before = root.store.view()
@@ -210,7 +212,7 @@ def _targets_of(file: FileRecord, targets: Sequence[StoragePath], quorum: Quorum
 
 def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath) -> None:
     name = SegmentName(FileId(file.file_id))
-    if target.has_segment(name):  # of an attempt that was killed
+    if target.has_segment(name):  # a killed attempt wrote it
         try:
             verify_file(file, target, name=name)
         except CorruptSegmentError:
@@ -223,7 +225,7 @@ def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath)
 
 
 def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -> set[str]:
-    """Look for copies without reading them; returns the files that have none."""
+    """Look for copies without reading them. Return the ids of the files that have none."""
     paths = root.current_storage_paths()
     absent = set()
     for number, file in enumerate(files):
@@ -235,10 +237,10 @@ def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -
 
 
 def _has_copy(file: FileRecord, paths: Mapping[PathId, StoragePath]) -> bool:
-    """True if a path has a copy, good or not.
+    """Return True if a storage path has a copy of a file, good or bad.
 
     Raises:
-        CopiesUnreachableError: none of those that can be reached has one.
+        CopiesUnreachableError: no path that can be reached has a copy, and some path cannot be reached.
     """
     away: dict[PathId, Exception] = {}
     for path_id, name in file.names.items():

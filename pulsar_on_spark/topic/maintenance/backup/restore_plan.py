@@ -4,10 +4,10 @@
     the topic now      [0,                20)  [20,30) [30,40)
     restored           [0,                20)  [20,30)
 
-Segments were merged since, and the files of the old ones deleted. Entries keep their ids, so what is there now is used
-wherever it holds the same entries, and the segments of then for the rest: they may still be there, or are lost. What a
-broker had acknowledged, but not sealed, is in segments that were sealed since; those count whose oldest message is not
-newer than the moment.
+Since that moment, segments may have been merged and the merged files deleted. Entries keep their ids. So the present
+segments are used for all entries that they hold. For other entries the earlier segments are used, whose files may still
+exist or are lost. Entries that a broker had acknowledged but not sealed are in segments that were sealed later; such a
+segment is used if its oldest message is not newer than the moment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import clipped, segment_e
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A file of which no copy is left, and the topic that lacks it; one that several topics share is there for each.
+    """A file without any copy, and one of the topics that have messages in it.
 
     Attributes:
         file_id: The file.
         topic: The topic's full name.
-        messages: Number of the topic's messages in it.
+        messages: Number of the topic's messages in the file.
     """
 
     file_id: str
@@ -50,15 +50,15 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The content of a restored root, apart from what is copied as it was.
+    """The planned records of a restored root; all other records are copied unchanged.
 
     Attributes:
         segments: All segments.
-        files: The files that they, and compacted ledgers, name.
-        ledgers: All ledgers; those of brokers are closed.
+        files: The files that the segments and the compacted ledgers name.
+        ledgers: All ledgers; brokers' ledgers are closed.
         compactions: The compacted ledgers.
-        unsealed: Topics, by full name, whose last messages may have been in a broker's journal only, and are in no
-            segment to this day.
+        unsealed: Topics, by full name, whose last messages were perhaps only in a broker's journal and were never
+            sealed.
     """
 
     segments: tuple[SegmentRecord, ...]
@@ -68,11 +68,11 @@ class RestorePlan:
     unsealed: tuple[str, ...]
 
     def without_files(self, gone: Collection[str], view: View) -> RestorePlan:
-        """Leave out the compacted ledgers that lack a file, if the log of their topic has all that they had.
+        """Leave out compacted ledgers that lack a file, if their topic's log still has all of its messages.
 
         Args:
-            gone: The ids of the files of which no copy is left.
-            view: The metadata of then.
+            gone: The ids of the files that have no copy left.
+            view: The metadata at the restored moment.
         """
         lossy = {segment.topic_id for segment in self.segments if segment.file_id in gone}
         left_out = {
@@ -88,7 +88,7 @@ class RestorePlan:
         return RestorePlan(self.segments, files, self.ledgers, compactions, self.unsealed)
 
     def missing(self, gone: Collection[str], view: View) -> list[Missing]:
-        """List what the topics lack without some files."""
+        """List the messages that topics lack without these files."""
         names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
         messages: dict[tuple[str, str], int] = defaultdict(int)
         for segment in self.segments:
@@ -107,8 +107,8 @@ def plan_restore(past: Past, now: View) -> RestorePlan:
     """Plan the restore of a root.
 
     Args:
-        past: The metadata of then.
-        now: The metadata of now.
+        past: The metadata at the restored moment.
+        now: The present metadata.
     """
     until_ms = int(past.at.timestamp() * 1000)
     tails, settled = _tails(past, until_ms), _settled(past, until_ms)
@@ -134,9 +134,10 @@ def plan_restore(past: Past, now: View) -> RestorePlan:
 
 
 def reachable_cursors(past: Past, plan: RestorePlan) -> list[CursorRow]:
-    """Return the cursor rows, none behind the end of its topic, which it would pass over later.
+    """Return the cursor rows, with positions after the end of a topic moved back to that end.
 
-    Clocks that differ can show a cursor before the messages that it has passed.
+    Such a cursor would skip messages that are written later. It can occur if clocks differ, so that the restored moment
+    includes a cursor's move but not the messages that it passed.
     """
     ends: dict[str, Position] = {}
     for ledger in plan.ledgers:
@@ -152,7 +153,7 @@ def reachable_cursors(past: Past, plan: RestorePlan) -> list[CursorRow]:
 
 
 def _tails(past: Past, until_ms: int) -> Mapping[str, Sequence[SegmentRecord]]:
-    """Find the segments, by ledger, that were sealed since and have messages of then."""
+    """Return, by ledger, the segments that were sealed after the moment and have messages from before it."""
     ends = {
         ledger.record_id: _Tail(readable_end(past.view, ledger.topic_id, ledger.ledger_id))
         for ledger in past.view.all(LedgerRecord)
@@ -167,7 +168,10 @@ def _tails(past: Past, until_ms: int) -> Mapping[str, Sequence[SegmentRecord]]:
 
 @dataclass
 class _Tail:
-    """The end of a ledger, and the segments behind it as they were sealed; a merge repeats some, and is passed over."""
+    """The end of a ledger, and its segments after the moment in the order of their sealing.
+
+    A segment of a merge is ignored, because it begins before the end.
+    """
 
     end: int
     segments: list[SegmentRecord] = field(default_factory=list)
@@ -184,9 +188,9 @@ class _Tail:
 
 
 def _settled(past: Past, until_ms: int) -> set[str]:
-    """Return the incarnations that had, or have since, sealed everything that they had acknowledged then.
+    """Return the incarnations whose entries from before the moment are all sealed by now.
 
-    Frames are sealed in order, so a later message in a segment shows that all earlier ones are in segments, too.
+    Frames are sealed in order, so a later message in a segment shows that all earlier messages are in segments, too.
     """
     owners = {
         ledger.record_id: ledger.incarnation
@@ -202,7 +206,7 @@ def _settled(past: Past, until_ms: int) -> set[str]:
 
 
 def _trimmed_end(view: View, ledger: LedgerRecord) -> int:
-    """Return the end of a ledger without segments: that of its trimmed entries."""
+    """Return the end of a ledger without segments: the end of its trimmed entries."""
     trimmed = trimmed_before(view, ledger.topic_id)
     if trimmed.ledger > ledger.ledger_id:
         return ledger.entries or 0
@@ -210,7 +214,7 @@ def _trimmed_end(view: View, ledger: LedgerRecord) -> int:
 
 
 def _chosen(known: Sequence[SegmentRecord], today: Sequence[SegmentRecord], end: int) -> Iterable[SegmentRecord]:
-    """Choose the segments of a ledger that ended at `end`: those of today, and the known ones for what these lack."""
+    """Choose the segments of a ledger up to `end`: today's segments, and known ones for entries that these lack."""
     present = [clipped(segment, end) for segment in today if segment.first_entry < end]
     rest = [segment for segment in known if not any(_overlap(segment, each) for each in present)]
     return sorted([*present, *rest], key=lambda segment: segment.first_entry)
@@ -221,7 +225,7 @@ def _overlap(one: SegmentRecord, other: SegmentRecord) -> bool:
 
 
 def _closed(ledger: LedgerRecord, end: int) -> LedgerRecord:
-    """Close a broker's ledger at the end of its segments; acknowledged entries behind it are lost."""
+    """Close a broker's ledger at the end of its segments; acknowledged entries after that end are lost."""
     if ledger.incarnation is None:
         return ledger
     lost = ledger.lost
@@ -231,7 +235,7 @@ def _closed(ledger: LedgerRecord, end: int) -> LedgerRecord:
 
 
 def _files(named: Collection[str], past: Past, now: View) -> Iterable[FileRecord]:
-    """Return the newest records of files, by which their copies are found."""
+    """Return the newest record of each file, which names the present copies."""
     later = {file.file_id: file for file in past.later_records(FileRecord)}
     for file_id in sorted(named):
         file = now.get(FileRecord, file_id) or later.get(file_id) or past.view.get(FileRecord, file_id)

@@ -1,7 +1,7 @@
-"""Copying the files of a live root, in an order in which earlier copies are never ahead of later ones.
+"""Copying the files of a live root, in such an order that nothing in the copy refers to a file that is missing in it.
 
-Log entries of the metadata, their data files and segment files are written once, each under its own name: a file that
-exists in the copy with the same length need not be copied again. Only the journal files that a broker writes to grow.
+Log entries of the metadata, their data files and segment files are written once, each under its own name. So a file
+that exists in the copy with the same length need not be copied again. Only journal files that a broker writes to grow.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Paths = Mapping[PathId, LocalPath]
 
 
 class VanishedError(Exception):
-    """A file that the copied metadata name was deleted before it was copied: copy the metadata again."""
+    """A file that the copied metadata name was deleted before it was copied. Copy the metadata again."""
 
 
 def copy_table(source: Path, target: Path) -> None:
-    """Copy a Delta table as of one of its versions. The caller must lock out clean-up meanwhile; commits do no harm.
+    """Copy a Delta table as of one of its versions. The caller must prevent clean-up meanwhile; commits do no harm.
 
     The log is copied first, because the data files of an entry exist before the entry.
     """
     log = source / "_delta_log"
     target_log = target / "_delta_log"
     make_folders(target_log)
-    # The pointer to a checkpoint is copied after the checkpoint: its target is in the listing made later.
+    # The pointer to a checkpoint is copied before the listing is made, so that the listing includes the checkpoint.
     with suppress(FileNotFoundError):
         copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
     names = os.listdir(log)
@@ -57,10 +57,10 @@ def copy_table(source: Path, target: Path) -> None:
 
 
 def _run_of(entries: Collection[int], checkpoints: Collection[int]) -> range:
-    """Return the run of entries that the log consists of.
+    """Return the numbers of the adjacent entries that form the log.
 
-    A number below it is of a writer that was suspended while the log was cleaned up. If two entries are being written,
-    a listing may show the later one without the earlier one, which ends the run.
+    An entry with a lower number was written by a writer that was suspended while the log was cleaned up. If two entries
+    are being written, a listing may show the later one without the earlier one; the log then ends before both.
     """
     first = last = max((each for each in checkpoints if each in entries), default=min(entries, default=0))
     while first - 1 in entries:
@@ -73,7 +73,7 @@ def _run_of(entries: Collection[int], checkpoints: Collection[int]) -> range:
 def _copy_checksums(source: Path, target: Path) -> None:
     """Copy the checksums of the entries and checkpoints that were copied."""
     copied = {path.name.removesuffix(".json").removesuffix(".parquet") for path in (target / "_delta_log").iterdir()}
-    with suppress(FileNotFoundError, NotADirectoryError):  # the root is of an older version
+    with suppress(FileNotFoundError, NotADirectoryError):  # older versions of this project wrote no checksums
         for path in (source / "_checksums").iterdir():
             if path.name in copied:
                 make_folders(target / "_checksums")
@@ -81,12 +81,12 @@ def _copy_checksums(source: Path, target: Path) -> None:
 
 
 def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress) -> list[FileId]:
-    """Copy all copies, as far as they are missing in the target, of the files that the view names.
+    """Copy all copies of the files that the view names, unless the target has them already.
 
     A copy that cannot be read is left out: repair restores it from another one.
 
     Returns:
-        The files that are in use and of which no copy could be copied.
+        The ids of the files in use for which no copy could be copied.
     """
     absent: list[FileId] = []
     files = view.all(FileRecord)
@@ -105,7 +105,7 @@ def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> bo
     make_folders(target.segment_file(name).parent)
     try:
         source.check()
-        with suppress(FileNotFoundError):  # up to 16 batches there is no sidecar
+        with suppress(FileNotFoundError):  # a file of up to 16 batches has no sidecar
             copy_once(source.sidecar_file(name), target.sidecar_file(name))
         copy_once(source.segment_file(name), target.segment_file(name))
     except (OSError, StoragePathError):
@@ -114,10 +114,13 @@ def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> bo
 
 
 def copy_journals(view: View, sources: Paths, targets: Paths) -> bool:
-    """Copy the journal files that are needed, growing ones each time; returns True if there are any.
+    """Copy the journal files that are needed, growing ones even if they were copied before.
+
+    Returns:
+        True if any journal files are needed.
 
     Raises:
-        VanishedError: a file was trimmed and deleted.
+        VanishedError: a file was trimmed and deleted meanwhile.
     """
     needed = [(record, copies) for record in view.all(IncarnationRecord) if (copies := _needed(view, record))]
     for record, copies in needed:
@@ -147,7 +150,7 @@ def _copy_journal_file(incarnation: str, copy: Copy, sources: Paths, targets: Pa
     try:
         sources[copy.path].check()
     except StoragePathError:
-        return  # the path is away: recovery decides if the others are enough
+        return  # the path cannot be reached: recovery decides if the other copies are enough
     make_folders(target)
     for name in (open_name, fenced_name):
         with suppress(FileNotFoundError):

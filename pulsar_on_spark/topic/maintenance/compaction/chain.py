@@ -1,9 +1,9 @@
 """A topic's chain for readers of its compacted ledger, without the entries that compaction removed.
 
-Before the horizon the chain has the entries of the index, even if they are trimmed from the log; from the horizon on it
-has those of the log. Cursors step over missing entries as over trimmed ones, so backlogs, ends and mark-delete
-positions are exact, and no cursor record depends on the compaction: a consumer that reads the log later gets all
-unacknowledged messages.
+Before the horizon, the chain has the entries of the compacted ledger's index, even if they are trimmed from the log.
+From the horizon on, it has the entries of the log. Cursors skip removed entries like trimmed ones, so backlogs, ends
+and mark-delete positions are exact. No cursor record depends on the compaction: a consumer that later reads the log
+gets all unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = 1 << 62
 
 
 class CompactedChain(LedgerChain):
-    """The chain of a compacted topic; growth is passed on to the chain of the log.
+    """The chain of a compacted topic; it passes growth on to the chain of the log.
 
     Args:
         log: The topic's chain.
@@ -59,7 +59,7 @@ class CompactedChain(LedgerChain):
 
     @override
     def holds_entry(self, ledger: int, entry: int) -> bool:
-        """Return True also for an entry that compaction removed: a consumer that got it before may acknowledge it."""
+        """Return True even for an entry that compaction removed: a consumer that got it before may acknowledge it."""
         return (ledger, entry) < self._horizon or self._log.holds_entry(ledger, entry)
 
     @override

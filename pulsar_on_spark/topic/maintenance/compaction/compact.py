@@ -2,10 +2,10 @@
 
     Tail ──> Source ──pass 1──> NewestOfKeys ──places──> pass 2 ──> CompactedLedgerWriter ──> commit
 
-The commit uses the topic's key and is made only if the topic still has the compaction that this one began with: of two
-compactors, one wins. Until then no record names the new files, and a killed compactor leaves files of a write that
-garbage collection aborts. The same commit marks the former compacted ledger as replaced, so there is no moment without
-one, and the former files stay for active readers.
+The commit uses the topic's key, and is made only if the topic still has the compaction that this one began with. So of
+two concurrent compactors, one wins. Before the commit no record names the new files. If a compactor is killed, its
+files belong to a write that garbage collection aborts. The same commit marks the former compacted ledger as replaced,
+so the topic always has a compacted ledger, and the former files stay for active readers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon
 log = logging.getLogger(__name__)
 
 KEYS_BYTES = 256 << 20
-"""Keys and places that a first pass remembers; with more of them the pass is made over shares of the keys."""
+"""Maximum bytes of keys and places in a first pass; if they take more, a pass is made for each share of the keys."""
 _MAX_SHARES = 4096
 
 
@@ -68,8 +68,8 @@ class CompactionReport:
 
     Attributes:
         topic: The topic, or partition.
-        outcome: `compacted`; `unchanged`: there was nothing new; `overtaken`: another compaction was committed
-            meanwhile, or the topic was truncated.
+        outcome: `compacted`; `unchanged` if there was nothing new; `overtaken` if meanwhile another compaction was
+            committed or the topic was truncated.
         horizon: The position before which messages are compacted.
         read_messages: Number of messages that were read, from the former compacted ledger and the log.
         read_bytes: Key and value bytes of the messages that were read.
@@ -77,7 +77,7 @@ class CompactionReport:
         entries: Number of entries with remaining messages.
         bytes: Key and value bytes of the remaining messages.
         files: Number of files of the compacted ledger.
-        passes: Number of first passes: more than one if the keys take more memory than allowed.
+        passes: Number of first passes; more than one if the keys take more memory than allowed.
         duration_s: Duration of the compaction in seconds.
     """
 
@@ -108,11 +108,11 @@ def compact(
         root: The root.
         name: The topic, or a partition.
         how: The options; None for the defaults.
-        reach: A position up to which messages were readable before; the compaction waits until they are again.
+        reach: A position up to which messages were readable before; the compaction waits until they are readable again.
         progress: Called as the compaction proceeds.
 
     Returns:
-        A report for each partition, or for the topic.
+        A report for each partition, or one for a topic without partitions.
 
     Raises:
         TopicNotFoundError: there is no such topic, or it was deleted meanwhile.
@@ -165,7 +165,7 @@ def _write(
     how: Compaction,
     progress: Progress,
 ) -> WrittenLedger:
-    """Make the second pass: write a durable ledger that no topic names yet."""
+    """Make the second pass: write a durable compacted ledger that no record names yet."""
     step = _Step(progress, f"{part.name}: write them", source.rows_total)
     places = source.places
     view = root.store.view()
@@ -229,7 +229,7 @@ class _Step:
 
 
 def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
-    """Commit the new ledger; if the topic has another compaction by now, delete the ledger and return False."""
+    """Commit the new ledger; if the topic has another compaction by now, delete the files and return False."""
     is_done = False
 
     def decide(view: View) -> Change | None:
@@ -260,7 +260,7 @@ def decide_swap(
     ledger: WrittenLedger,
     now: datetime,
 ) -> Change | None:
-    """Make the commit of a new compacted ledger; None if the former was replaced or the topic truncated meanwhile.
+    """Make the change that installs a compacted ledger; None if its base was replaced or the topic truncated meanwhile.
 
     Raises:
         TopicNotFoundError: the topic was deleted.
@@ -275,7 +275,7 @@ def decide_swap(
         return None
     if view.get(WriteRecord, write_id) is not None:
         raise MetadataError(
-            f"The compaction of {part.name} took so long that its files were given up as garbage: raise --abort-after."
+            f"The compaction of {part.name} took so long that garbage collection aborted it: raise --abort-after."
         )
     record = CompactionRecord(
         topic_id=part.topic_id,
@@ -302,8 +302,8 @@ def decide_swap(
 
 
 def _delete(root: RootHandle, ledger: WrittenLedger) -> None:
-    """Delete files that were never committed and never will be."""
+    """Delete the files of a ledger that will not be committed."""
     for path in root.storage_paths(root.store.view()).values():
         for written in ledger.written:
-            with suppress(StorageError):  # garbage collection finds a file that stays
+            with suppress(StorageError):  # garbage collection deletes a file that remains
                 path.delete_segment(SegmentName(FileId(written.file_id)))

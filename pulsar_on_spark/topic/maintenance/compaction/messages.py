@@ -1,4 +1,4 @@
-"""The messages of compacted slices, for readers that see rows: with losses as errors, or as logged skips."""
+"""The messages of compacted slices as rows; losses are errors, or are skipped and logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CompactedReader:
         root: The root's place, for reports.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
-        fail_on_data_loss: True if a loss is an error; else it is skipped and logged.
+        fail_on_data_loss: True if a loss is an error; False to skip and log lost messages.
     """
 
     root: RootPlace
@@ -42,9 +42,9 @@ class CompactedReader:
         """Yield the slice's messages in order, as (ledger, batch); entry ids need no offset.
 
         Raises:
-            DataLossError: no copy of a part is good, and `fail_on_data_loss` is set; or the compacted ledger was
-                replaced so long ago that its files are gone.
-            CopiesUnreachableError: no copy of a part can be read now.
+            DataLossError: some of the slice has no good copy, and `fail_on_data_loss` is set; or the compacted ledger
+                was replaced so long ago that its files are gone.
+            CopiesUnreachableError: some of the slice has no copy that can be read now.
             UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
@@ -64,7 +64,7 @@ class CompactedReader:
                     f"again meanwhile, and their files are gone; read again from the beginning. {error}"
                 ) from error
             except CorruptSegmentError as error:
-                # The error concerns a group of batches: only a batch that cannot be read alone either is lost.
+                # The error concerns a group of batches. A batch is lost only if it cannot be read alone either.
                 if alone:
                     rows = slice_.compacted.batches[number][3]
                     self._lose(f"{rows} compacted messages of {slice_.topic}", str(error))

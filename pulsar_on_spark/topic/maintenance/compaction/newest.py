@@ -1,19 +1,20 @@
 """First pass: find the newest message of each key. Pure: from rows to places (`places.py`).
 
-Keys are grouped exactly, not by a hash that two of them could share. Memory holds each key and its newest place; above
-`max_bytes` the pass is repeated over a share of the keys at a time (`TooManyKeysError` requests it).
+Keys are compared as a whole, because two keys may have the same hash. Memory holds each key and its newest place. If
+that takes more than `max_bytes`, a pass raises `TooManyKeysError`, and the caller makes one pass for each share of the
+keys.
 
-Messages whose key is unknown are kept, because nothing may be dropped on a guess.
+Messages whose key is unknown are kept: they might be the newest of their keys.
 
     row                                          outcome
     -------------------------------------------  -------------------------------------------------------------
     message with a key                           kept if it is the newest of its key and not empty
     newest message of a key, null or empty       a tombstone: all messages of the key are dropped (see below)
     message without a key                        dropped, or kept if `retain_null_key` (Pulsar's setting)
-    marker, place of a message compacted before  dropped
-    encrypted message, unknown codec             by the key in its metadata, as any message
-    chunks of a large message                    together: the message's place is that of its last chunk;
-                                                 if the last chunk has not arrived, all chunks are kept
+    marker, placeholder of a removed message     dropped
+    encrypted message, unknown codec             as any message, by the key in its metadata
+    chunks of a large message                    kept or dropped together: the message has the place of its last
+                                                 chunk; if the last chunk has not arrived, all chunks are kept
     encrypted or unreadable batch                kept: its keys are unknown. Tombstones after one are kept, too:
                                                  they may belong to messages in it
 """
@@ -38,7 +39,7 @@ from pulsar_on_spark.topic.maintenance.compaction.places import Places
 COLUMNS = ("entry_id", "batch_index", "key", "key_b64", "value", "raw")
 """Columns that the pass reads."""
 _MERGE_ROWS = 1 << 18
-"""Rows that are buffered before they are grouped with the known keys."""
+"""Minimum number of buffered rows that are grouped with the known keys."""
 
 
 class TooManyKeysError(PulsarpyError):
@@ -47,7 +48,7 @@ class TooManyKeysError(PulsarpyError):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Keys whose hash leaves `number` when divided by `of`."""
+    """The keys whose hash modulo `of` is `number`."""
 
     number: int = 0
     of: int = 1
@@ -67,13 +68,13 @@ class _Chunks:
 
 
 class NewestOfKeys:
-    """The first pass: add all rows in the order of the chain, then `finish` returns the places of the kept messages.
+    """The first pass: the caller adds all rows in the order of the chain, then `finish` returns the kept places.
 
     Args:
         places: The places of all entries.
         retain_null_key: True to keep messages without a key.
-        share: The keys of this pass. Messages that are kept whatever their key belong to share 0.
-        max_bytes: Limit of the bytes of keys and places.
+        share: The keys of this pass. Messages that are kept regardless of their key belong to share 0.
+        max_bytes: Maximum bytes of keys and places.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class NewestOfKeys:
         self._chunks = _Chunks()
 
     def add_rows(self, ledger: LedgerId, entry_offset: int, rows: pa.RecordBatch) -> None:
-        """Add rows with `COLUMNS`, for each entry all of its rows.
+        """Add rows with the columns `COLUMNS`; all rows of an entry must be added together.
 
         Args:
             ledger: The ledger of the rows.
@@ -118,7 +119,7 @@ class NewestOfKeys:
         self._add(keys, rows.column("key_b64"), (places << 1) | is_tombstone, counts)
 
     def finish(self) -> Int64s:
-        """Return the sorted places of all kept messages; for an entry that is not split, the place of the entry."""
+        """Return the sorted places of all kept messages, and of all kept entries that are not split."""
         self._merge()
         newest = self._known.column("place").to_numpy()
         places, is_tombstone = newest >> 1, (newest & 1).astype(np.bool_)
@@ -139,9 +140,9 @@ class NewestOfKeys:
     # -- entries that are not split ------------------------------------------------------------------------------------
 
     def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
-        """Add a whole entry; returns True if it is a tombstone of its key, None if it has no known key."""
+        """Add a whole entry. Return True if it is a tombstone of its key, None if its key is unknown or it has none."""
         if not entry:
-            return None  # the row stands for a message that was removed by an earlier compaction
+            return None  # the row is the placeholder of a message that an earlier compaction removed
         metadata = _metadata(entry)
         if metadata is None or metadata.num_messages_in_batch > 1:
             if self._first_opaque is None:
@@ -154,12 +155,12 @@ class NewestOfKeys:
             return None
         if not has_key and self._retain_null_key:
             self._keep(place)
-        # Producers record the size before they encrypt.
+        # An encrypted message is empty if its size before encryption, which producers record, is 0.
         is_empty = metadata.HasField("uncompressed_size") and not metadata.uncompressed_size
         return metadata.null_value or is_empty if has_key else None
 
     def _take_chunk(self, place: int, said: MessageMetadata) -> bool:
-        """Add a chunk; returns True if it is the last chunk of its message."""
+        """Add a chunk. Return True if it is the last chunk of its message."""
         message = (said.producer_name, said.uuid)
         if said.chunk_id < said.num_chunks_from_msg - 1:
             self._chunks.open.setdefault(message, []).append(place)
@@ -198,7 +199,7 @@ class NewestOfKeys:
 
 
 def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.Table:
-    """Make a table of keys, flags and places: keys sent as Base64 and as text differ, even with equal bytes."""
+    """Make a table of keys, flags and places. A key sent as Base64 differs from a key sent as text with equal bytes."""
     return pa.table({"key": keys.cast(pa.large_binary()), "b64": flags, "place": pa.array(places, pa.int64())})
 
 

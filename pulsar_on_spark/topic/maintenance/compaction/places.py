@@ -1,8 +1,8 @@
-"""Places of messages as single numbers that grow along the chain, so that the newest of a key is a maximum.
+"""Places of messages: numbers that grow along the chain, so that the newest message of a key has the greatest place.
 
     entry (41 bits, counted over all ledgers) | message in the entry (21 bits) | tombstone (1 bit)
 
-Message 0 means a whole entry that is not split; messages of batches are counted from 1.
+Message 0 is a single message or an entry that is not split; messages of batches are counted from 1.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Places:
         return (entries + self._bases[ledger]) << MESSAGE_BITS
 
     def of_messages(self, ledger: LedgerId, entries: Int64s, batch_indexes: Int64s) -> Int64s:
-        """Return the places of messages; the batch index is -1 if an entry is a single message."""
+        """Return the places of messages; the batch index of a single message is -1."""
         return self.of_entries(ledger, entries) + batch_indexes + 1
 
 
 def next_entry(entry_places: Int64s) -> Int64s:
-    """Return the place of the entry after each of these."""
+    """Return the place of the entry that follows each of these entries."""
     return entry_places + (1 << MESSAGE_BITS)
 
 

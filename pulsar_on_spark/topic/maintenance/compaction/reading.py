@@ -1,7 +1,7 @@
 """Reading a compacted ledger: its rows between two positions, and its index.
 
-A compaction's files stay for ten minutes after they were replaced, or their topic was deleted, so that active reads can
-finish. Then they are deleted, and the newer metadata name other files.
+A compaction's files stay for ten minutes after they were replaced or their topic was deleted, so that active reads can
+finish. Then they are deleted; a reader of newer metadata gets the files that replaced them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
 
 Index = dict[LedgerId, BitMap64]
-"""The entries that are left, by ledger."""
+"""The ids of the entries that have remaining messages, by ledger."""
 OnBadCopy = Callable[[str, PathId, str], None]
-"""Called with the file, the storage path and the problem of the copy there."""
+"""Callback for a bad copy: it gets the file's id, the storage path and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedSlice:
-    """The entries in [start, stop) of batches [first, end) in a file of a compacted ledger.
+    """Part of a compacted ledger: the entries in [start, stop) that are in batches [first, end) of one file.
 
     Attributes:
         topic: The topic's full name.
@@ -75,7 +75,7 @@ class CompactedSlice:
             on_bad_copy: Called with path id and reason for copies that are bad or missing.
 
         Raises:
-            SegmentGoneError: the file was deleted: the topic was compacted again, or deleted.
+            SegmentGoneError: the file was deleted, because the topic was compacted again or deleted.
             CorruptSegmentError: no good copy is left.
         """
         file_id = self.file.file_id
@@ -137,7 +137,7 @@ def read_index(
     paths: PathTable,
     on_bad_copy: OnBadCopy,
 ) -> Index:
-    """Return the index of the remaining entries (arguments, errors: `compacted_slices`, `CompactedSlice.read`)."""
+    """Return the index of the remaining entries (arguments and errors as `compacted_slices`, `CompactedSlice.read`)."""
     if not record.files:
         return {}
     last = record.files[-1]
@@ -171,5 +171,7 @@ def index_batch(index: Index) -> pa.RecordBatch:
 def _file(view: View, part: TopicPart, file_id: str) -> FileRecord:
     file = view.get(FileRecord, file_id)
     if file is None:
-        raise MetadataError(f"The compacted ledger of {part.name} names file {file_id}, unknown here.")
+        raise MetadataError(
+            f"The compacted ledger of {part.name} names file {file_id}, which has no record: compact the topic again."
+        )
     return file

@@ -1,6 +1,6 @@
-"""The source of a compaction: the former compacted ledger, and after its horizon the log, sealed or in journals.
+"""The source of a compaction: the former compacted ledger, then the log after its horizon, sealed or in journals.
 
-Both passes read the same entries, even if some are sealed, merged or trimmed in between.
+Both passes read the same entries, even if some are sealed, merged or trimmed between them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 log = logging.getLogger(__name__)
 
 _PLANS = 5
-"""A place is looked for again at most so often without an entry read in between."""
+"""Maximum number of times that the files of an entry are looked up before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """Rows of some entries of a ledger; `entry_offset` plus their `entry_id` is the entry's id."""
+    """Rows of some entries of a ledger; an entry's id is its column `entry_id` plus `entry_offset`."""
 
     ledger: LedgerId
     entry_offset: int
@@ -140,8 +140,8 @@ class Source:
         for piece in walk_range(view, part.name, part.topic_id, part.partition, start, self.end):
             if isinstance(piece, Loss):
                 raise DataLossError(
-                    f"{part.name} cannot be compacted, it would drop what may come back: {piece.reason}; bring back "
-                    "the storage paths that are away."
+                    f"{part.name} cannot be compacted, because messages that may be found again would be dropped: "
+                    f"{piece.reason}; bring back the storage paths that cannot be reached."
                 )
             yield piece
 

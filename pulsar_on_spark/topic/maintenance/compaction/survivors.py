@@ -1,7 +1,7 @@
-"""Second pass: select the rows at the kept places, with all that is needed to rebuild their entries. Pure.
+"""Second pass: select the rows at the kept places, with everything that is needed to rebuild their entries. Pure.
 
-An entry keeps its id, and its messages keep their batch indexes. Only the rows of a batch's kept messages are stored:
-the `entry_metadata` in the first of them has the original number of messages.
+An entry keeps its id, and its messages keep their batch indexes. Only the rows of a batch's kept messages are stored.
+The first of them has the `entry_metadata`, which tells the original number of messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def kept_rows(
     Args:
         ledger: The ledger of the rows.
         entry_offset: Added to the column `entry_id` to get entry ids.
-        rows: Rows in `SEGMENT_SCHEMA`, for each entry all of its rows.
+        rows: Rows in `SEGMENT_SCHEMA`: all rows of each entry.
         survivors: The kept places, from the first pass.
         places: The places of all entries.
         retain_null_key: As in the first pass.
@@ -51,7 +51,7 @@ def kept_rows(
     kept = is_place(places.of_messages(ledger, entries, indexes), survivors)
     if raw.null_count < len(raw):
         kept |= _kept_wholes(places.of_entries(ledger, entries), raw, survivors)
-    # An entry that was whole in the first pass, in a journal, may be split by now: all of its rows are kept.
+    # An entry that the first pass saw whole may be split by now, if it was sealed meanwhile: keep all of its rows.
     kept |= (indexes >= 0) & is_place(places.of_entries(ledger, entries), survivors)
     if retain_null_key:
         kept |= pc.and_(rows.column("key").is_null(), raw.is_null()).to_numpy(zero_copy_only=False)
@@ -69,7 +69,7 @@ def kept_rows(
 
 
 def _kept_wholes(entry_places: Int64s, raw: pa.BinaryArray, survivors: Int64s) -> Bools:
-    """Flag the rows that are whole entries with a surviving message: the first pass may have seen their messages."""
+    """Flag the whole entries that have a surviving message: the first pass may have seen such an entry split."""
     is_whole = pc.greater(pc.binary_length(raw).fill_null(0), 0).to_numpy(zero_copy_only=False)
     first = np.searchsorted(survivors, entry_places)
     return np.asarray(is_whole & (np.searchsorted(survivors, next_entry(entry_places)) > first))
@@ -80,8 +80,8 @@ def _entry_metadata(
 ) -> pa.BinaryArray:
     """Return the column `entry_metadata`, with each entry's metadata in the first of its kept rows.
 
-    For an entry that Spark wrote, the metadata is derived from all its rows while they are all here; if all are kept,
-    it needs none.
+    An entry that Spark wrote has no stored metadata. If only some of its rows are kept, its metadata is derived from
+    all of its rows here, because later readers lack the others.
     """
     stored = rows.column("entry_metadata")
     entry_of_row = np.cumsum(np.isin(np.arange(rows.num_rows), first_rows)) - 1

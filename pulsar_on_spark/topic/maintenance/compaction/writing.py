@@ -1,4 +1,4 @@
-"""Writing a compacted ledger: kept rows into segment files, batches of one ledger, then the index."""
+"""Writing a compacted ledger into segment files: batches of kept rows, each of one ledger, then the index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class WrittenLedger:
-    """A durable compacted ledger that no topic names yet; `CompactionRecord` explains the fields."""
+    """A durable compacted ledger that no record names yet; `CompactionRecord` explains the fields."""
 
     files: tuple[CompactedFile, ...]
     written: tuple[WrittenFile, ...]
@@ -43,7 +43,7 @@ class CompactedLedgerWriter:
     Args:
         write_id: An unused write id.
         paths: The storage paths that copies may be written to.
-        quorum: The number of copies, and of copies that must be durable.
+        quorum: The number of copies, and how many of them must become durable.
     """
 
     def __init__(self, write_id: WriteId, paths: Sequence[StoragePath], quorum: Quorum) -> None:

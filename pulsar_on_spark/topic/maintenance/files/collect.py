@@ -1,10 +1,10 @@
-"""Garbage collection of segment files: listings of storage paths nominate, keyed reads decide.
+"""Garbage collection of segment files: listings of storage paths find candidates, and the metadata decide.
 
-The metadata alone, in a durable view, decide the fate of a file:
+A durable view of the metadata alone decides the fate of a file that a listing shows:
 
-    copy in a record     verdict on its write id      fate
+    the copy's record    verdict on its write id      fate
     -------------------  ---------------------------  --------------------------------------------------------------
-    named, live file     -                            kept while a topic names the file; then it is marked as replaced,
+    of a live file       -                            kept while a topic names the file; then it is marked as replaced,
                                                       kept for ten minutes more, and deleted
     none                 committed                    deleted: the leftover of a retried or speculative task, or a copy
                                                       that a repair has replaced
@@ -13,8 +13,8 @@ The metadata alone, in a durable view, decide the fate of a file:
                                                       under the key that its attach or repair needs too, and the file
                                                       is deleted
 
-So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. The *absence* of
-a file or a record from a listing decides nothing.
+So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. That a file is
+*missing* in a listing decides nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 DAY_S = 24 * 3600.0
 SOLE_TIMES = 7
 _OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
-"""Names of the files that collection handles; it ignores all others."""
+"""Pattern of the file ids that collection handles; it ignores all other files."""
 _COMMIT_RECORDS = 1_000
-"""Records that one commit changes: larger ones lose to other writers."""
+"""Maximum number of records that one commit changes: larger commits lose against those of other writers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,11 @@ class Ages:
     """Minimum ages, in seconds, of files that may still be in use.
 
     Attributes:
-        abort_after_s: An uncommitted write whose newest file is older is aborted; older unfinished files are deleted.
-        keep_replaced_s: Time for which files are kept after the last segment record that named them, for running reads.
-        keep_verdicts_s: Minimum time for which committed verdicts are kept; `SOLE_TIMES` as long for a verdict that is
-            the only sign, for a driver that was suspended during its commit, that the write is done.
+        abort_after_s: Age of the newest file at which an uncommitted write is aborted; unfinished files of this age are
+            deleted.
+        keep_replaced_s: Time for which a file is kept after the last segment record that named it, for running reads.
+        keep_verdicts_s: Minimum time for which committed verdicts are kept. A verdict is kept `SOLE_TIMES` as long if
+            it alone can show a driver, suspended during its commit, that the write is done.
     """
 
     abort_after_s: float = DAY_S
@@ -70,7 +71,7 @@ DEFAULT_AGES = Ages()
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """The result of a collection. `skipped_paths` names storage paths that could not be listed, with the reason."""
+    """The result of a collection. `skipped_paths` has a reason for each storage path that could not be listed."""
 
     aborted_writes: int = 0
     retired_files: int = 0
@@ -82,7 +83,7 @@ class CollectReport:
 
 @dataclass(frozen=True, slots=True)
 class Nominee:
-    """A stored file and the storage path that lists it."""
+    """A candidate for deletion: a stored file, and the storage path that lists it."""
 
     path: StoragePath
     stored: StoredFile
@@ -105,10 +106,10 @@ def collect(
         root: The root.
         ages: The minimum ages of files that may still be in use.
         progress: Called as the collection proceeds.
-        clock: The time to judge ages by, in seconds since 1970; None for now.
+        clock: The time that ages are relative to, in seconds since 1970; None for now.
 
     Raises:
-        MetadataError: the metadata cannot be read or written; no file was deleted because of missing metadata.
+        MetadataError: the metadata cannot be read or written; no file is deleted because metadata are missing.
     """
     now_s = time.time() if clock is None else clock
     store = root.store
@@ -127,7 +128,7 @@ def collect(
 
 
 def is_garbage(view: DurableView, nominee: Nominee, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
-    """True if a stored file may be deleted.
+    """Return True if a stored file may be deleted.
 
     Args:
         view: The metadata, read after the listing.
@@ -139,17 +140,17 @@ def is_garbage(view: DurableView, nominee: Nominee, collected: Mapping[str, File
     if stored.name.file_id in collected:
         return True
     if stored.is_tmp and stored.age_s < ages.abort_after_s:
-        return False  # a writer may be writing it, even if it will not be needed
+        return False  # a task may still be writing it, even if its write is decided
     file = view.get(FileRecord, stored.name.file_id)
     if file is not None and file.names.get(nominee.path.path_id) == stored.name:
         return stored.is_tmp
-    # A write that a live record names is committed, though its verdict may have been cleared since.
+    # A write that a live record names is committed, even if its verdict has been cleared since.
     is_decided = file is not None and stored.name.write_id == file.write_id
     return is_decided or view.get(WriteRecord, stored.name.write_id) is not None
 
 
 def write_ids(view: View) -> set[WriteId]:
-    """Return the write ids of the copies that records name: they are committed, also without a verdict."""
+    """Return the write ids of the copies that records name. These writes are committed even without a verdict."""
     files = view.all(FileRecord)
     repaired = {name.write_id for file in files if file.generations for name in file.names.values()}
     return repaired | {WriteId(file.write_id) for file in files}
@@ -159,7 +160,7 @@ def write_ids(view: View) -> set[WriteId]:
 
 
 def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
-    """Return the stored files of the available paths, and the problems of the others."""
+    """Return the stored files of the paths that can be listed, and a reason for each other path."""
     nominees: list[Nominee] = []
     skipped = []
     for path in root.storage_paths(root.store.view()).values():
@@ -175,7 +176,7 @@ def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
 
 
 def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s: float) -> int:
-    """Abort the writes without a verdict whose files are all older than `abort_after_s`; returns their number."""
+    """Abort the writes without a verdict whose files are all older than `abort_after_s`; return their number."""
     youngest: dict[WriteId, float] = defaultdict(lambda: float("inf"))
     for each in nominees:
         youngest[each.write_id] = min(youngest[each.write_id], each.stored.age_s)
@@ -202,7 +203,7 @@ def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s:
 
 
 def _retire(store: MetadataStore, now_s: float) -> int:
-    """Mark the files that no topic names, because their topics were deleted, as replaced; returns their number."""
+    """Mark as replaced the files that no topic names, because their topics were deleted; return their number."""
     retired = 0
 
     def decide(view: View) -> Change | None:
@@ -223,7 +224,7 @@ def _retire(store: MetadataStore, now_s: float) -> int:
 
 
 def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileRecord]:
-    """Return the files that were replaced longer ago than `keep_replaced_s`, and that no topic names."""
+    """Return, by id, the files that were replaced longer ago than `keep_replaced_s` and that no topic names."""
     named = named_files(view)
     limit = _time(now_s - ages.keep_replaced_s)
     return {
@@ -234,9 +235,9 @@ def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileReco
 
 
 def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
-    """Delete files; returns their number and bytes. A file that cannot be deleted is left to the next pass.
+    """Delete files; return their number and bytes. A file that cannot be deleted is left to the next pass.
 
-    Nothing is synced: a file that reappears after a power cut is garbage as before.
+    Deletions are not synced: a file that reappears after a power cut is still garbage.
     """
     count = size_bytes = 0
     for number, nominee in enumerate(doomed):
@@ -246,7 +247,7 @@ def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
                 continue  # another collection has deleted it
         except StoragePathError as error:
             log.warning(
-                "File %s stays for now: %s", nominee.stored.location, error, extra={"path": nominee.path.path_id}
+                "File %s is not deleted yet: %s", nominee.stored.location, error, extra={"path": nominee.path.path_id}
             )
             continue
         count += 1
@@ -258,7 +259,8 @@ def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
 def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> None:
     """Delete the records of collected files.
 
-    Copies on a path that is away now then have a committed verdict and no record: a later collection deletes them.
+    A copy on a path that cannot be reached now then has a committed verdict and no record. A later collection deletes
+    it.
     """
     for some in _chunks(sorted(collected)):
 
@@ -271,9 +273,10 @@ def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> Non
 
 
 def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, now_s: float) -> int:
-    """Delete old committed verdicts of writes without remaining files; returns their number. Aborts stay for good.
+    """Delete old committed verdicts of writes without remaining files; return their number. Aborts are never deleted.
 
-    If a file of such a write appears later, from a path that was away, its write has no verdict and is aborted.
+    If a file of such a write appears later, on a path that could not be reached, its write is aborted for lack of a
+    verdict.
     """
     view = store.view()
     used = write_ids(view) | remaining

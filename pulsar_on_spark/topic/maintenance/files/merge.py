@@ -1,9 +1,10 @@
-"""Merging: runs of small adjacent segments of a ledger become one segment, and small files become part of large ones.
+"""Merging: adjacent small segments of a ledger become one segment, and small files become part of large ones.
 
 A stream that writes every second leaves one file for each batch. A merge reads such segments in order, writes the same
-entries with the same ids into a new file (of many topics), and replaces the segment records in one commit. A merge
-loses no entries: the old files stay until ten minutes after the last segment record that named them, a topic that
-changed within the merged range meanwhile keeps its old segments, and a killed merge leaves a file that no topic names.
+entries with the same ids into a new file (of many topics), and replaces the segment records in one commit.
+
+A merge loses no entries. The old files stay until ten minutes after the last segment record that named them. If a topic
+changed within the merged range meanwhile, it keeps its old segments. A killed merge leaves a file that no topic names.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from pulsar_on_spark.topic.maintenance.files.rewrite import Piece, Run, rewrite
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 32 << 20
-"""Segments of fewer key and value bytes are merged with their neighbours."""
+"""Segments with fewer key and value bytes are merged with their neighbours."""
 TINY_FILE_BYTES = 1 << 20
 WORTH_TINY_FILES = 16
-"""Number of tiny files from which they are merged even if their segments have no neighbours."""
+"""Minimum number of tiny files in a root for merging them even if their segments have no neighbours."""
 MAX_RUN_BYTES = 64 << 20
-"""A run is merged in memory; with a file's other runs it is written out at this estimated size."""
+"""Estimated size in memory of a run, or of several runs together, up to which they are read before they are written."""
 MAX_JOB_BYTES = 256 << 20
 MAX_JOB_SEGMENTS = 2_000
-"""Records that one commit replaces: larger commits lose against the commits of the topic's writers."""
+"""Maximum number of records that one commit replaces: larger ones lose against the commits of the topics' writers."""
 ROW_BYTES = 120
-"""Memory that a message needs besides its key and value."""
+"""Estimated memory that a message needs in addition to its key and value."""
 _MAX_ROUNDS = 4
 
 
@@ -53,7 +54,8 @@ class MergeJob:
 
     Attributes:
         runs: The runs to merge.
-        named_by: For each file that a run reads, the ids of all segments in the file, which must outlive them.
+        named_by: For each file that a run reads, the ids of all segments in it. The file is needed while one of them
+            names it.
     """
 
     runs: tuple[Run, ...]
@@ -67,7 +69,7 @@ class MergeJob:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The result of a merge. `skipped_segments` were unreadable, or changed by others meanwhile."""
+    """The result of a merge. `skipped_segments` could not be read, or were changed by other commits meanwhile."""
 
     merged_segments: int = 0
     new_segments: int = 0
@@ -76,7 +78,7 @@ class MergeReport:
 
 
 def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
-    """Merge worthwhile runs, in a few rounds: each round may merge the results of the round before.
+    """Merge the runs that are worth it, in a few rounds: a round may merge results of the previous round.
 
     Raises:
         NotEnoughCopiesError: fewer storage paths than the ack quorum can be written; nothing is changed.
@@ -112,7 +114,7 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
 
 
 def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
-    """Plan the merges that are due. Runs do not include segments in `excluded_files`."""
+    """Plan the merges that are due, without segments in `excluded_files`."""
     named_by: dict[str, list[str]] = defaultdict(list)
     published_ms: dict[str, int] = {}
     for segment in view.all(SegmentRecord):
@@ -133,7 +135,7 @@ def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
         first = run.segments[0]
         return published_ms[first.file_id], first.file_id, first.places[0] if first.places else (first.first_batch, 0)
 
-    # Segments in the same files, and there in the same batches, are read together.
+    # Sort, so that segments in the same file, and in the same batch of it, are read together.
     runs.sort(key=place)
     jobs = []
     for job in _jobs(runs):
@@ -174,7 +176,7 @@ def _adjacent(segments: Sequence[SegmentRecord], excluded: Collection[str]) -> I
 
 
 def _chop(run: Sequence[SegmentRecord]) -> Iterator[list[SegmentRecord]]:
-    """Split a run into pieces that fit into memory, each of which one commit replaces."""
+    """Split a run into pieces that fit into memory, and that one commit can replace."""
     piece: list[SegmentRecord] = []
     size_bytes = 0
     for segment in run:
@@ -189,10 +191,10 @@ def _chop(run: Sequence[SegmentRecord]) -> Iterator[list[SegmentRecord]]:
 
 
 def _worth(piece: Sequence[SegmentRecord], tiny: Collection[str]) -> tuple[SegmentRecord, ...]:
-    """Return the part of a piece to rewrite, without leading segments that are larger than all segments after them.
+    """Return the part of a piece to rewrite: without leading segments that are larger than all later ones together.
 
-    So a message is rewritten each time that its segment doubles, not each time that messages are appended. Segments in
-    tiny files are always rewritten.
+    So a message is rewritten whenever its segment doubles, not whenever messages are appended. Segments in tiny files
+    are always rewritten.
     """
     rest = sum(segment.bytes for segment in piece)
     start = 0
@@ -224,7 +226,7 @@ def _jobs(runs: Sequence[Run]) -> Iterator[tuple[Run, ...]]:
 
 
 def _run(root: RootHandle, job: MergeJob) -> tuple[list[Piece], bool]:
-    """Write a job's file and commit it; returns the pieces that were replaced, and True if there is a new file."""
+    """Write a job's file and commit it. Return the pieces that replaced segments, and True if a file was written."""
     view = root.store.view()
     write_id = WriteId(uuid.uuid4().hex)
     file_id = FileId(f"{write_id}-{secrets.token_hex(6)}")
@@ -256,9 +258,10 @@ def _groups(runs: Sequence[Run]) -> Iterator[list[Run]]:
 def _commit(
     root: RootHandle, job: MergeJob, write_id: WriteId, written: WrittenFile, pieces: Sequence[Piece]
 ) -> list[Piece]:
-    """Replace the segments of all pieces that have not changed; returns these pieces.
+    """Replace the segments of all pieces whose sources have not changed; return these pieces.
 
-    If busy writers win every attempt, each half is tried by itself, so that one busy topic does not block the others.
+    If other writers win every attempt, each half of the pieces is committed by itself, so that one busy topic does not
+    block the others.
     """
     kept: list[Piece] = []
 
@@ -268,7 +271,7 @@ def _commit(
         file = view.get(FileRecord, written.file_id)
         verdict = view.get(WriteRecord, write_id)
         if (file is None) != (verdict is None) or (file is not None and file.replaced_at is not None):
-            return None  # garbage collection aborted the write: no record may name the file now
+            return None  # garbage collection has aborted the write, so no record may name the file
         kept = [piece for piece in pieces if _is_intact(view, piece)]
         now = datetime.now(UTC)
         bucket = {keys.write_bucket(write_id): None}
@@ -290,7 +293,7 @@ def _commit(
     except CommitConflictError as error:
         if len(pieces) == 1:
             log.warning(
-                "Merging %d segments of %s is put off: %s",
+                "%d segments of %s are left to a later merge: %s",
                 len(pieces[0].sources),
                 pieces[0].topic,
                 error,
@@ -312,7 +315,7 @@ def _is_intact(view: View, piece: Piece) -> bool:
 
 
 def _replaced(view: View, job: MergeJob, kept: Sequence[Piece], now: datetime) -> list[FileRecord]:
-    """Return the records, marked as replaced, of the files that no segment names after the commit of `kept`."""
+    """Return, marked as replaced, the records of files that no segment names after the commit of `kept`."""
     moved = {source.record_id for piece in kept for source in piece.sources}
     read = sorted({source.file_id for piece in kept for source in piece.sources})
     replaced = []

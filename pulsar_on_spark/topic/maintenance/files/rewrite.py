@@ -31,9 +31,9 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, Slic
 log = logging.getLogger(__name__)
 
 STRETCH_BYTES = 8 << 20
-"""Bytes up to which small segments of a file are read together."""
+"""Maximum bytes of small segments of a file that are read together."""
 MAX_BUFFER_BYTES = 160 << 20
-"""Size above which complete parts are written although their run is not: large properties defeat every estimate."""
+"""Size of buffers above which the complete parts of runs are written early: large properties defeat every estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Piece:
 def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
     """Read the runs and append them to the file, each in as few pieces as memory allows.
 
-    A run with a segment that cannot be read from any copy is left out and logged; rows of it that were written before
-    belong to no piece. If the segment is lost, and not just unreachable, it is reported.
+    If a segment cannot be read from any copy, its run is left out and logged; rows of the run that are in the file
+    already belong to no piece. The segment is reported if it is lost, not if its copies are only unreachable.
 
     Raises:
         NotEnoughCopiesError: the new file has too few good copies.
@@ -94,7 +94,7 @@ def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFi
 
 @dataclass
 class _Buffer:
-    """The decoded batches of a run, with their entries, by the segment's index in the run."""
+    """A run's decoded batches, each with its number of entries, by the segment's index in the run."""
 
     run: Run
     read: dict[int, list[tuple[pa.RecordBatch, int]]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A segment in a file, and its target: a buffer, and the segment's index in the buffer's run."""
+    """A segment to read: its record, the buffer that gets it, and its index in the buffer's run."""
 
     segment: SegmentRecord
     buffer: _Buffer
@@ -112,7 +112,7 @@ class _Wanted:
 
     @property
     def at(self) -> tuple[int, int]:
-        """The batch and row in the file at which the segment's rows begin."""
+        """The numbers of the file's batch, and of the row in it, at which the segment begins."""
         segment = self.segment
         return segment.places[0] if segment.places else (segment.first_batch, 0)
 
@@ -124,7 +124,7 @@ class _Wanted:
 
 
 class _Rewriting:
-    """The rewriting of a group of runs that fits into memory."""
+    """The rewriting of a group of runs that fit into memory."""
 
     def __init__(self, root: RootHandle, runs: Sequence[Run], writer: SegmentFileWriter) -> None:
         self._root = root
@@ -153,7 +153,7 @@ class _Rewriting:
         return [piece for buffer, piece in self._pieces if not buffer.failed]
 
     def _read_or_fail(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
-        """Read a stretch at once or, if a part cannot be read, each of its segments by itself."""
+        """Read the segments of a stretch together or, if some of it cannot be read, each segment by itself."""
         try:
             self._read(file, stretch)
         except CopiesUnreachableError as error:
@@ -208,7 +208,7 @@ class _Rewriting:
         buffer.read.clear()
 
     def _write_complete(self) -> None:
-        """Write each run's segments up to the first one that was not read yet."""
+        """Write each run's segments up to the first one that has not been read yet."""
         for buffer in self._buffers:
             first = buffer.written
             batches: list[tuple[pa.RecordBatch, int]] = []
@@ -230,7 +230,7 @@ class _Rewriting:
 
 
 def _stretches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Group segments in file order, within a limit of decoded bytes, because neighbours may share batches."""
+    """Group segments in file order, because neighbours may share batches. The bytes of a group are limited."""
     stretch: list[_Wanted] = []
     size_bytes = 0
     for segment_wanted in sorted(wanted, key=lambda segment_wanted: segment_wanted.at):
@@ -257,13 +257,13 @@ def _grouped(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[list[tup
 
 
 def _own_rows(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a segment's rows of a batch, copied if needed so that the other rows can be freed."""
+    """Return a segment's rows of a batch; if the batch has other rows, a copy, so that these can be freed."""
     rows = rows_of(where, batch)
     return rows if where.rows is None else rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
-    """Return the batch with the ledger's id, and with entry ids to which the segment's offset is added.
+    """Return the batch with the ledger's id, and with absolute entry ids: the segment's offset is added.
 
     Raises:
         CorruptSegmentError: the rows belong to another ledger.
@@ -280,17 +280,17 @@ def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
 
 
 def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
-    """Check that the read data match the segment's record, before it is replaced."""
+    """Check that the data match the segment's record, before the record is replaced."""
     first = segment.first_entry
     for batch, entries in zip(batches, segment.batch_entries, strict=True):
         ids = batch.column("entry_id").to_numpy()
         if len(ids) == 0 or ids[0] != first or ids[-1] != first + entries - 1:
-            raise CorruptSegmentError(f"The segment of {what} does not hold the entries that its record names.")
+            raise CorruptSegmentError(f"The segment of {what} lacks entries that its record names.")
         first += entries
     if sum(batch.num_rows for batch in batches) != segment.rows:
-        raise CorruptSegmentError(f"The segment of {what} does not hold the {segment.rows} messages of its record.")
+        raise CorruptSegmentError(f"The segment of {what} does not have the {segment.rows} messages of its record.")
 
 
 def _joined_runs(runs: Iterator[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Join runs (entries, messages of each) with equal neighbours."""
+    """Join adjacent runs (number of entries, messages in each entry) that have equally many messages in an entry."""
     return tuple((sum(count for count, _ in group), rows) for rows, group in groupby(runs, key=lambda run: run[1]))

@@ -1,6 +1,6 @@
-"""The auditor: finds copies that are missing or short, from metadata and listings alone.
+"""The auditor finds copies that are missing or have the wrong length, from metadata and listings alone.
 
-A listing only nominates: a copy that it lacks is looked up by name before it counts as missing.
+A copy that a listing lacks is looked up by name before it counts as missing, because it may be newer than the listing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MISSING = "the copy is missing"
 
 @dataclass(frozen=True, slots=True)
 class StoredCopy:
-    """A copy in a storage path's listing; its segment and, if it has one, its sidecar."""
+    """A segment's copy in a storage path's listing: its size, and True if it has a sidecar."""
 
     size_bytes: int
     has_sidecar: bool
@@ -38,10 +38,10 @@ class StoredCopy:
 
 @dataclass(frozen=True, slots=True)
 class BareFragment:
-    """A run of a journal's frames with fewer copies than its write quorum on reachable paths.
+    """A journal fragment that has fewer copies than its write quorum on paths that can be read.
 
     Repair does not change journals: an open journal belongs to its writer, which changes its ensemble itself, and a
-    closed one is sealed soon, in write-quorum copies.
+    closed journal is soon sealed into segments with write-quorum copies.
     """
 
     incarnation: IncarnationId
@@ -58,8 +58,8 @@ class Audit:
     Attributes:
         view: The audited version of the metadata.
         paths: All storage paths, without retired ones.
-        problems: The reason for each path that cannot be reached.
-        bad: The reason for each copy that is missing or has the wrong length.
+        problems: The reason why a path cannot be reached, by path.
+        bad: The reason why a copy is missing or wrong, by file and path.
         bare_fragments: Journal fragments that lack copies.
     """
 
@@ -75,11 +75,11 @@ class Audit:
         return sum(reason == MISSING for reason in self.bad.values())
 
     def plans(self, wanted: int, bad: Collection[tuple[FileId, PathId]] = ()) -> list[FilePlan]:
-        """Return the files to repair, those with the fewest good copies first.
+        """Return the plans of the files to repair; files with the fewest good copies come first.
 
         Args:
             wanted: The root's write quorum.
-            bad: Copies that are bad, in addition to those that the audit found.
+            bad: Further bad copies, which the audit did not find.
         """
         spoilt: dict[str, set[PathId]] = {}
         for file_id, path_id in (*self.bad, *bad):
@@ -143,7 +143,7 @@ def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again; a path that could not be listed counts as away."""
+    """Examine all paths again; a path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
     health = root.examine_paths(view)
     for record in view.all(PathRecord):
@@ -164,7 +164,7 @@ def path_health(
 def compared(
     files: Iterable[FileRecord], stored: Mapping[PathId, Mapping[SegmentName, StoredCopy]]
 ) -> dict[tuple[FileId, PathId], str]:
-    """Compare records with the listings of the reachable paths; returns the reason for each bad copy.
+    """Compare records with the listings of the reachable paths; return the reason for each missing or bad copy.
 
     Args:
         files: The records of live files.
@@ -181,7 +181,7 @@ def compared(
 
 
 def bare_fragments(view: View, paths: Mapping[PathId, PathHealth]) -> list[BareFragment]:
-    """Return the journal fragments in use that have copies on paths that are away or lost."""
+    """Return the journal fragments in use that lack copies, because paths are unreachable or lost."""
     fragments = []
     for row in view.all(IncarnationRecord):
         record = log_record(row)
@@ -204,7 +204,7 @@ def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
 
 
 def _has(path: StoragePath, name: SegmentName) -> bool:
-    """Look the copy up by its name: it may have appeared after the listing. A path that is away proves nothing."""
+    """Return True if the path has the copy, which may be newer than the listing, or if the path cannot be reached."""
     try:
         return path.has_segment(name)
     except StoragePathError:

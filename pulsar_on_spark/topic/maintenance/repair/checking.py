@@ -1,4 +1,4 @@
-"""Reading every copy in full without repairing: for operators, and for large roots also in parallel."""
+"""Checking all copies by reading them in full, without repairs. For operators; large roots can be read in parallel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class CheckReport:
         good: Number of copies that were read in full and are good.
         missing: Number of copies that the metadata name and that do not exist.
         bad: Number of copies that exist and are bad; a copy that could not be examined does not count.
-        lacking: Number of copies for which there is no storage path.
-        reasons: A sentence for each copy that is bad, missing or could not be examined, and for each path that is away.
+        lacking: Number of copies that files need but no storage path can take.
+        reasons: A sentence for each copy that is bad, missing or could not be examined, and each unreachable path.
     """
 
     good: int
@@ -40,7 +40,7 @@ class CheckReport:
 
 
 def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
-    """Read every copy in full, or those on one path; bad copies are reported for repair.
+    """Read every copy in full, or every copy on one path. Bad copies are reported for repair.
 
     Raises:
         InvalidArgumentError: there is no such path.
@@ -50,9 +50,7 @@ def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress
     audited = audit(root, RepairLimits())
     paths = root.storage_paths(audited.view)
     if path_id is not None and path_id not in paths:
-        raise InvalidArgumentError(
-            f"There is no storage path {path_id}: `pulsarpy storage list` shows those there are."
-        )
+        raise InvalidArgumentError(f"There is no storage path {path_id}: give one that `pulsarpy storage list` shows.")
     copies = to_read(audited, path_id)
     defects: list[str] = []
     unexamined: list[str] = []
@@ -74,14 +72,14 @@ def report_of(
     unexamined: Sequence[str] = (),
     path_id: PathId | None = None,
 ) -> CheckReport:
-    """Combine the findings of an audit with the results of reading.
+    """Make the report from the findings of an audit and the results of reading.
 
     Args:
         found: The audit.
         wanted: The root's write quorum.
         good: The number of copies that were read and are good.
         defects: The defect of each bad copy.
-        unexamined: The reason for each copy that could not be examined.
+        unexamined: The reason why a copy could not be examined, for each such copy.
         path_id: The only storage path that was checked; None for all.
     """
     absent = {copy_key: reason for copy_key, reason in found.bad.items() if path_id in (None, copy_key[1])}
@@ -98,7 +96,7 @@ def report_of(
 
 
 def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecord, PathId]]:
-    """Return the copies to read, in the order of their paths: those that exist according to the audit."""
+    """Return the copies that exist according to the audit, as (file, path), in the order of paths."""
     return [
         (file, at)
         for at in sorted(found.paths)

@@ -1,4 +1,4 @@
-"""Limits of an audit's and a repair's work at one time."""
+"""Limits for the work of one pass of audit and repair."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class RepairLimits:
-    """Bounds of one pass.
+    """Limits for one pass.
 
     Attributes:
-        max_seconds: Time after which a pass begins no more work; the next pass continues. None for no limit.
+        max_seconds: Time after which a pass starts no further work; the next pass continues. None for no limit.
         bytes_per_second: The maximum rate of reading and writing copies. None for no limit.
         scrub_within: Time within which every copy is read in full once, if passes run often enough.
-        replace_after: Time for which a path must be away before its copies are replaced on other paths.
+        replace_after: Time for which a path must be unreachable before its copies are replaced on other paths.
     """
 
     max_seconds: float | None = None

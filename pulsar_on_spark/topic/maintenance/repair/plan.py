@@ -1,15 +1,15 @@
-"""The copies of a file that count, and the actions for those that don't. No IO, no clock.
+"""Plan of a file's repair: which copies count, and what happens to those that don't. No IO, no clock.
 
-    path                                        its copies                               new copies go there
-    ------------------------------------------  ---------------------------------------  -------------------
-    writable                                    count                                    yes
-    read-only                                   count                                    no
-    to be checked; away for less than a while   neither count nor are replaced           no
-    draining                                    are read, and replaced elsewhere         no
-    lost; retired; away for longer              do not count, and are replaced           no
+    path                                           its copies                             gets new copies
+    ---------------------------------------------  -------------------------------------  ---------------
+    writable                                       count                                  yes
+    read-only                                      count                                  no
+    to be checked; unreachable for a short time    neither count nor are replaced         no
+    draining                                       are read, and replaced elsewhere       no
+    lost; retired; unreachable for a longer time   do not count, and are replaced         no
 
-A copy leaves a file's record only in a commit after which as many other copies as the file needs count. So whatever is
-interrupted, and whatever other workers do, a record never names fewer good copies than before.
+A commit removes a copy from a file's record only if enough other copies count. So a record never names fewer good
+copies than before, whatever is interrupted and whatever other workers do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pulsar_on_spark.storage.placement import next_apart, preferred
 
 
 class Trust(Enum):
-    """The treatment of copies on a path; see the table above."""
+    """The treatment of the copies on a path; see the module's table."""
 
     COUNTS = "they count"
     PENDING = "it will turn out: they neither count nor are replaced"
@@ -53,10 +53,10 @@ class FilePlan:
         wanted: The number of copies that the file needs.
         counted: Paths whose copies count.
         sources: Paths to read copies from, the best first.
-        targets: Paths to write copies to: first in place of bad copies, then on new paths.
+        targets: Paths to write copies to: first those of bad copies, then new paths.
         leaving: Paths to remove from the record once enough copies count.
-        lacking: Number of copies for which there is no path.
-        away: Paths of copies that cannot be reached and may be good: while there are any, the file is not lost.
+        lacking: Number of copies that the file needs but no path can take.
+        away: Paths of copies that cannot be reached and may be good; if there are any, the file is not lost.
     """
 
     file: FileRecord
@@ -70,7 +70,7 @@ class FilePlan:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing can be done."""
+        """True if there is nothing to write and nothing to remove."""
         enough = len(self.counted) + len(self.targets) >= self.wanted
         return not self.targets and not (self.leaving and enough)
 
@@ -80,7 +80,7 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
 
     Args:
         file: The file's record.
-        wanted: The write quorum of the root, for a file whose record has none.
+        wanted: The root's write quorum, for a file whose record has none.
         paths: All storage paths, without retired ones.
         bad: Paths on which the file's copy is known to be bad or missing.
     """
@@ -120,15 +120,16 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
 
 
 def names_after(now: FileRecord, plan: FilePlan, restored: Mapping[PathId, SegmentName]) -> dict[int, SegmentName]:
-    """Return the copies that a commit leaves in a file's record, by path in the order of reading.
+    """Return the copies that a file's record names after the commit, by path in the order of reading.
 
-    New copies replace bad ones in place; others are added as far as they are needed. Once enough copies count, those
-    that the plan lets go are removed. Copies that another worker has made since the plan are good, and stay.
+    A new copy replaces the bad copy on its path. Copies on new paths are added if they are needed. If enough copies
+    count then, the copies that the plan lists as leaving are removed. Copies that another worker has made since the
+    plan are good, and are kept.
 
     Args:
         now: The file's record in the view of the commit.
         plan: The plan.
-        restored: The new copies, by the plan's targets that got one.
+        restored: The new copies, by path.
     """
     planned = plan.file.names
     names: dict[int, SegmentName] = dict(now.names)

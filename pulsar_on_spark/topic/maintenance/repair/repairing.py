@@ -1,4 +1,4 @@
-"""A pass of audit, scrub and repair over a root. Passes may run at the same time, in any processes."""
+"""A pass of audit, scrub and repair over a root. Several passes may run at the same time, in any processes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RepairReport:
     Attributes:
         missing: Number of copies that the metadata name and that did not exist.
         bad: Number of copies that existed and were bad.
-        scrubbed: The copies that were read in full, and the bad ones among them.
+        scrubbed: The result of reading copies in full.
         work: The restored, moved and deleted copies.
-        lacking: Number of copies for which there is no storage path: an operator must add one.
-        away: The reason for each storage path that cannot be reached.
-        checked_paths: Storage paths that came back and whose copies count again.
+        lacking: Number of copies that no storage path can take: an operator must add a path.
+        away: The reasons why storage paths cannot be reached.
+        checked_paths: Storage paths that are reachable again and whose copies, read in full, count again.
         bare_fragments: Parts of journals that lack copies (see `BareFragment`).
     """
 
@@ -55,7 +55,7 @@ class RepairReport:
 
     @property
     def is_whole(self) -> bool:
-        """True if every file has all its copies now, as far as the pass knows."""
+        """True if every file has all its copies after this pass, as far as the pass found out."""
         return not (self.lacking or self.away or self.work.lost or self.work.unfinished or self.work.problems)
 
 
@@ -80,7 +80,7 @@ class Throttle:
         self._free_at_s = clock()
 
     def __call__(self, size_bytes: int) -> None:
-        """Count processed bytes, and wait until they are within the rate."""
+        """Count bytes that were processed, and wait until the rate is met."""
         if self._rate is None:
             return
         now_s = self._clock()
@@ -96,9 +96,10 @@ def repair(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> RepairReport:
-    """Find copies that are missing, short, corrupt or on the wrong paths, and restore the write quorum.
+    """Find copies that are missing, bad or on the wrong paths, and restore the write quorum of files.
 
-    Known problems are repaired first; then the copies that are due are read in full, and their problems repaired.
+    Known problems are repaired first. Then the copies that are due are read in full, and the problems found are
+    repaired.
 
     Args:
         root: The root.
@@ -144,7 +145,7 @@ def _round(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[Audit, set[tuple[FileId, PathId]], list[FilePlan], WorkReport]:
-    """Find problems and repair them; returns the audit, the bad copies that exist, the plans, and the work done."""
+    """Find problems and repair them. Return the audit, the bad copies that exist, the plans, and the work done."""
     progress("audit", 0, 1)
     audited = audit(root, limits)
     progress("audit", 1, 1)
@@ -173,9 +174,9 @@ def check_reports(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> set[tuple[FileId, PathId]]:
-    """Check the copies in readers' reports; returns the bad ones. Reports of good copies are cleared.
+    """Check the copies that readers reported. Return the bad ones, and clear the reports of good ones.
 
-    After the time limit, the remaining copies count as bad without a check, as does a copy that cannot be examined now:
+    A copy counts as bad without a check if the time limit has passed or the copy cannot be examined now. That is safe:
     rewriting a good copy does no harm, and messages count as lost only if all copies were read.
 
     Raises:
@@ -196,7 +197,7 @@ def check_reports(
         progress("check reports", number, len(reports))
         file = files.get(report.file_id)
         if file is None:
-            continue  # garbage collection clears it
+            continue  # garbage collection clears the report
         suspects = file.copies if report.kind is ReportKind.LOSS else [report.path_id]
         existing = [PathId(suspect) for suspect in suspects if suspect in file.copies and _is_readable(found, suspect)]
         bad = [suspect for suspect in existing if is_bad(file, suspect)]
@@ -227,10 +228,10 @@ def _scrub(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[AuditState, ScrubReport, tuple[PathId, ...]]:
-    """Read the copies that are due; first, and completely, those on paths that came back."""
+    """Read the copies that are due. Paths that became reachable again come first and are read completely."""
     state = scrub.read_state(root.place)
     scrubs = dict(state.scrubs)
-    view = root.store.view()  # copies have moved since the audit
+    view = root.store.view()  # copies may have moved since the audit
     paths = root.storage_paths(view)
     files = live(view)
     total = ScrubReport(is_complete=True)
@@ -248,7 +249,7 @@ def _scrub(
         progress_so_far = scrubs.get(path_id, PathScrub())
         since = to_check.get(path_id)
         if since is not None and progress_so_far.began_ms < _ms(since):
-            progress_so_far = PathScrub()  # a round that began before the path came back proves nothing
+            progress_so_far = PathScrub()  # a round that began before the path was reachable again proves nothing
         budget = _budget(copies, progress_so_far, limits) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
             root.place, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
@@ -266,7 +267,7 @@ def _budget(copies: Sequence[FileRecord], known: PathScrub, limits: RepairLimits
 
 
 def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
-    """Let the copies of a path count again after they were read in full; False if the path has come back once more."""
+    """Let a path's copies count after they were read in full; return False if the path went and came back meanwhile."""
     settled = False
 
     def decide(view: View) -> Change | None:

@@ -1,8 +1,8 @@
-"""Scrubbing: every copy is read in full from time to time, so that rot is found while other copies are good.
+"""Scrubbing: every copy is read in full from time to time, so that bit rot is found while other copies are good.
 
-Each path is read round by round in the order of file ids, so the copy that was read longest ago comes next. A round's
-progress is in a small object, `reports/audit.json`: losing it costs a round. Several concurrent scrubbers read some
-copies twice.
+Each path is read in rounds, in the order of file ids, so the next copy is always the one that was read longest ago. The
+progress of rounds is in a small object, `reports/audit.json`; if it is lost, rounds start again. Concurrent scrubbers
+read some copies twice.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class PathScrub(BaseModel):
     """The progress of a path's scrub. Times are milliseconds since 1970 on the scrubber's clock.
 
     Attributes:
-        after: The id of the file that was read last in this round; empty at its beginning.
+        after: The id of the file that was read last in this round; empty before the first.
         at_ms: The time of the last reading.
         began_ms: The time at which this round began.
-        completed_ms: The time at which the last round was completed; None if none was.
+        completed_ms: The time at which the previous round was completed; None if no round was.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,15 +49,15 @@ class PathScrub(BaseModel):
 
 
 class AuditState(BaseModel):
-    """The state that audits keep between passes; `status` shows the last one.
+    """The state that is kept between passes of repair; `status` shows it.
 
     Attributes:
         audited_ms: The time of the last audit, in milliseconds since 1970; 0 if there was none.
         missing: Number of copies that were missing.
         bad: Number of copies that existed and were bad.
-        lacking: Number of copies for which there is no storage path.
+        lacking: Number of copies that files need but no storage path can take.
         restored: Number of copies that the last pass restored or moved.
-        unfinished: Number of files that the last pass had to leave to the next one.
+        unfinished: Number of files that the last pass left to the next one.
         scrubs: The progress of the scrub of each path.
     """
 
@@ -72,7 +72,7 @@ class AuditState(BaseModel):
 
 
 def read_state(root: RootPlace) -> AuditState:
-    """Read the state of the last pass; an empty state if there is none, or it is damaged."""
+    """Read the state of the last pass; return an empty state if it is missing, damaged or cannot be read."""
     try:
         stored = objects_at(root).fetch(STATE_KEY)
         return AuditState() if stored is None else AuditState.model_validate_json(stored.content)
@@ -81,21 +81,21 @@ def read_state(root: RootPlace) -> AuditState:
 
 
 def write_state(root: RootPlace, state: AuditState) -> None:
-    """Store the state for the next pass; a failure is logged, and costs one round of scrubbing at most."""
+    """Store the state for the next pass. A failure is logged; at worst, a round of scrubbing is repeated."""
     objects, content = objects_at(root), state.model_dump_json().encode()
     try:
         written = objects.create(STATE_KEY, content)
         if isinstance(written, Exists):
             objects.replace(STATE_KEY, content, written.version)  # None: a concurrent audit was faster
     except StorageError as error:
-        log.warning("The audit of %s starts its round again, its state cannot be written: %s", root, error)
+        log.warning("The state of the audit of %s cannot be written, so its round is repeated: %s", root, error)
 
 
 # --- what to read: no IO, no clock ---
 
 
 def budget_bytes(total_bytes: int, since: timedelta, within: timedelta) -> int:
-    """Return the bytes to read now, `since` after the last reading, for a round over `total_bytes` in `within`."""
+    """Return the bytes to read now, `since` after the last reading, so that a round over all bytes takes `within`."""
     return int(total_bytes * min(since / within, 1.0))
 
 
@@ -109,7 +109,7 @@ def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """The result of scrubbing: the copies read, the bad ones among them, bytes, and if the path's round is complete."""
+    """The result of scrubbing: numbers of copies read, of bad ones and of bytes; True if the round is complete."""
 
     copies: int = 0
     bad: int = 0
@@ -132,20 +132,20 @@ def scrub_path(
     is_over: Callable[[], bool] = lambda: False,
     pace: Callable[[int], None] = lambda size_bytes: None,
 ) -> tuple[PathScrub, ScrubReport]:
-    """Read copies on a path in full, write reports of bad ones, and clear the reports of good ones.
+    """Read copies on a path in full, write reports of bad copies, and clear the reports of good copies.
 
     Args:
         root: The root's place.
         path: The storage path.
         files: The files that should have a copy on the path, in the order of their ids.
         state: The progress of the round.
-        max_bytes: Approximate limit, at least one copy; None for the rest of the round.
+        max_bytes: Approximate limit of bytes to read; at least one copy is read. None for the rest of the round.
         is_over: Called before each copy after the first; True ends the reading.
         pace: Called with the number of bytes that were read.
 
     Returns:
-        The round's progress, and the work done. Reading stops if a copy could not be examined, or a bad copy could not
-        be reported.
+        The round's progress, and the work done. Reading stops early if a copy could not be examined or a bad copy could
+        not be reported.
     """
     now_ms = current_ms()
     began_ms = state.began_ms if state.after else now_ms
@@ -166,9 +166,9 @@ class CheckedCopy:
     """The result of reading a copy.
 
     Attributes:
-        defect: The copy's defect; None if the copy is good. If it was not examined, the reason.
-        is_reported: True if the reports now agree with the result.
-        is_examined: False if the copy could not be examined: it is not known to be bad, and no report is written.
+        defect: The copy's defect, or the reason why it could not be examined; None if the copy is good.
+        is_reported: True if the stored reports agree with the result.
+        is_examined: False if the copy could not be examined; then it may be good, and no report is written.
     """
 
     defect: str | None
@@ -177,7 +177,7 @@ class CheckedCopy:
 
     @property
     def is_good(self) -> bool:
-        """True if no byte has changed since it was written."""
+        """True if the copy was read in full and no byte has changed since it was written."""
         return self.defect is None
 
 
@@ -201,7 +201,7 @@ def check_copy(
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
     """Read every byte of a copy and return its defect, or None.
 
-    A part that the disk cannot read (EIO) is a defect, because a new copy is written to other blocks of the disk.
+    A part that the disk cannot read (EIO) is a defect, which a new copy mends, because it is written to other blocks.
 
     Raises:
         StoragePathError: the copy cannot be examined now, which proves nothing about it.

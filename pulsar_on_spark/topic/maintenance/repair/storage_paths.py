@@ -1,10 +1,11 @@
 """An operator's changes to storage paths: add, drain, resume, give up as lost, retire.
 
     writable <-> draining -> retired        all copies on it are first copied to other paths
-    any but retired -> lost -> retired      its copies do not count, and are replaced from the other ones
+    any but retired -> lost -> retired      its copies do not count, and are replaced from other copies
     lost -> writable                        its disk is back (`add` recognises it by its identity file): its copies
                                             count after they were read in full
-    writable <-> read-only                  by a write or an audit that found it failed, and by `maintain`
+    writable -> read-only                   a write or an audit found that it fails
+    read-only -> writable                   `maintain` found it healthy again
 
 All changes are committed under the path's key. Ids are never reused: a retired path keeps its record.
 """
@@ -48,12 +49,12 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class PathUse:
-    """The contents of a path according to the metadata.
+    """The files on a path according to the metadata.
 
     Attributes:
         copies: Number of files that have a copy on the path.
         sole_copies: Number of these files that have no other copy on a path that is neither lost nor retired.
-        fragments: Number of journal fragments with a file on the path that is still needed.
+        fragments: Number of journal fragments with a file on the path that may not be deleted yet.
     """
 
     copies: int
@@ -62,7 +63,7 @@ class PathUse:
 
 
 def use_of(view: View, path_id: PathId) -> PathUse:
-    """Return the contents of a path according to the metadata."""
+    """Return the files on a path according to the metadata."""
     given_up = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
     files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
     sole = sum(not set(file.copies) - given_up - {path_id} for file in files)
@@ -72,7 +73,7 @@ def use_of(view: View, path_id: PathId) -> PathUse:
 def add(
     root: RootHandle, directory: str | RootPlace, label: str = "", *, role: PathRole = "both", profile: str = ""
 ) -> PathRecord:
-    """Add a directory or a URL as a storage path; if it belongs to a lost path, take that path back.
+    """Add a directory or a URL as a storage path; if it is the place of a lost path, make that path writable again.
 
     A running broker begins to write to the path after its next read of the metadata.
 
@@ -81,14 +82,14 @@ def add(
         directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
             path.
         label: The path's rack; copies of a file are put under different labels.
-        role: The files that it is for. A directory of a root on an object store is for journals only; a URL of a
-            local root holds journals only if it is added for them.
-        profile: The name of the profile with a URL's options; "" for the one that matches it, or none.
+        role: The kind of files that the path is for. In a root on an object store, a directory is always for journals
+            only. In a local root, a URL is for journals only if the role is `journal`, and for segments otherwise.
+        profile: The name of the profile with a URL's options; "" for the profile that matches the URL, if any.
 
     Raises:
         InvalidArgumentError: the place is a storage path of the root already, or was retired from it, or cannot have
             this role.
-        UnsuitableStoreError: the object store does not keep a rule that the engine relies on.
+        UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
         StorageError: the place contains other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
     """
@@ -99,7 +100,10 @@ def add(
         probe(objects_at(place), str(place))
     elif not isinstance(root.place, Path):
         if role == "segments":
-            raise InvalidArgumentError(f"{place} can hold journals only: other hosts cannot read its segments.")
+            raise InvalidArgumentError(
+                f"{place} can hold journals only, because other hosts could not read its segments: give the role "
+                "journal, or a URL."
+            )
         role = "journal"
     host = "" if isinstance(root.place, Path) or not isinstance(place, Path) else socket.gethostname()
     new = _NewPath(place, label, role, host)
@@ -123,7 +127,7 @@ def add(
 
 @dataclass(frozen=True, slots=True)
 class _NewPath:
-    """A path to add: its place, and what its record says about it."""
+    """A path to add: its place, and the fields of its record."""
 
     place: RootPlace
     label: str
@@ -156,8 +160,8 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
         others = [each for each in view.all(PathRecord) if each.state == "writable" and each.path_id != path_id]
         if len(others) < root.quorum.ack:
             raise InvalidArgumentError(
-                f"Storage path {path_id} cannot be drained: {len(others)} others are writable, and quorum "
-                f"{root.quorum} needs {root.quorum.ack}: add storage paths first."
+                f"Storage path {path_id} cannot be drained, because only {len(others)} other paths are writable and "
+                f"quorum {root.quorum} needs {root.quorum.ack}: add storage paths first."
             )
         return record.model_copy(update={"state": "draining"})
 
@@ -165,7 +169,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
-    """Write again to a path that is draining, or that failed.
+    """Make a path writable again that is draining or had failed.
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
@@ -199,7 +203,7 @@ def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecor
         if sole and not force:
             raise InvalidArgumentError(
                 f"Storage path {path_id} has the only copies of {sole} files, which are lost with it: bring it back, "
-                "or say that you give them up (force)."
+                "or force the change to give the files up."
             )
         return record.model_copy(update={"state": "lost", "check_since": None})
 
@@ -207,12 +211,12 @@ def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecor
 
 
 def retire(root: RootHandle, path_id: int) -> PathRecord:
-    """Remove a path from the root for good, once it is no longer needed.
+    """Remove a path from the root for good, if nothing needs it.
 
     Raises:
-        InvalidArgumentError: there is no such path, it is neither draining nor lost, files or journals still need it,
-            a write that began before the drain is not committed yet, or a process of this host has files of a draining
-            path open (a lost path is not checked).
+        InvalidArgumentError: there is no such path; it is neither draining nor lost; files or journals still need it;
+            a write that began before the drain is not committed yet; or the path is draining and a process of this host
+            has files on it open.
         StoragePathError: the path's identity file cannot be removed.
         MetadataError: the metadata cannot be read or written.
     """
@@ -223,7 +227,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     path = root.storage_paths(view)[PathId(path_id)]
     if record.state == "draining":
         _require_closed(path)
-    # Without its identity, no process begins a new file on the path; files begun before are in the listing below.
+    # Without the identity, no process begins a file on the path. Files begun before are in the listing made below.
     is_hidden = _hide_identity(path, record)
     try:
         if is_hidden:
@@ -255,13 +259,13 @@ def _require_unused(view: View, record: PathRecord) -> None:
 
 
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
-    """Check that all writes with files on the path are committed or aborted: a later commit could name the path."""
+    """Check that all writes with files on the path are committed or aborted; others could still commit its copies."""
     listed = {stored.name.write_id for stored in path.unchecked_segment_files(time.time())}
     under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
         raise InvalidArgumentError(
-            f"{len(under_way)} writes have files on {path} and are not committed yet: wait for them, or let `pulsarpy "
-            "maintain --abort-after` give up those that are dead."
+            f"{len(under_way)} writes have files on {path} and are not committed yet: wait for them, or run `pulsarpy "
+            "maintain --abort-after` to abort dead ones."
         )
 
 
@@ -278,15 +282,15 @@ def _require_closed(path: StoragePath) -> None:
     if found:
         files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
         raise InvalidArgumentError(
-            f"On {path} {files} open: a broker closes unused files within a minute, wait for that, or end the process."
+            f"On {path}, {files} open: wait a minute until brokers have closed unused files, or end the process."
         )
 
 
 def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
-    """Hide the identity of a path; False for a lost path that is not there.
+    """Hide the identity of a path. Return False if that failed and the path is lost, so that it does not matter.
 
     Raises:
-        StoragePathError: a draining path is not there: writes under way may have files on it.
+        StoragePathError: a draining path cannot be reached, so that uncommitted writes may have files on it.
     """
     try:
         is_hidden = path.hide_identity()
@@ -295,7 +299,9 @@ def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
             raise
         return False
     if not is_hidden and record.state == "draining":
-        raise StoragePathError(f"{path} is another path now: bring it back, or say it is lost.")
+        raise StoragePathError(
+            f"The place of {path} holds another path now: bring its disk back, or run `pulsarpy storage lost`."
+        )
     return is_hidden
 
 
@@ -322,7 +328,7 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
 
 
 def _take_identity(root: RootHandle, view: View, place: RootPlace, found: int, path_id: int) -> None:
-    """Overwrite the identity that an attempt has left which was interrupted, or lost its id to another process."""
+    """Overwrite the identity that is left from an interrupted attempt, or from one whose id another process took."""
     if view.get(PathRecord, str(found)) is not None and _identity(root, place) == found:
         raise InvalidArgumentError(f"{place} is storage path {found} of {root.place} already.")
     objects = objects_at(place)
@@ -374,7 +380,7 @@ def _next_id(view: View) -> int:
 
 
 def _identity(root: RootHandle, place: RootPlace) -> int | None:
-    """Return the id of the root's path at this place, by its identity."""
+    """Return the id of the root's path at this place, as its identity file has it; None if there is none."""
     if isinstance(place, Path) and not place.is_dir():
         return None
     with suppress(StorageError):
@@ -398,7 +404,7 @@ def _known(view: View, path_id: int) -> PathRecord:
     record = view.get(PathRecord, str(path_id))
     if record is None:
         ids = ", ".join(str(each.path_id) for each in view.all(PathRecord))
-        raise InvalidArgumentError(f"There is no storage path {path_id}: the root has {ids}.")
+        raise InvalidArgumentError(f"There is no storage path {path_id}: give one of {ids}.")
     return record
 
 
@@ -413,7 +419,7 @@ def _require(record: PathRecord, states: Collection[str], what: str) -> None:
 def _changed(
     root: RootHandle, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str
 ) -> PathRecord:
-    """Commit a changed record under the path's key; errors of `change` are raised."""
+    """Commit a changed record under the path's key, and further keys; errors of `change` are raised."""
     changed: PathRecord | None = None
 
     def decide(view: View) -> Change | None:
@@ -430,7 +436,7 @@ def _changed(
 
 
 def _fragments_on(view: View, path_id: PathId) -> int:
-    """Count the fragments with a file on the path that is still needed: untrimmed, or shared with an untrimmed one."""
+    """Count the fragments with a file on the path that is needed because it has untrimmed frames of some fragment."""
     count = 0
     for row in view.all(IncarnationRecord):
         record = log_record(row)

@@ -1,13 +1,13 @@
-"""The replication worker: writes missing copies, and names them in the files' records.
+"""The replication worker writes missing copies, and names them in the files' records.
 
-    new copies, each under a name of its own  ->  one commit that names them instead of those that they replace
+    new copies, each under a name of its own  ->  one commit that names them instead of the copies that they replace
     ->  delete the copies that no record names
 
-No copy is ever overwritten. New copies carry the write id of a batch of repairs, and the commit that names them also
-makes the verdict on it, under the key that garbage collection needs to abort it: so a collection that took a slow
-repair for dead and the repair never both win. The commit moves the key of files, too, and is decided on the current
-records: a merge, a collection, a trim or another worker that changed a record first wins. The root is consistent
-wherever the worker is killed: a copy without a record is garbage.
+No copy is ever overwritten. New copies carry the write id of a batch of repairs. The commit that names them also stores
+the verdict on that write id, under the key that garbage collection needs to abort it. So if a collection takes a slow
+repair for dead, only one of them succeeds. The commit advances the key of files, too, and is decided on the current
+records: if a merge, a collection, a trim or another worker has changed a record, its change is kept. The root is
+consistent wherever the worker is killed: a copy without a record is garbage.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 log = logging.getLogger(__name__)
 
 COMMIT_FILES = 200
-"""Maximum number of records in a commit: larger ones lose to other writers."""
+"""Maximum number of records in a commit: larger commits lose against those of other writers."""
 COMMIT_BYTES = 1 << 30
-"""Restored bytes after which a commit follows: this much is copied again after a kill."""
+"""Restored bytes after which they are committed; at most this much is copied again after a kill."""
 
 Pace = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a plan.
+    """The result of carrying out a plan, before the commit.
 
     Attributes:
         plan: The plan.
-        write_id: The write id of the batch, in the names of the copies.
-        copies: The new copies by the target paths that got one.
+        write_id: The write id of the batch, which is in the names of the copies.
+        copies: The new copies, by target path.
         failures: Paths that failed.
-        loss: The reason why no good copy was found although all copies were examined; else None.
-        undecided: The reason why no good copy was found while some copies could not be examined; else None.
+        loss: The reason why no copy is good, if all copies were examined; else None.
+        undecided: The reason why no good copy was found, if some copies could not be examined; else None.
     """
 
     plan: FilePlan
@@ -67,16 +67,16 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """The result of a worker.
+    """The result of carrying out plans.
 
     Attributes:
         restored: Number of copies written.
         bytes: Bytes of the copies written.
-        moved: Number of files whose record names other paths now.
+        moved: Number of files whose records name other paths now.
         dropped: Number of copies that were deleted because no record names them.
-        lost: The reason for each file, by id, of which no good copy could be restored.
+        lost: Pairs (file id, reason) of the files that have no good copy.
         problems: Other failures, one sentence for each.
-        unfinished: Number of plans that were left for the next pass.
+        unfinished: Number of plans that were left to the next pass.
     """
 
     restored: int = 0
@@ -88,7 +88,7 @@ class WorkReport:
     unfinished: int = 0
 
     def plus(self, later: WorkReport) -> WorkReport:
-        """Add later work to this report; losses and unfinished plans are those of the later work."""
+        """Return the sum of this report and a later one, whose losses and unfinished plans alone count."""
         return WorkReport(
             restored=self.restored + later.restored,
             bytes=self.bytes + later.bytes,
@@ -115,7 +115,7 @@ def carry_out_plans(
         root: The root.
         plans: The plans.
         is_over: Called before each plan after the first; True ends the work.
-        pace: Called with the number of bytes that are copied, to limit the speed.
+        pace: Called with the number of bytes that were copied, to limit the speed.
         progress: Called as the work proceeds.
         files: The operating system.
 
@@ -159,7 +159,7 @@ def restore(
     pace: Pace = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> Restored:
-    """Write a plan's copies without a commit, in any process. A path that fails is left out."""
+    """Write a plan's copies without a commit, in any process. Paths that fail are skipped."""
     copies: dict[PathId, SegmentName] = {}
     failures: list[PathFailure] = []
     loss = undecided = None
@@ -186,7 +186,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a commit: files moved, copies deleted, failures, and files that no longer exist."""
+    """The result of a commit: numbers of moved files and deleted copies, problems, and files that no longer exist."""
 
     moved: int = 0
     dropped: int = 0
@@ -195,11 +195,11 @@ class Committed:
 
 
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
-    """Move the restored copies into the records, clear their reports, and delete the copies that no record names.
+    """Name the restored copies in the records, clear their reports, and delete the copies that no record names.
 
     Args:
         root: The root.
-        batch: The restored copies of one write id.
+        batch: The restored copies, all of one write id.
         files: The operating system.
 
     Raises:
@@ -211,12 +211,12 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
         root.mark_failed(failures)
     moved, is_aborted = _name(root, write_id, batch)
     dropped, ended = _drop(root, root.store.view(durable=True), batch, files)
-    aborted = f"the new copies of repair {write_id} are given up: housekeeping took it for dead"
+    aborted = f"the new copies of repair {write_id} do not count, because garbage collection aborted it"
     return Committed(len(moved), dropped, (aborted,) if is_aborted else (), ended)
 
 
 def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tuple[set[str], bool]:
-    """Commit the new names of files' copies; returns the files that moved, and True if the repair was aborted."""
+    """Commit the new names of copies. Return the ids of files that moved, and True if the repair was aborted."""
     moved: set[str] = set()
     is_aborted = False
 
@@ -243,7 +243,7 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tup
 
 
 def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None:
-    """Return the file's record, and with its new copies; None if it is unchanged, or repair must not change it now."""
+    """Return the file's present record, and the record with the new copies; None if nothing is to be changed."""
     now = view.get(FileRecord, done.plan.file.file_id)
     if now is None or now.replaced_at is not None:
         return None
@@ -254,9 +254,9 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
-    """Delete the copies of a batch that no record names; returns their number, and the files that no longer exist.
+    """Delete the copies of a batch that no record names. Return their number, and the files that no longer exist.
 
-    A name that a durable view lacks after the verdict is never put into a record again.
+    Copies that no record in this durable view names will never be named again, because their verdict is made.
     """
     paths = root.storage_paths(view)
     dropped = 0
@@ -265,7 +265,7 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
         now = view.get(FileRecord, file_id)
         _settle_reports(root, restored, now)
         if now is None or now.replaced_at is not None:
-            continue  # garbage collection deletes its copies
+            continue  # garbage collection deletes the file's copies
         known = {*restored.plan.file.names.items(), *restored.copies.items()}
         for path_id, name in sorted(known - now.names.items()):
             path = paths.get(PathId(path_id))
@@ -273,8 +273,8 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
                 try:
                     dropped += path.delete_segment(name, files) > 0
                 except StoragePathError as error:
-                    # The path is away, or broken: garbage collection deletes it later.
-                    log.info("The copy %s stays on %s for now: %s", name, path, error)
+                    # Garbage collection deletes the copy when the path can be reached again.
+                    log.info("The copy %s on %s is not deleted yet: %s", name, path, error)
     ended = frozenset(
         restored.plan.file.file_id for restored in batch if view.get(FileRecord, restored.plan.file.file_id) is None
     )
@@ -287,7 +287,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
-    """Clear the reports about copies that were rewritten or are no longer named; write reports of a loss."""
+    """Clear the reports about copies that were rewritten or are no longer named. Report a loss."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}

@@ -1,7 +1,7 @@
-"""Expiry of subscriptions whose consumers were away for too long, and of the leases that they left.
+"""Expiry of subscriptions without live consumers for too long, and of old leases.
 
-The age of a lease, which its consumer rewrites every few seconds, is measured by the wall clock, because expiry is a
-matter of hours or days. A consumer that returns to an expired subscription gets an error that names it.
+A consumer rewrites its lease every few seconds. The age of a lease is measured by the wall clock, because expiry is a
+matter of hours or days. A consumer that returns to an expired subscription gets an error with the subscription's name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pulsar_on_spark.topic.catalog.leases import Lease
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 SWEEP_AFTER_S = 24 * 3600.0
-"""Leases without renewal for this time, which is longer than any lease's duration, are deleted."""
+"""Minimum age of leases that are deleted; it is longer than any lease's duration."""
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; returns their number.
+    """Delete subscriptions that may expire and had no live consumer for `expires_after_s`; return their number.
 
     Args:
         root: The root.
-        clock: The time to judge ages by, in seconds since 1970; None for now.
+        clock: The time that ages are relative to, in seconds since 1970; None for now.
     """
     now_s = time.time() if clock is None else clock
     view = root.store.view()
@@ -39,7 +39,7 @@ def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
 
 
 def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the leases that were not renewed for a day and that no subscription's expiry needs.
+    """Delete leases that were not renewed for a day or, if that is longer, for the longest `expires_after_s`.
 
     A suspended consumer whose lease is deleted writes it again when it continues.
 
@@ -78,7 +78,7 @@ def _is_expired(root: RootHandle, record: SubscriptionRecord, now_s: float) -> b
 
 
 def _renewals(leases: LeaseStore, topic_id: str) -> list[float]:
-    """Return the times of the last lease renewals of a topic's consumers, in seconds since 1970."""
+    """Return the time of each lease's last renewal, in seconds since 1970, for the consumers of a topic."""
     renewals = []
     for stored in leases.read_all():
         lease = Lease.parse(stored.content, f"{stored.name} in {leases.place}")

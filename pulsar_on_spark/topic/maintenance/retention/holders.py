@@ -1,13 +1,13 @@
-"""Holders of a topic's entries: its subscriptions, its compaction, its deduplication. Pure.
+"""Holders of a topic's entries: the subscriptions, the compaction and the deduplication that may need them. Pure.
 
-    holder                                     entries are kept from
-    -----------------------------------------  -----------------------------------------------------------------------
-    subscription of a broker, or formerly so   its last row: rows are durable, and never move back in an epoch
-    subscription of Spark, or formerly so      its position of ten minutes ago, and of two passes with progress ago
-    topic compaction                           its horizon: later entries are not compacted yet
-    deduplication                              its record's position: a starting broker replays the entries after it
+    holder                               entries are kept from
+    -----------------------------------  -----------------------------------------------------------------------------
+    subscription, last read by a broker  its last row: rows are durable, and never move back within an epoch
+    subscription, last read by Spark     its position of ten minutes ago, at least two passes with progress ago
+    topic compaction                     its horizon: later entries are not compacted yet
+    deduplication                        its record's position: a starting broker replays the entries after it
 
-Earlier positions count for Spark because its checkpoints are not synced: a power cut may undo the last batches.
+For Spark, earlier positions count, because its checkpoints are not synced: a power cut may undo the last batches.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_del
 SPARK_KEEPS: Final = timedelta(minutes=10)
 """Time for which a Spark query's committed batches are kept: its checkpoint is not synced, and may lose the last."""
 MARK_EVERY: Final = timedelta(minutes=5)
-"""Marks are at least so far apart, so that those that matter are few."""
+"""Minimum time between two marks of a cursor, so that few marks are kept."""
 _MARKS_BEHIND: Final = 2
-"""Passes with progress, hence committed batches, that a mark must be behind."""
+"""Minimum number of later marks, hence of passes with committed batches since, that a mark needs to count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A reader that may need entries from a position on; `reason` completes "kept for ..."."""
+    """A reader that may need the entries from a position on; `reason` completes the sentence "Kept for ..."."""
 
     position: Position
     reason: str
@@ -59,7 +59,7 @@ def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now
             holders_.append(Holder(position, f"subscription {record.name!r}, which has not acknowledged it"))
             continue
         settled = _settled([mark for mark in marks if mark.subscription == record.name], position, now)
-        reason = "which has not acknowledged it" if settled == position else "which Spark may ask for once more"
+        reason = "which has not acknowledged it" if settled == position else "for which Spark may read it again"
         holders_.append(Holder(settled, f"subscription {record.name!r}, {reason}"))
     compacted = trim_limit(view, topic_id) or (EARLIEST if policies.compaction_threshold else None)
     if compacted is not None:
@@ -67,12 +67,12 @@ def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now
     dedup = view.get(DedupRecord, topic_id)
     if dedup is not None:
         position_ = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))
-        holders_.append(Holder(position_, "deduplication, which replays the entries from there at a broker's start"))
+        holders_.append(Holder(position_, "deduplication, which replays it when a broker starts"))
     return holders_
 
 
 def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[CursorMark, ...]:
-    """Return the marks to store: old ones that may still matter, and a new one for each cursor that has moved."""
+    """Return the marks to store: old ones that may still count, and a new one for each Spark cursor that has moved."""
     trim = view.get(TrimRecord, topic_id)
     old = () if trim is None else trim.marks
     kept: list[CursorMark] = []
@@ -88,13 +88,13 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 
 
 def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Position:
-    """Return the position before which a query of Spark at `position` needs no entries."""
+    """Return the position from which a Spark query, whose cursor is at `position`, may need entries."""
     index = _last_settled(own, now)
     return EARLIEST if index < 0 else min(_at(own[index]), position)
 
 
 def _last_settled(own: Sequence[CursorMark], now: datetime) -> int:
-    """Return the index of the newest mark that is old enough; -1 if none is."""
+    """Return the index of the newest mark that is old enough to count; -1 if there is none."""
     for index in range(len(own) - 1 - _MARKS_BEHIND, -1, -1):
         if now - own[index].seen_at >= SPARK_KEEPS:
             return index

@@ -1,4 +1,4 @@
-"""A preview of the entries that a change of retention would delete; nothing is changed."""
+"""A preview of the entries that a change of retention would delete, without any change."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ALL: Final = 2**63
 def retention_preview(
     store: MetadataStore, of: str | TopicName, value: Any, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Return the segments that housekeeping would trim at once under another retention, but not under the present one.
+    """Count the segments that housekeeping would trim now under another retention, but not under the present one.
 
     Args:
         store: The root's metadata.
         of: A namespace, or a topic.
         value: The retention, or its JSON with Pulsar's names; None to unset it.
         defaults: The policies for fields that neither a topic nor its namespace sets.
-        now: The time to judge ages by; None for this host's clock.
+        now: The time that ages are relative to; None for this host's clock.
 
     Raises:
         InvalidArgumentError: the retention is not acceptable.
@@ -65,7 +65,7 @@ def retention_preview(
 
 
 def _concerned(view: View, of: str | TopicName) -> list[TopicRecord]:
-    """Return the topics and partitions whose retention the change sets."""
+    """Return the topics and partitions whose retention the change affects."""
     if isinstance(of, TopicName):
         topic = policy_topic(view, of) or catalog.require_topic(view, of)
         return [view.get(TopicRecord, part.name) or topic for part in catalog.parts(view, topic)]
@@ -80,7 +80,7 @@ def _concerned(view: View, of: str | TopicName) -> list[TopicRecord]:
 
 
 def _inherited(view: View, of: str | TopicName, name: TopicName, defaults: Policies) -> RetentionPolicies:
-    """Return the retention in force if the namespace or topic sets none."""
+    """Return the retention that is in force if the namespace or topic of the change sets none."""
     above = settings_policies(view)
     if isinstance(of, TopicName):
         above |= namespace_policies(view, name.namespace)

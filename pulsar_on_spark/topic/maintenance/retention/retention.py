@@ -1,15 +1,18 @@
 """Retention: the segments of a topic that may be deleted, and the reason why each other segment is kept. Pure.
 
-The front of the chain may be deleted, segment by segment, up to the first segment that must be kept:
+The front of the chain may be deleted, segment by segment, up to the first segment that must be kept. The first rule
+that applies to a segment decides:
 
-    its ledger is open, or not sealed to its end    its last segment is kept, because new segments follow it
-    a reader may need it (`holders.py`)             kept
-    retention 0/0, or it was truncated              trimmed
-    retention by time and size                      trimmed if its age or the size kept after it is above either limit
+    last of a ledger that is open or not sealed to its end   kept, because new segments follow it
+    a reader may need it (`holders.py`)                      kept
+    retention 0/0, or the topic was truncated after it       trimmed
+    its age is above the limit of retention by time          trimmed
+    the size of later segments reaches the limit by size     trimmed
 
-A ledger is trimmed with its last segment, and an empty ledger with those before it. The trim floor is the end of the
-last trimmed segment, never the beginning of an empty ledger after it: a reader of all messages is at that end, and has
-lost nothing. If a chain would become empty, an empty ledger with a larger id replaces its end, because ids only grow.
+A ledger is trimmed with its last segment, and an empty ledger with the ledgers before it. The trim floor is the end of
+the last trimmed segment, never the beginning of an empty ledger after it: a reader that has read everything is at that
+end, and has lost nothing. If a chain would become empty, it gets an empty ledger with a larger id, because ids only
+grow.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open, readable_e
 _MIB: Final = 1 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = 253_402_300_799_000
-"""The year 9999: clients may publish with any 64 bits."""
+"""The end of the year 9999, to which publish times are clamped: a client may send any 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Trim:
     """The entries to trim.
 
     Attributes:
-        before: The end of the last segment to trim; EARLIEST if there is none.
+        before: The position after the last segment to trim; EARLIEST if there is none.
         segments: The segments to trim, in the order of the chain.
         ledgers: The ledgers that are trimmed completely.
         takes_all: True if the whole chain is trimmed.
@@ -52,19 +55,19 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """A segment that is kept, and the reason as a sentence."""
+    """A segment that is not deleted, and the reason as a sentence."""
 
     segment: SegmentRecord
     reason: str
 
 
 def is_limited(retention: RetentionPolicies) -> bool:
-    """Return True if retention has a limit, and so may ever delete entries."""
+    """Return True if the retention has a limit, so that it can delete entries."""
     return retention.retention_time_in_minutes >= 0 or retention.retention_size_in_mb >= 0
 
 
 def truncated_before(view: View, topic_id: str) -> Position:
-    """Return the end of the truncated entries that still exist; EARLIEST if there are none."""
+    """Return the end of the truncated entries that are not trimmed yet; EARLIEST if there are none."""
     trim = view.get(TrimRecord, topic_id)
     if trim is None or (trim.truncated_ledger, trim.truncated_entry) <= (trim.trimmed_ledger, trim.trimmed_entry):
         return EARLIEST
@@ -90,7 +93,7 @@ def decide_trim(
         holding: The readers that may need entries (`holders`).
         now: The time on the trimmer's clock.
         keeps_end: True to keep the chain's last ledger, because the topic is terminated at its end.
-        most: Limit of segments to trim in one commit; the next call continues.
+        most: Maximum number of segments to trim in one commit; the next call continues.
     """
     truncated = truncated_before(view, topic_id)
     if not is_limited(retention) and truncated == EARLIEST:
@@ -143,7 +146,7 @@ def why_kept(
 
 @dataclass(frozen=True, slots=True)
 class _LedgerPart:
-    """A ledger with its sealed segments; `ended_at` is the time at which the next ledger began, None for the last."""
+    """A ledger with its sealed segments. `ended_at` is the time when the next ledger was created; None for the last."""
 
     ledger: LedgerRecord
     segments: tuple[SegmentRecord, ...]
@@ -152,7 +155,7 @@ class _LedgerPart:
 
 
 class _Judge:
-    """The decision for each segment; `why_kept` must be called in the order of the chain."""
+    """Decider of the reason to keep each segment; `why_kept` must be called in the order of the chain."""
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class _Judge:
         self._behind = sum(segment.bytes for segment in view.all(SegmentRecord, topic_id)) if limit_mb > 0 else 0
 
     def why_kept(self, part: _LedgerPart, segment: SegmentRecord) -> str | None:
-        """Return the reason to keep a segment; None if it may be deleted with all segments before it."""
+        """Return the reason to keep a segment; None if it may be deleted together with all segments before it."""
         self._behind -= segment.bytes
         if not part.is_finished and segment is part.segments[-1]:
             return "Kept because its ledger is open, not completely sealed, or the last one of a terminated topic."
@@ -187,7 +190,7 @@ class _Judge:
         if minutes >= 0 and self._now - _written_at(part, segment) > timedelta(minutes=minutes):
             return None
         if minutes < 0 and size_mb < 0:
-            return "Kept by retention, which is without limit."
+            return "Kept by retention, which has no limit."
         limits = [f"{minutes} minutes"] * (minutes >= 0) + [f"{size_mb} MiB"] * (size_mb >= 0)
         return f"Kept by retention: {' or '.join(limits)}."
 
@@ -212,14 +215,14 @@ def _parts(view: View, topic_id: str, *, keeps_end: bool) -> list[_LedgerPart]:
 
 
 def _is_finished(view: View, ledger: LedgerRecord) -> bool:
-    """Return True if a ledger is completely sealed. An attached ledger always is: Spark adds another if it is gone."""
+    """Return True if a ledger is completely sealed. An attached ledger always is; if it is gone, Spark adds another."""
     if ledger.incarnation is None:
         return True
     return not is_open(view, ledger) and ledger.entries == readable_end(view, ledger.topic_id, ledger.ledger_id)
 
 
 def _written_at(part: _LedgerPart, segment: SegmentRecord) -> datetime:
-    """Return a segment's newest publish time, clamped to its ledger's life: a producer's clock may be wrong."""
+    """Return a segment's newest publish time, within its ledger's lifetime because a producer's clock may be wrong."""
     published = _EPOCH + timedelta(milliseconds=min(max(segment.publish_max_ms, 0), _LAST_MS))
     written = max(published, part.ledger.created_at)
     return written if part.ended_at is None else min(written, max(part.ended_at, part.ledger.created_at))

@@ -2,10 +2,10 @@
 
     read the main table, then the cursors  ->  decide  ->  one commit under the topics' keys  ->  garbage collection
 
-The commit removes segments and ledgers from the chain and records the new beginning. Creating a subscription, moving a
-cursor back, merging and attaching use the same key: the later of two commits is decided again on the result of the
-earlier. Files are not touched here. Garbage collection retires the files that no segment names, and keeps them for
-active readers as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
+The commit removes segments and ledgers from the chain and records the chain's new beginning. Creating a subscription,
+moving a cursor back, merging and attaching use the same key, so the later of two commits is decided again on the result
+of the earlier. Files are not touched here. Garbage collection retires the files that no segment names, and keeps them
+for active readers as after a merge. So a trimmer may be killed anywhere, and several trimmers may run at the same time.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pulsar_on_spark.topic.maintenance.retention.retention import (
 )
 
 _TOPICS_AT_ONCE: Final = 32
-"""Topics of one commit: each row names its keys, and a commit that many share loses more often."""
+"""Maximum number of topics in a commit: each row names all keys, and a commit with many keys conflicts more often."""
 _SEGMENTS_AT_ONCE: Final = 1_000
 _MAX_ROUNDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTopics:
-    """The number and size of segments that were removed from chains."""
+    """The numbers and sizes of segments that were removed from chains, and the number of their topics."""
 
     topics: int = 0
     segments: int = 0
@@ -69,7 +69,7 @@ def trim_topics(
         root: The root.
         defaults: The policies for fields that neither a topic nor its namespace sets.
         progress: Called as the trimming proceeds.
-        now: The time to judge ages by; None for this host's clock.
+        now: The time that ages are relative to; None for this host's clock.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -86,9 +86,9 @@ def trim_topics(
 def trim_some(
     store: MetadataStore, names: Sequence[str], defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Trim these topics and partitions (full names), in as many commits as needed (errors as `trim_topics`).
+    """Trim topics and partitions, given by full names, in as many commits as needed (errors as `trim_topics`).
 
-    A deleted topic is skipped.
+    A topic that was deleted is skipped.
     """
     done = TrimmedTopics()
     topics: set[str] = set()
@@ -107,7 +107,7 @@ def trim_some(
 
 
 def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
-    """Let all entries before a position be trimmed, whatever the retention, once no cursor needs them.
+    """Let all entries before a position be trimmed when no cursor needs them, regardless of the retention.
 
     The topic's compacted ledger is deleted at once. Entries in an open ledger are trimmed when it is closed and sealed.
 
@@ -135,7 +135,7 @@ def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
 def kept_segments(
     store: MetadataStore, name: TopicName, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> list[KeptSegment]:
-    """Return every sealed segment of a topic without partitions, or of a partition, with the reason to keep it.
+    """Return each sealed segment of a topic without partitions, or of a partition, and the reason to keep it.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -151,13 +151,13 @@ def kept_segments(
 
 
 def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> list[Trim]:
-    """Commit the trims of some topics together; returns the trims."""
+    """Decide and commit the trims of some topics together; return them."""
     trims: list[Trim] = []
 
     def decide(view: View) -> Change | None:
         nonlocal trims
         trims = []
-        # Read after the view: cursors never move back without one of the keys below.
+        # Read the cursors after the view: no cursor moves back without a commit to one of the keys below.
         cursors = store.cursors(durable=True)
         puts: list[Record] = []
         deletes: list[Record] = []

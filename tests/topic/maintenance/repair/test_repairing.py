@@ -187,7 +187,7 @@ def test_a_paths_problem_is_logged_again_only_if_it_changes(root: Root, caplog: 
     caplog.clear()
     told: dict[int, str] = {}
     assert [heal_paths(root, told) for _ in range(3)] == [(), (), ()]
-    assert len([line for line in caplog.messages if "Storage path 2 is still not well" in line]) == 1
+    assert len([line for line in caplog.messages if "Storage path 2 still fails" in line]) == 1
     (root.path.parent / "away").rename(away)
     assert heal_paths(root, told) == (2,)
     assert told == {}

@@ -111,7 +111,7 @@ def test_a_repair_that_was_taken_for_dead_names_nothing(tmp_path: Path) -> None:
     assert [copy for path in root.current_journal_paths().values() for copy in path.segment_files(0)] != []
     done = commit(root, [staged])
     assert (done.moved, len(done.problems)) == (0, 1)
-    assert "took it for dead" in done.problems[0]
+    assert "aborted it" in done.problems[0]
     assert messages.values(root, "t") == [b"only"]
     assert repair(root).is_whole
     assert old not in files(root)[0].copies

@@ -82,9 +82,7 @@ def later(minutes: float) -> datetime:
 def test_nothing_is_trimmed_by_default(root: Root, part: TopicPart) -> None:
     fill(root, 3)
     assert trim_topics(root, now=later(1e6)) == TrimmedTopics()
-    assert [each.reason for each in kept_segments(root.store, NAME)] == [
-        "Kept by retention, which is without limit."
-    ] * 3
+    assert [each.reason for each in kept_segments(root.store, NAME)] == ["Kept by retention, which has no limit."] * 3
 
 
 def test_entries_that_every_subscription_has_passed_are_trimmed(root: Root, part: TopicPart) -> None:
@@ -224,7 +222,7 @@ def test_entries_that_deduplication_would_replay_are_kept(root: Root, part: Topi
     root.store.commit(lambda _: Change(puts=[known], keys={keys.topic(part.name): None}))
     assert trim_topics(root).segments == 1
     assert kept_segments(root.store, NAME)[0].reason == (
-        "Kept for deduplication, which replays the entries from there at a broker's start."
+        "Kept for deduplication, which replays it when a broker starts."
     )
 
 
@@ -261,7 +259,7 @@ def test_sparks_last_batches_are_kept_for_a_restart(root: Root, part: TopicPart)
         trim_topics(root, now=now + timedelta(minutes=minute))
         assert kept(root) == list(range(gone, 6)), f"look {number}"
     assert kept_segments(root.store, NAME)[0].reason == (
-        "Kept for subscription 's', which Spark may ask for once more."
+        "Kept for subscription 's', for which Spark may read it again."
     )
     trim = root.store.view().get(TrimRecord, part.topic_id)
     assert trim is not None
@@ -310,7 +308,7 @@ def test_a_read_from_before_the_floor_fails_clearly(root: Root, part: TopicPart)
     floor = f"{ledger.ledger_id}:3"
     assert losses(1) == [f"entries {ledger.ledger_id}:1 to {floor} were trimmed by retention"]
     assert losses(3) == []
-    with pytest.raises(DataLossError, match=f"what is before {floor} is gone"):
+    with pytest.raises(DataLossError, match=f"entries before {floor} are gone"):
         chain.require_ledger(view, part.name, part.topic_id, Position(LedgerId(ledger.ledger_id), EntryId(2)))
     chain.require_ledger(view, part.name, part.topic_id, Position(LedgerId(ledger.ledger_id), EntryId(3)))
 
