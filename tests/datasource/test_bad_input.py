@@ -92,7 +92,7 @@ def raise_format_version(root: Path) -> None:
         ({"topic": "a/b"}, "Topic name 'a/b' is not valid"),
         ({"topic": "x", "readCompacted": "true", "startingTime": "1"}, "filter by the column __publishTime instead"),
         ({"topic": "x", "startingOffsets": "{"}, "Option startingOffsets has the value '{'"),
-        ({"topic": "x", "startingOffsets": '{"x": [9, 0]}'}, "Position 9:0 of .*x lies outside the topic"),
+        ({"topic": "x", "startingOffsets": '{"x": [9, 0]}'}, "Position 9:0 of .*x is outside the topic"),
         ({"topic": "x", "endingOffsets": '{"x": [9, 0]}'}, "Option endingOffsets: Position 9:1"),
         ({"topic": "x", "valueFormat": "json", "valueSchema": "a INT, b"}, "Schema 'a INT, b' cannot be read"),
     ],

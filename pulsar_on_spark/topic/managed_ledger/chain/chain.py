@@ -1,7 +1,7 @@
 """A topic's chain of ledgers: its end, and the entries between two positions.
 
-Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone and
-resolved to (file, batches), so the same range gives the same messages however often segments are merged meanwhile.
+Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone, and
+resolved to batches of files. So the same range always has the same messages, even if segments were merged meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A lost part of a range: its topic, and the reason in words."""
+    """Lost entries in a range: the topic, and the reason in words."""
 
     topic: str
     reason: str
@@ -36,10 +36,10 @@ def is_open(view: View, ledger: LedgerRecord) -> bool:
 
 
 def read_limit(view: View, topic_id: str) -> Position:
-    """Return the limit for readers: the chain's end, or the readable end of its first unfinished ledger.
+    """Return the limit for readers: the readable end of the first unfinished ledger or, without one, the chain's end.
 
-    A ledger is unfinished if it is open, or if some of its entries are not readable in this view: a view without
-    journals (any view but a `TailView`) ends before the first unsealed entry.
+    A ledger is unfinished if it is open, or if some of its entries are not readable in this view. In a view without
+    journals (any view but a `TailView`), unsealed entries are not readable.
     """
     for ledger in view.all(LedgerRecord, topic_id):
         if ledger.incarnation is not None:
@@ -53,19 +53,19 @@ def read_limit(view: View, topic_id: str) -> Position:
 
 
 def trimmed_before(view: View, topic_id: str) -> Position:
-    """Return the end of a topic's trimmed entries: all entries before it are missing on purpose."""
+    """Return the end of a topic's trimmed entries: all entries before it were deleted on purpose."""
     trim = view.get(TrimRecord, topic_id)
     return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
 
 
 def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
-    """Return the number after a ledger's last readable entry: 0 if there is none, or if all were trimmed."""
+    """Return the id after a ledger's last readable entry; 0 if there is none, for example because all were trimmed."""
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
     return segment_end(last) if last is not None and last.ledger_id == ledger_id else 0
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
-    """Return the number of entries of a broker's closed ledger; None if the view cannot determine it."""
+    """Return the number of entries of a broker's closed ledger; None if this view does not tell it."""
     if ledger.entries is None and isinstance(view, TailView):
         return view.end_by_force(ledger.topic_id, ledger.ledger_id)
     return ledger.entries
@@ -73,7 +73,7 @@ def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The contents of a range [start, end) of a topic: slices in chain order, and its losses."""
+    """The contents of a range [start, end) of a topic: slices in chain order, and the losses in the range."""
 
     slices: tuple[SegmentSlice, ...]
     losses: tuple[Loss, ...]
@@ -90,7 +90,7 @@ class RangePlan:
 
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
-    """Find the entries of [start, end). Entry ids of a ledger are dense, so a hole is a loss, never a skip."""
+    """Find the entries of [start, end). Entry ids of a ledger are dense, so missing ids are a loss, never skipped."""
     slices: list[SegmentSlice] = []
     lost: list[Loss] = []
     for piece in walk_range(view, topic, topic_id, partition, start, end):
@@ -104,9 +104,9 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """Plan like `plan_range`, piece by piece in the order of the chain: only the consumed pieces cost time.
+    """Yield the slices and losses of `plan_range` in the order of the chain; only consumed pieces cost time.
 
-    A range that starts at `EARLIEST` starts after the trimmed entries.
+    A range from `EARLIEST` starts after the trimmed entries, which are then no loss.
     """
     trimmed = trimmed_before(view, topic_id)
     if start < min(trimmed, end):
@@ -116,7 +116,7 @@ def walk_range(
     if start >= end:
         return
     position = start
-    # A reader at the beginning of a ledger is as far as a reader at the end of the ledger before.
+    # The beginning of a ledger is equivalent to the end of the ledger before it.
     start_seen = start == trimmed or start.entry == 0
     given_up = _given_up(view, topic_id, start, end)
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
@@ -134,7 +134,7 @@ def walk_range(
         if has_hole:
             yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
         elif ledger > start.ledger and not start_seen:
-            # The ledger of the start is gone, so it is unknown if that ledger ended at the start.
+            # The ledger of the start position is gone, so it is unknown if it had entries from that position on.
             yield Loss(topic, f"what followed {position} in its ledger is gone")
         start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
@@ -148,7 +148,7 @@ def walk_range(
 
 
 def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
-    """Return the starts of entries in [start, end) that are lost because an operator gave up their frames or paths."""
+    """Return the positions in [start, end) at which entries begin that an operator gave up with frames or paths."""
     positions = (
         Position(LedgerId(ledger.ledger_id), EntryId(first))
         for ledger in view.all(LedgerRecord, topic_id)
@@ -158,7 +158,7 @@ def _given_up(view: View, topic_id: str, start: Position, end: Position) -> dequ
 
 
 def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
-    """Return the end, perhaps too low, of a ledger without close row whose log was closed without some paths."""
+    """Return the end of a ledger without a close row if its log was closed without some paths: it may be too low."""
     owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
     if owner is None or ledger.entries is not None or not owner.given_up_paths:
         return ()
@@ -167,7 +167,10 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
-    """Yield and remove the losses in `lost` that begin before `end`; the caller reports a hole in ledger `said`."""
+    """Yield the losses at the positions in `lost` before `end`, and remove them from `lost`.
+
+    Positions in ledger `said` are left out, because the caller reports a loss in that ledger.
+    """
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:
@@ -177,35 +180,38 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
 
 
 def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
-    """Check that a position is in the topic: its ledger is in the chain, its entry at or before the ledger's end.
+    """Check that a position is in the topic: its ledger is in the chain, and its entry is not after the ledger's end.
 
     Raises:
-        DataLossError: the ledger is unknown or trimmed, or the entry is past its end.
+        DataLossError: the ledger is unknown or trimmed, or the entry is after the ledger's end.
     """
     trimmed = trimmed_before(view, topic_id)
     if position in (EARLIEST, trimmed):
         return
     if position < trimmed:
         raise DataLossError(
-            f"Position {position} of {topic} was trimmed by retention: what is before {trimmed} is gone."
+            f"Position {position} of {topic} was trimmed by retention: entries before {trimmed} are gone."
         )
     ledger = view.get(LedgerRecord, f"{topic_id}/{position.ledger:020d}")
     if ledger is None:
         raise DataLossError(
-            f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} is not there."
+            f"Position {position} of {topic} is outside the topic: ledger {position.ledger} does not exist."
         )
     if not is_open(view, ledger) and position.entry > readable_end(view, topic_id, position.ledger):
         raise DataLossError(
-            f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} ends before it."
+            f"Position {position} of {topic} is outside the topic: ledger {position.ledger} ends before it."
         )
 
 
 def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
-    """Describe the file or journal that holds a segment, and if a broker wrote it."""
+    """Return the file or the journal frames that hold a segment, and True if a broker wrote it."""
     if isinstance(segment, UnsealedSegment):
         return segment.frames, True
     file = view.get(FileRecord, segment.file_id)
     if file is None:
-        raise MetadataError(f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here.")
+        raise MetadataError(
+            f"Segment {segment.record_id} of {topic} names file {segment.file_id}, which has no record: restore the "
+            "metadata of this root."
+        )
     ledger = view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}")
     return file, ledger is not None and ledger.incarnation is not None

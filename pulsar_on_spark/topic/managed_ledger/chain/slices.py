@@ -1,4 +1,4 @@
-"""A part of a segment to read: its entries, its messages, and the batches of the file that contain them."""
+"""Slices: parts of segments to read, with their entries, their messages, and the batches of files that have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.entries.row_count import RowCount
 
 _NO_FILE: Final = FileRecord(file_id="", write_id="", copies=(), length=0, batches=0)
-"""The file of a slice that is only counted."""
+"""The file of a slice whose messages are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class SegmentSlice:
         segment: The segment.
         file: The sealed file, or the frames of a journal, with the segment's entries.
         first: The first entry.
-        end: The number after the last entry.
-        by_broker: True if a broker wrote the segment: then some of its rows may not be messages for readers.
+        end: The id after the last entry.
+        by_broker: True if a broker wrote the segment, so that some rows may not be messages for readers.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class SegmentSlice:
 
     @property
     def bytes(self) -> int:
-        """Key and value bytes in the slice: the segment's, in proportion to its messages."""
+        """Key and value bytes in the slice, estimated as its share of the segment's messages."""
         return self.segment.bytes * self.rows // max(self.segment.rows, 1)
 
     def batches(self) -> list[SliceBatch]:
@@ -84,19 +84,20 @@ class SegmentSlice:
         return slice_batches
 
     def entry_runs(self) -> Iterator[tuple[int, int]]:
-        """Yield runs (entries, messages in all of them) of the slice, in entry order."""
+        """Yield runs (number of entries, number of their messages) of the slice, in entry order."""
         return entry_runs(self.segment, self.first, self.end)
 
     def part(self, first: int, end: int) -> SegmentSlice:
-        """Return the part of the slice with entries in [first, end)."""
+        """Return the part of the slice that has its entries in [first, end)."""
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class SliceBatch:
-    """A batch of a file, and the segment's entries [first, end) in the batch, which may exceed the slice.
+    """A batch of a file that has entries of a slice.
 
-    `rows` are the slice's rows [begin, end) of the batch; None for all of them.
+    [first, end) are the segment's entries in the batch, even if the slice has only some of them. `rows` are the slice's
+    rows [begin, end) in the batch; None for all rows.
     """
 
     number: int
@@ -106,7 +107,7 @@ class SliceBatch:
 
 
 def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield runs (entries, messages in all of them) of the segment's entries in [first, end), in their order."""
+    """Yield runs (number of entries, number of their messages) of a segment's entries in [first, end), in order."""
     entry = segment.first_entry
     for entries, rows in segment.entry_rows:
         count = min(entry + entries, end) - max(entry, first)
@@ -116,7 +117,7 @@ def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[i
 
 
 def clipped(segment: SegmentRecord, end: int) -> SegmentRecord:
-    """Return the segment without its entries from `end` on; the file keeps their rows, which no record names then."""
+    """Return the segment without its entries from `end` on; their rows stay in the file."""
     if segment_end(segment) <= end:
         return segment
     part = SegmentSlice("", segment.topic_id, -1, segment, _NO_FILE, segment.first_entry, end)
@@ -135,5 +136,5 @@ def clipped(segment: SegmentRecord, end: int) -> SegmentRecord:
 
 
 def segment_end(segment: SegmentRecord) -> int:
-    """Return the number after the segment's last entry."""
+    """Return the id after the segment's last entry."""
     return segment.first_entry + segment.entries

@@ -1,4 +1,4 @@
-"""The sizes of a reader's next step and of its backlog, by the metadata alone."""
+"""The size of a reader's next step, and of its backlog, computed from the metadata alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Waiting:
     Attributes:
         rows: Exact number of messages.
         bytes: Key and value bytes.
-        enough: A position at which one of the limits is reached, or the end of the range.
+        enough: The end of the segment in which a limit is reached; the end of the range if none is.
     """
 
     rows: int
@@ -37,7 +37,7 @@ def count_waiting(
     max_rows: int | None = None,
     max_bytes: int | None = None,
 ) -> Waiting:
-    """Count the messages and bytes from `start` to before `end` of a topic by its segments, without planning a read."""
+    """Count the messages and bytes of a topic in [start, end) from the records of its segments."""
     rows = size = 0
     enough = end
     if start >= end:
@@ -70,7 +70,7 @@ def advance(
     *,
     at_least_one: bool,
 ) -> Position:
-    """Return the end of one step of reading under limits that never split an entry.
+    """Return the end of one step of reading, the furthest that obeys the limits without splitting an entry.
 
     Args:
         found: The slices of [start, end), in order.

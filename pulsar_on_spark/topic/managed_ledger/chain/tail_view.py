@@ -1,7 +1,7 @@
-"""A reader's view: the main table at one version, with the acknowledged entries in journals that are not sealed yet.
+"""A reader's view: the main table at one version, plus acknowledged entries that are in journals and not sealed yet.
 
-Entries in a journal appear as segments of their ledger, after the sealed ones, so that a planner treats both alike.
-Such segments are in no table and name no file. `data_path.tail` makes these views.
+Entries in a journal appear as segments of their ledger, after its sealed segments, so that a planner treats both alike.
+These unsealed segments are in no table and name no file. `data_path.tail` makes such views.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ R = TypeVar("R", bound=Record)
 
 
 class UnsealedSegment(SegmentRecord):
-    """Acknowledged entries of a ledger that are in the journal only; each batch is the part in one frame.
+    """Acknowledged entries of a ledger that are only in the journal. A batch has the entries in one frame.
 
-    `rows` and `entry_rows` are the broker's counts, `bytes` is the size of the entries as received, and publish times
+    `rows` and `entry_rows` are as the broker counted, `bytes` is the size of the entries as received, and publish times
     are unknown.
     """
 
@@ -40,7 +40,7 @@ class TopicTail:
 
     Attributes:
         segments: The unsealed segments in the order of entries; none overlaps a sealed segment.
-        ends: The number of entries, by ledger, of ledgers without a close row whose log was closed by force.
+        ends: By ledger, the number of entries of ledgers without a close row whose log was closed by force.
     """
 
     segments: tuple[UnsealedSegment, ...] = ()
@@ -52,12 +52,12 @@ _NO_TAIL = TopicTail()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TailView(View):
-    """A view of the main table whose segments include unsealed ones. For readers only: commits need a plain view."""
+    """A view of the main table with additional, unsealed segments. For readers only: commits need a plain view."""
 
     base: View
     tails: Mapping[str, TopicTail]
     hidden: frozenset[str] = frozenset()
-    """The ids of topics with acknowledged entries in journals that cannot be read here before they are sealed."""
+    """Ids of topics that have acknowledged entries in journals which cannot be read here; they must be sealed first."""
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:
@@ -70,7 +70,7 @@ class TailView(View):
 
     @override
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """Include the unsealed segments if the caller names one topic."""
+        """Return the base view's records; those of one topic include its unsealed segments."""
         return self._merged(cls, topic_id, self.base.all(cls, topic_id))
 
     @override
@@ -84,7 +84,7 @@ class TailView(View):
     @override
     def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
         sealed, unsealed = self.base.since(cls, topic_id, record_id), self._unsealed(cls, topic_id)
-        last: R | None = None  # at or before the id
+        last: R | None = None  # the last record at or before the id
         for record in merge(sealed, unsealed, key=_id_of):
             if record.record_id > record_id:
                 if last is not None:
@@ -105,7 +105,7 @@ class TailView(View):
         return sorted((*sealed, *unsealed), key=lambda record: record.record_id) if unsealed else sealed
 
     def _last(self, cls: type[R], topic_id: str, sealed: R | None, below: str | None) -> R | None:
-        """Return the later one of a sealed segment and the last unsealed segment below an id."""
+        """Return a sealed segment or the last unsealed segment below an id, whichever is later."""
         for record in reversed(self._unsealed(cls, topic_id)):
             if below is None or record.record_id < below:
                 return record if sealed is None or sealed.record_id < record.record_id else sealed

@@ -1,4 +1,4 @@
-"""Conversion of entries in frames of a journal to a segment of their ledger. Pure."""
+"""Conversion of a ledger's entries in journal frames to an unsealed segment. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 
 UNKNOWN_PUBLISH_MS = (0, 2**62)
-"""Publish times that make a reader look at the messages themselves."""
+"""Publish times so far apart that a reader must look at the messages themselves."""
 
 
 class IndexedRun(NamedTuple):
-    """The entries of one ledger in one frame: [first, end).
+    """The entries [first, end) of one ledger in one frame.
 
-    `entry_rows` is the run-length list of the entries' numbers of messages, as the broker counted them; `copy` is the
-    file that was read, and `position` the frame's position in it.
+    `entry_rows` are runs (number of entries, messages in each entry), as the broker counted. `copy` is the file that
+    was read, and `position` the frame's position in it.
     """
 
     frame: FrameNumber
@@ -39,7 +39,7 @@ def unsealed_segment(
     fragment: Fragment | None,
     runs: Sequence[IndexedRun],
 ) -> UnsealedSegment:
-    """Make a segment of adjacent runs in one fragment, from entry `first` in the first run on."""
+    """Make a segment of adjacent runs in one fragment. It begins with entry `first`, which is in the first run."""
     entry_rows = _joined(runs, first)
     copies = fragment.copies if fragment is not None else (runs[0].copy,)
     return UnsealedSegment(
@@ -61,7 +61,7 @@ def unsealed_segment(
 
 
 def _joined(runs: Sequence[IndexedRun], first: int) -> tuple[tuple[int, int], ...]:
-    """Join the run lengths of all runs from entry `first` on, with equal neighbours combined."""
+    """Join the `entry_rows` of all runs, from entry `first` on, and combine equal neighbours."""
     joined: list[tuple[int, int]] = []
     skipped = first - runs[0].first
     for run in runs:

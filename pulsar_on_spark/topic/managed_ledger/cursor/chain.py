@@ -1,7 +1,7 @@
-"""A topic's chain of ledgers as plain numbers, for cursors that step from ledger to ledger.
+"""A topic's chain of ledgers as plain numbers, for cursors that move from ledger to ledger.
 
-All cursors of a topic share one object. Growth of the ledger that is being written changes this object; any change of
-the chain's shape (open, close, attach, trim) makes a new object, which each cursor then uses.
+All cursors of a topic share one object. If the ledger that is being written grows, the object changes. If the chain's
+shape changes (a ledger is opened, closed, attached or trimmed), a new object is made, which each cursor then uses.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """The existing entries [first, end) of a ledger; those before `first` are trimmed.
+    """The existing entries [first, end) of a ledger.
 
     Attributes:
         ledger: The ledger.
-        end: The number after the last entry that may be read.
-        ended: True if no entries can follow: a closed broker ledger, or an attached one that is not the chain's last.
-        first: The trim floor.
+        end: The id after the last entry that may be read.
+        ended: True if no entries can follow, because the ledger is a broker's closed one, or an attached one that is
+            not the chain's last.
+        first: The trim floor: entries before it are trimmed.
     """
 
     ledger: LedgerId
@@ -37,7 +38,7 @@ class LedgerExtent:
 
 
 class LedgerChain:
-    """The ledgers of a topic by id. Ledgers after the first one that has not ended are not visible here."""
+    """The ledgers of a topic by id. Ledgers after the first ledger that has not ended are not visible."""
 
     __slots__ = ("_before", "_ends", "_extents", "_index", "_ledgers")
 
@@ -45,7 +46,9 @@ class LedgerChain:
         visible: list[LedgerExtent] = []
         for extent in extents:
             if visible and extent.ledger <= visible[-1].ledger:
-                raise InvalidArgumentError(f"Ledger {extent.ledger} follows {visible[-1].ledger}: give them by id.")
+                raise InvalidArgumentError(
+                    f"Ledger {extent.ledger} follows {visible[-1].ledger}: give ledgers in the order of their ids."
+                )
             visible.append(extent)
             if not extent.ended:
                 break
@@ -57,14 +60,14 @@ class LedgerChain:
 
     @property
     def end(self) -> Position:
-        """The next entry that will be readable, which no cursor passes."""
+        """The position of the next entry that will become readable; no cursor moves past it."""
         return Position(LedgerId(self._ledgers[-1]), EntryId(self._ends[-1])) if self._ledgers else EARLIEST
 
     def grow_ledger(self, ledger: LedgerId, end: int) -> None:
-        """Record that the ledger's entries up to `end` may be read now; a ledger never shrinks.
+        """Record that the ledger's entries before `end` may be read now; a ledger never shrinks.
 
         Raises:
-            InvalidArgumentError: the ledger is not the one at the visible end, or it has ended before `end`.
+            InvalidArgumentError: the ledger is not the last visible one, or it has ended before `end`.
         """
         if not self._ledgers or ledger != self._ledgers[-1] or (self._extents[-1].ended and end > self._ends[-1]):
             raise InvalidArgumentError(f"Ledger {ledger} cannot grow to {end} entries: it is not open at the end.")
@@ -86,7 +89,7 @@ class LedgerChain:
         return dict(zip(self._ledgers, self._ends, strict=True))
 
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """Return True if no entry is readable from a position on; False proves nothing if only empty ledgers follow."""
+        """Return True if no entry is readable from a position on; it may be False if only empty ledgers follow."""
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
@@ -96,10 +99,10 @@ class LedgerChain:
             yield first, stop
 
     def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
-        """Return the equivalent position that is on an entry, present or future.
+        """Return the equivalent position of the next entry that exists, or that will be written.
 
-        It is after trimmed entries, ends of ledgers that have a successor, and empty ledgers. A position after the
-        whole chain is returned unchanged.
+        Trimmed entries, empty ledgers and ends of ledgers with a successor are passed over. A position after the whole
+        chain is returned unchanged.
         """
         index = self._index.get(ledger)
         if index is None:
@@ -115,7 +118,7 @@ class LedgerChain:
         return self._ledgers[index], entry
 
     def clamp_position(self, position: Position) -> Position:
-        """Return the nearest position for a cursor: normalized, and not past the end."""
+        """Return the nearest position that a cursor can have: normalized, and not past the chain's end."""
         ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 

@@ -1,15 +1,15 @@
 """A broker subscription's cursor: a topic's acknowledged messages, and the entries to deliver next. No IO, no clock.
 
-It corresponds to Pulsar's ManagedCursor: a mark-delete position, entries acknowledged one by one beyond it, and single
-messages of batches. All positions are the *next* entry to read, as everywhere in this project: Pulsar's own mark-delete
-position is the entry before. The owner calls:
+It corresponds to Pulsar's ManagedCursor: a mark-delete position, and entries and single messages of batches that are
+acknowledged beyond it. As everywhere in this project, a position is the *next* entry to read; Pulsar's own mark-delete
+position is the entry before that. The owner calls:
 
     acknowledge, acknowledge_through, reset_position, apply_chain     for requests of clients and changes of the topic
-    take_change(n)      once for each journal frame n: the changes since the last record, for that frame
-    snapshot()          every few seconds: the whole cursor as of the last record taken, for the cursors table
-    replay_records(...) at a change of owner; then Cursor(chain, replayed.begun(epoch))
+    take_change(n)      once for each journal frame n, to put the changes since the last record into the frame
+    snapshot()          every few seconds, to put the whole cursor as of the last record into the cursors table
+    replay_records(...) when a new owner takes over; then Cursor(chain, replayed.begun(epoch))
 
-Memory is that of the compressed holes; acknowledgements are never dropped (Pulsar drops them above
+A cursor takes the memory of its compressed holes. Acknowledgements are never dropped (Pulsar drops them above
 `managedLedgerMaxUnackedRangesToPersist`).
 """
 
@@ -34,14 +34,14 @@ class EntryRange(NamedTuple):
 
 
 class Deliverable(NamedTuple):
-    """Entries to read for consumers, none acknowledged as a whole, and the position to continue from (`next`)."""
+    """Entries to read for consumers, none acknowledged as a whole, and the position from which to continue (`next`)."""
 
     ranges: tuple[EntryRange, ...]
     next: Position
 
 
 class Cursor:
-    """The position of a subscription, with its acknowledgements. One owner uses it, from one thread.
+    """A subscription's position and acknowledgements. Only its owner uses it, from one thread.
 
     Args:
         chain: The topic's ledgers.
@@ -59,21 +59,21 @@ class Cursor:
         self._n = start.n
         self._holes = decode_holes(start.ack_holes)
         self._news = AckHoles()
-        """Holes that are in no record yet."""
+        """Holes that are not in any record yet."""
         self._moved = False
         self._snapshot_due = True
-        """An owner's first record of an epoch is complete, so that its changes always find a snapshot."""
+        """True if the next record must be a snapshot, as an epoch's first record is, so that changes have a base."""
         self._ledger, self._entry = int(start.mark_delete.ledger), int(start.mark_delete.entry)
         self._move_to(*chain.normalize_position(self._ledger, self._entry))
 
     @property
     def mark_delete(self) -> Position:
-        """The first entry that is not acknowledged as a whole, or the next entry to come."""
+        """The position of the first entry that is not acknowledged as a whole, or of the next entry to be written."""
         return Position(LedgerId(self._ledger), EntryId(self._entry))
 
     @property
     def epoch(self) -> int:
-        """The epoch under which the cursor's records count."""
+        """The epoch under which the owner writes the cursor's records."""
         return self._epoch
 
     @property
@@ -99,11 +99,11 @@ class Cursor:
         Args:
             ledger: The entry's ledger.
             entry: The entry's id.
-            ack_set: Bits of the messages that are still unacked, 0 if none is (`ack_set_bits`).
+            ack_set: Bits of the messages that are still unacked (`ack_set_bits`); 0 to acknowledge the whole entry.
             batch_size: The number of messages in the entry; used only with an ack set.
 
         Returns:
-            True if a message was acknowledged that was not before.
+            True if a message is newly acknowledged.
 
         Raises:
             InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
@@ -127,7 +127,7 @@ class Cursor:
         """Acknowledge all entries before an entry, and the entry itself as `acknowledge` does (Pulsar's Cumulative).
 
         Returns:
-            True if a message was acknowledged that was not before.
+            True if a message is newly acknowledged.
 
         Raises:
             InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
@@ -137,20 +137,20 @@ class Cursor:
         if not ack_set:
             self._move_to(ledger, entry + 1)
             return True
-        batch_mask(batch_size)  # refused before anything moves
+        batch_mask(batch_size)  # raises for an impossible size, before anything moves
         moved = self._move_to(ledger, entry)
         passed = self._is_before_mark(ledger, entry)
         return (not passed and self._narrow(ledger, entry, ack_set, batch_size)) or moved
 
     def reset_position(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
-        """Seek, back or forward: drop all acknowledgements and begin a new epoch at a position.
+        """Seek back or forward: drop all acknowledgements and begin a new epoch at a position.
 
         The next record is a snapshot. A move back must be in the cursors table before the client gets its answer.
 
         Args:
-            position: The next entry to read; replaced by the nearest one in the chain if it is outside.
+            position: The next entry to read; if it is outside the chain, the nearest position in it is used.
             epoch: The new epoch.
-            ack_set: Bits of that entry's messages that are still to read; 0 for all.
+            ack_set: Bits of that entry's messages that are still to be read; 0 for all.
             batch_size: The number of messages in that entry; used only with an ack set.
 
         Raises:
@@ -173,7 +173,7 @@ class Cursor:
         return self._chain.clamp_position(position)
 
     def apply_chain(self, chain: LedgerChain) -> bool:
-        """Continue with a chain of another shape: ledgers have ended, were added, or were trimmed at the front.
+        """Continue with a chain of another shape, in which ledgers have ended, were added or were trimmed.
 
         Returns:
             True if the mark-delete position moved. Trimmed entries count as acknowledged.
@@ -184,7 +184,7 @@ class Cursor:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def is_acked(self, ledger: LedgerId, entry: EntryId) -> bool:
-        """Return True if the entry is acknowledged as a whole, so that it is not delivered (again)."""
+        """Return True if the entry is acknowledged as a whole, so that it must not be delivered."""
         return self._is_before_mark(ledger, entry) or self._holes.is_acked(ledger, entry)
 
     def ack_set(self, ledger: LedgerId, entry: EntryId) -> int:
@@ -192,15 +192,15 @@ class Cursor:
         return self._holes.ack_set(ledger, entry) or 0
 
     def is_at_end(self, position: Position) -> bool:
-        """Return True if no entry is deliverable from a position on; False proves nothing (`LedgerChain.is_at_end`)."""
+        """Return True if no entry is deliverable from a position on; it may be False even so (see `LedgerChain`)."""
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
-        """Return the next runs to read from `start` on, up to the chain's end.
+        """Return the next entries to read from `start` on, up to the chain's end.
 
         Args:
             start: The last call's `next`, or an earlier position for redelivery.
-            max_entries: Limit of the entries in all ranges together, and so also of the number of ranges.
+            max_entries: Maximum number of entries in all ranges together, and thus also of ranges.
         """
         position = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
         ledger, entry = self._chain.normalize_position(*position)
@@ -234,8 +234,8 @@ class Cursor:
         """Return the changes since the last record, for the journal's frame `n`; None if there are none.
 
         Raises:
-            InvalidArgumentError: `n` does not follow that of the epoch's last record: only one of two records with
-                equal rank would count.
+            InvalidArgumentError: `n` is not above that of the epoch's last record: of two records with the same rank,
+                only one would count.
         """
         if not self.unrecorded:
             return None
@@ -251,11 +251,11 @@ class Cursor:
         return CursorRecord("change", *self._key, self._epoch, n, self.mark_delete, news)
 
     def want_snapshot(self) -> None:
-        """Make the next record a snapshot: the last record may not have been stored."""
+        """Make the next record a snapshot, because the last record may not have been stored."""
         self._snapshot_due = True
 
     def snapshot(self) -> CursorRecord:
-        """Return the whole cursor. Call `take_change` first, because a snapshot covers only the records up to its n."""
+        """Return the whole cursor. Call `take_change` first, because a snapshot has only the changes up to its n."""
         assert not self.unrecorded, "take the change before the snapshot"
         return CursorRecord("snapshot", *self._key, self._epoch, self._n, self.mark_delete, self.ack_holes)
 
@@ -270,8 +270,8 @@ class Cursor:
             return True
         if not self._chain.holds_entry(ledger, entry):
             raise InvalidArgumentError(
-                f"Entry {ledger}:{entry} is not there to be acknowledged on {self._key[1]!r}: "
-                f"acknowledge what was delivered, the topic ends at {self._chain.end}."
+                f"Entry {ledger}:{entry} does not exist and cannot be acknowledged on {self._key[1]!r} (the topic ends "
+                f"at {self._chain.end}): acknowledge only delivered messages."
             )
         return False
 
@@ -282,13 +282,13 @@ class Cursor:
             return False
         self._news.narrow(ledger, entry, unacked)
         if self._holes.is_acked(ledger, entry):
-            # The last messages of an entry may have been acknowledged over many records.
+            # Earlier records may have acknowledged other messages of the entry, so add the whole entry.
             self._news.add(ledger, entry)
             self._advance()
         return True
 
     def _move_to(self, ledger: int, entry: int) -> bool:
-        """Acknowledge all entries before a position; returns True if the mark-delete position moved."""
+        """Acknowledge all entries before a position; return True if the mark-delete position moved."""
         before = (self._ledger, self._entry)
         if (ledger, entry) != before:
             self._holes.drop_before(ledger, entry)
@@ -303,7 +303,7 @@ class Cursor:
             yield from self._holes.unacked_runs(ledger, first, end)
 
     def _advance(self) -> None:
-        """Move the mark-delete position over acknowledged runs, missing entries and ledgers' ends, a round for each."""
+        """Move the mark-delete position past acknowledged runs, missing entries and ends of ledgers, one per round."""
         while True:
             gap = self._holes.take_run(self._ledger, self._entry)
             ledger, entry = self._chain.normalize_position(self._ledger, gap)

@@ -3,11 +3,11 @@
     from Spark   the slowest slot's position becomes the mark-delete position; entries that other slots have read beyond
                  it become ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and only
                  then write records or rows under its epoch.
-    to Spark     every slot begins at the mark-delete position, and readers leave out the ack holes of the broker's last
-                 row (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
+    to Spark     every slot begins at the mark-delete position, and readers skip the ack holes of the broker's last row
+                 (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
 
-Rows are written only under an epoch that the owner has committed in the record: otherwise a row of an owner that lost
-the race for that epoch could hide messages after another owner's seek back.
+Rows are written only under an epoch that the owner has committed in the record. Otherwise two processes could write
+under one epoch, and a row of the one that lost the race could hide messages after the other's seek back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 _BLOCK = 1 << 20
-"""Entries looked at together."""
+"""Number of entries that are examined together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class KeyedEntry:
 
 
 def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-    """Return the entries that slots of a Shared subscription have read after the position of the slowest slot."""
+    """Return, as holes, the entries that slots of a Shared subscription have read beyond the slowest position."""
     holes = AckHoles()
     start, end = min(positions.values()), max(positions.values())
     of_slot = [positions[slot] for slot in sorted(positions)]
@@ -69,11 +69,11 @@ def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHo
 
 
 def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]) -> AckHoles:
-    """Return the messages that slots of a Key_Shared subscription have read after the position of the slowest slot.
+    """Return, as holes, the messages that slots of a Key_Shared subscription have read beyond the slowest position.
 
     Args:
         positions: The position of each slot.
-        entries: The entries between the first and the last position, each with the slots of its messages.
+        entries: The entries between the lowest and the highest position, each with the slots of its messages.
     """
     holes = AckHoles()
     for entry in entries:
@@ -93,7 +93,7 @@ def take_from_spark(
     """Make the broker the owner: return the record to commit, and the snapshot from which its cursor continues.
 
     Args:
-        record: The subscription, of which no live consumer of Spark owns a slot.
+        record: The subscription. No live consumer of Spark may own a slot.
         rows: The subscription's cursor rows, read after the record.
         beyond: The messages that slots have read beyond the mark-delete position; empty for Exclusive and Failover.
         incarnation: The broker incarnation that acquires the subscription.
@@ -102,7 +102,9 @@ def take_from_spark(
         InvalidArgumentError: a broker owns the subscription already.
     """
     if record.face == "broker":
-        raise InvalidArgumentError(f"Subscription {record.name!r} is a broker's already: recover that broker first.")
+        raise InvalidArgumentError(
+            f"Subscription {record.name!r} is owned by a broker already: recover that broker first."
+        )
     row_list = list(rows)
     mark_delete = min(current_positions(record, row_list).values())
     holes = AckHoles()
@@ -121,23 +123,25 @@ def take_from_spark(
 def broker_cursor(
     record: SubscriptionRecord, rows: Iterable[CursorRow], journal: Iterable[CursorRecord]
 ) -> CursorRecord:
-    """Return the cursor of a subscription that a broker owns, or owned when that broker ended.
+    """Return the cursor of a subscription that a live or dead broker owns.
 
     Args:
         record: The subscription.
         rows: The subscription's cursor rows, read after the record.
-        journal: The subscription's records in the broker's journal; those that its newest row covers may be missing.
+        journal: The subscription's records in the broker's journal; records that the newest row covers may be missing.
 
     Raises:
         InvalidArgumentError: no broker owns the subscription.
-        CorruptCursorError: a record is damaged, or has an epoch that the subscription's record does not know.
+        CorruptCursorError: a record is damaged, or has a later epoch than the subscription's record.
     """
     if record.face != "broker" or len(record.owners) != 1:
-        raise InvalidArgumentError(f"Subscription {record.name!r} is not a broker's: its cursor is in its slots.")
+        raise InvalidArgumentError(
+            f"Subscription {record.name!r} is not owned by a broker: read the positions of its slots."
+        )
     owner = record.owners[0]
     begun_at = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
     whole = [row for row in rows if row.slot == WHOLE]
-    # An owner that ended before its first record has no row of its own: then the earlier holes are in an older row.
+    # If the owner ended before its first record, it has no row of its own, and the holes are in a former owner's row.
     before = holes_left_out(record, [row for row in whole if row.epoch < owner.epoch])
     holes = AckHoles() if before is None else decode_holes(before.ack_holes or b"")
     holes.drop_before(begun_at.ledger, begun_at.entry)
@@ -148,7 +152,7 @@ def broker_cursor(
 
 
 def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:
-    """Release a broker's subscription: return the record to commit once `last.to_row()` is durable.
+    """Release a broker's subscription: return the record to commit when `last.to_row()` is durable.
 
     Args:
         record: The subscription as the broker owns it.
@@ -159,15 +163,15 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
     """
     if record.face != "broker" or record.owners[0].epoch != last.epoch:
         raise InvalidArgumentError(
-            f"Subscription {record.name!r} is not a broker's under epoch {last.epoch}: read its record again."
+            f"Subscription {record.name!r} is not owned by a broker under epoch {last.epoch}: read its record again."
         )
     return _owned(record, None, next_epoch(record), last.mark_delete)
 
 
 def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> CursorRow | None:
-    """Return the row whose ack holes readers leave out: a broker's last row, unless the subscription was reset since.
+    """Return the row whose ack holes readers skip: a broker's last row; None if the subscription was reset since.
 
-    An end offset names this row by its (epoch, n).
+    It is also None if that row has no holes. An end offset names the row by its (epoch, n).
     """
     whole = (row for row in rows if row.slot == WHOLE and row.epoch >= holes_since(record))
     newest = max(whole, key=lambda row: row.rank, default=None)
@@ -177,13 +181,13 @@ def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> Cur
 def unacked_rows(
     holes: AckHoles, ledger: LedgerId, entries: npt.NDArray[np.int64], batch_indexes: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Return a flag for each message of a ledger: True if it must be read, as the holes do not acknowledge it.
+    """Return a flag for each row: True if its message must be read, because the holes do not acknowledge it.
 
     Args:
         holes: The ack holes.
         ledger: The ledger of all rows.
         entries: The entry id of each row, ascending.
-        batch_indexes: The batch index of each row, -1 if the message was not in a batch.
+        batch_indexes: The batch index of each row; -1 if the message was not in a batch.
     """
     keep = np.ones(len(entries), np.bool_)
     whole = holes.whole(ledger)
@@ -205,7 +209,7 @@ def _owned(record: SubscriptionRecord, owner: str | None, epoch: int, start: Pos
 
 
 def _end_in(position: Position, ledger: int, stop: int) -> int:
-    """Return the end of a ledger's entries that are before the position."""
+    """Return the end of the entries in [0, stop) of a ledger that are before the position."""
     if position.ledger == ledger:
         return min(int(position.entry), stop)
     return stop if position.ledger > ledger else 0

@@ -1,8 +1,8 @@
-"""Ack holes: the messages that are acknowledged beyond a mark-delete position, without a limit.
+"""Ack holes: the messages that are acknowledged beyond a mark-delete position. Their number is not limited.
 
-One roaring bitmap for each ledger has the wholly acknowledged entries; a partly acknowledged entry has the bits of its
-other messages (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor, holes only grow: joining them in any
-order, any number of times, gives the same holes.
+A roaring bitmap for each ledger has the wholly acknowledged entries. For a partly acknowledged entry, the bits of its
+unacked messages are kept (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor, holes only grow. So
+joining them in any order, any number of times, gives the same holes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from pyroaring import BitMap64
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 MAX_BATCH_MESSAGES: Final = 1 << 20
-"""More messages than an entry of maxMessageSize can hold; limits the bits that a client can make a broker keep."""
+"""Maximum size of a batch in ack sets, above what fits into maxMessageSize; limits the bits that a client can send."""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
 def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
-    """Return the bits of a client's `ack_set`: 64-bit words, lowest first, signed or not; 1 = still unacked.
+    """Convert a client's `ack_set` to one number of bits, 1 = still unacked.
 
-    Bits beyond the batch are dropped, because they would prevent the entry from ever being acknowledged.
+    The words have 64 bits, signed or not, and the lowest comes first. Bits beyond the batch are dropped, because they
+    would prevent the entry from ever being acknowledged.
 
     Raises:
         InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
@@ -36,7 +37,7 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 
 
 def ack_set_words(bits: int) -> tuple[int, ...]:
-    """Return the `ack_set` of a MESSAGE command: words of 64 bits, lowest first; empty for no bits."""
+    """Convert bits to the `ack_set` of a MESSAGE command: words of 64 bits, lowest first; empty for no bits."""
     return tuple(bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), _WORD_BITS)) if bits else ()
 
 
@@ -47,12 +48,14 @@ def batch_mask(batch_size: int) -> int:
         InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
     """
     if not 0 < batch_size <= MAX_BATCH_MESSAGES:
-        raise InvalidArgumentError(f"A batch of {batch_size} messages: give a size from 1 to {MAX_BATCH_MESSAGES}.")
+        raise InvalidArgumentError(
+            f"A batch cannot have {batch_size} messages: give a size from 1 to {MAX_BATCH_MESSAGES}."
+        )
     return (1 << batch_size) - 1
 
 
 class AckHoles:
-    """Acknowledged entries and messages by ledger. An entry is acknowledged wholly or partly, never in both forms."""
+    """Acknowledged entries and messages, by ledger. An entry is stored as wholly or partly acknowledged, not both."""
 
     __slots__ = ("_partial", "_whole")
 
@@ -82,11 +85,11 @@ class AckHoles:
         return sorted(self._whole.keys() | self._partial.keys())
 
     def whole(self, ledger: int) -> BitMap64 | None:
-        """Return the wholly acknowledged entries of a ledger; the caller must not change them."""
+        """Return the wholly acknowledged entries of a ledger; the caller must not change the bitmap."""
         return self._whole.get(ledger)
 
     def partial(self, ledger: int) -> dict[int, int]:
-        """Return the unacked bits of the partly acknowledged entries of a ledger; the caller must not change them."""
+        """Return the unacked bits of a ledger's partly acknowledged entries; the caller must not change the mapping."""
         return self._partial.get(ledger, {})
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
@@ -110,7 +113,7 @@ class AckHoles:
         return None if partial is None else partial.get(entry)
 
     def add(self, ledger: int, entry: int) -> bool:
-        """Acknowledge an entry; returns False if it was acknowledged before."""
+        """Acknowledge an entry; return False if it was acknowledged as a whole before."""
         whole = self._whole.get(ledger)
         if whole is None:
             whole = self._whole[ledger] = BitMap64()
@@ -122,17 +125,17 @@ class AckHoles:
         return True
 
     def add_many(self, ledger: int, entries: npt.NDArray[np.int64]) -> None:
-        """Acknowledge many entries, none of which is partly acknowledged."""
+        """Acknowledge many entries; none of them may be partly acknowledged."""
         if len(entries):
             self._whole.setdefault(ledger, BitMap64()).update(BitMap64(entries.astype(np.uint64)))
 
     def narrow(self, ledger: int, entry: int, unacked: int) -> bool:
-        """Acknowledge all messages of an entry except those in `unacked`; acknowledged messages stay acknowledged.
+        """Acknowledge all messages of an entry except those in `unacked`; earlier acknowledgements are kept.
 
-        An entry with no bit left is acknowledged as a whole.
+        If no unacked message is left, the entry is acknowledged as a whole.
 
         Returns:
-            True if a message was acknowledged that was not before.
+            True if a message is newly acknowledged.
         """
         if self.is_acked(ledger, entry):
             return False
@@ -146,13 +149,13 @@ class AckHoles:
         return True
 
     def forget_partial(self, ledger: int, entry: int) -> None:
-        """Drop the bits of an entry, because it is acknowledged as a whole."""
+        """Drop the unacked bits of an entry, because it is acknowledged as a whole."""
         partial = self._partial.get(ledger)
         if partial is not None and partial.pop(entry, None) is not None and not partial:
             del self._partial[ledger]
 
     def take_run(self, ledger: int, entry: int) -> int:
-        """Drop the run of wholly acknowledged entries from `entry` on; returns the first entry after it."""
+        """Drop the run of wholly acknowledged entries from `entry` on; return the first entry after the run."""
         whole = self._whole.get(ledger)
         if whole is None or entry not in whole:
             return entry
@@ -216,7 +219,7 @@ class AckHoles:
                 self.narrow(ledger, entry, unacked)
 
     def put(self, ledger: int, whole: BitMap64, partial: Iterable[tuple[int, int]]) -> None:
-        """Set a ledger's holes, which were read from storage, without changes."""
+        """Set a ledger's holes to those that were read from storage."""
         if whole:
             self._whole[ledger] = whole
         bits = dict(partial)
@@ -225,7 +228,7 @@ class AckHoles:
 
 
 def gap_from(acked: BitMap64, entry: int) -> int:
-    """Return the first entry from `entry` on that is not in the bitmap; doubling steps make a run of millions cheap."""
+    """Return the first entry from `entry` on that is not in the bitmap. Doubling steps make long runs cheap."""
     if entry not in acked:
         return entry
     low, step = entry + 1, 1
@@ -245,5 +248,5 @@ def next_from(acked: BitMap64 | None, entry: int, end: int) -> int:
         return end
     try:
         return acked.next_set_bit(entry)
-    except ValueError:  # none is larger
+    except ValueError:  # the bitmap has no such entry
         return end

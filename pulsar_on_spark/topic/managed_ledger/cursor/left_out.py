@@ -1,7 +1,7 @@
 """Entries that readers skip because a broker's clients acknowledged them one by one, before Spark got the subscription.
 
-A broker releases a subscription with every slot at the mark-delete position, and the acknowledgements beyond it as ack
-holes in its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
+When a broker releases a subscription, every slot is at the mark-delete position. The acknowledgements beyond it are ack
+holes in the broker's last row. An end offset names that row by its (epoch, n), so that a replayed batch is the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LeftOut:
 
     @property
     def end(self) -> Position:
-        """The position after the last message that is left out."""
+        """The position after the last entry that has an acknowledged message; EARLIEST without holes."""
         ledgers = self.holes.ledgers
         if not ledgers:
             return EARLIEST
@@ -54,7 +54,7 @@ class LeftOut:
 
 
 def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries to skip; while a broker owns the subscription, those of the row that it would leave now."""
+    """Return the entries to skip; while a broker owns the subscription, those of its cursor as the rows have it."""
     if record.face == "broker":
         at = broker_cursor(record, rows, ())
         return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))
@@ -63,14 +63,15 @@ def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut |
 
 
 def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries that a batch skips: those in the row that its offset names, or in a broker's later row.
+    """Return the entries that a batch skips, as the newest row of a broker has them; None if it skips none.
 
-    The clients of that broker have acknowledged more, and these messages need not be read again.
+    That row is the one that the batch's offset names, or a later one: its clients have acknowledged further messages,
+    which need not be read again.
 
     Args:
         topic: The topic's full name, for the error.
         named: (epoch, n) of the row that the offset names; None if it names none.
-        epoch: The newest epoch under which the batch was planned.
+        epoch: The epoch under which the batch was planned, the highest of its slots.
         rows: The subscription's rows.
 
     Raises:
@@ -105,6 +106,6 @@ def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[
 
 
 def of_row(row: CursorRow) -> LeftOut:
-    """Return the acknowledgements in a row of the cursor table: a position, and the holes after it."""
+    """Return the acknowledgements in a row of the cursors table: a position, and the holes beyond it."""
     at = Position(LedgerId(row.ledger), EntryId(row.entry))
     return LeftOut(row.rank, at, decode_holes(row.ack_holes or b""))

@@ -1,8 +1,8 @@
 """The bytes of a cursor: its records in the journal, and its ack holes there and in the cursors table.
 
-A record is a **snapshot** (all of the cursor) or a **change** (the mark-delete position, and the acknowledgements
-beyond it since the last record). Within an epoch acknowledgements are only added, so changes may be applied in any
-order and any number of times; every move back begins a new epoch with a snapshot.
+A record is a **snapshot** (the whole cursor) or a **change** (the mark-delete position, and new acknowledgements beyond
+it since the last record). Within an epoch, acknowledgements are only added, so changes may be applied in any order and
+any number of times. Every move back begins a new epoch with a snapshot.
 
     record  = version u8, CRC32C u32, kind u8, topic id 16 bytes, varint length + name,
               varints epoch, n, ledger, entry, then the ack holes to the end
@@ -10,8 +10,8 @@ order and any number of times; every move back begins a new epoch with a snapsho
               varint count of acked entries, these as varint steps (up to 16) or varint length + roaring bitmap (64-bit
               portable format), varint count of partly acked entries, each: varint step, varint length + unacked bits
 
-Numbers are little-endian. A checksum covers the version before it and all bytes after it, and is verified first: the
-roaring format has no checksum, and its library may do anything with a damaged bitmap.
+Numbers are little-endian. A checksum covers the version before it and all bytes after it. It is verified first, because
+the roaring format has no checksum and its library may do anything with a damaged bitmap.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import MAX_BATCH_MESSAGES
 
 FORMAT_VERSION: Final = 1
 NO_RECORD: Final = -1
-"""The n of an epoch that has no record in the journal yet: below that of the first frame."""
+"""The n of a cursor that has no record of its epoch in the journal yet; it is below the number of any frame."""
 RecordKind = Literal["snapshot", "change"]
 
 _KINDS: Final[tuple[RecordKind, ...]] = ("snapshot", "change")
 _TOPIC_ID_BYTES = 16
 _HEADER_BYTES = 5
 _FEW_ENTRIES = 16
-"""Number of entries up to which varints are shorter than a bitmap with its 32 bytes of headers."""
+"""Number of entries up to which varints take less space than a bitmap, which has 32 bytes of headers."""
 _MAX_INT64 = 2**63 - 1
 _MAX_VARINT_BYTES = 9
 
@@ -51,9 +51,9 @@ class CursorRecord:
         topic_id: The topic.
         subscription: The subscription's name.
         epoch: The epoch, which grows with each move back and each change of owner.
-        n: The owner's counter, the number of the journal's frame: within an epoch it only grows.
+        n: The number of the journal frame that has the record; it only grows within an epoch.
         mark_delete: The next entry to read: all entries before it are acknowledged.
-        ack_holes: `encode_holes` of the acknowledgements beyond it: all of them or, in a change, the new ones.
+        ack_holes: The acknowledgements beyond `mark_delete`, by `encode_holes`: all or, in a change, the new ones.
     """
 
     kind: RecordKind
@@ -75,7 +75,7 @@ class CursorRecord:
         return (self.epoch, self.n)
 
     def begun(self, epoch: int) -> CursorRecord:
-        """Return the same acknowledgements under a new epoch, for a new owner.
+        """Return a snapshot with the same acknowledgements under a new epoch, for a new owner.
 
         Raises:
             InvalidArgumentError: the epoch is not above that of this record.
@@ -166,7 +166,7 @@ def decode_holes(data: bytes) -> AckHoles:
     """Decode ack holes.
 
     Raises:
-        CorruptCursorError: the bytes are not ack holes as they were written.
+        CorruptCursorError: the bytes are damaged.
         FormatVersionError: a newer version wrote them.
     """
     holes = AckHoles()
@@ -194,19 +194,21 @@ def replay_records(records: Iterable[CursorRecord]) -> CursorRecord:
     """Return the cursor after these records, which may be in any order, stale or repeated.
 
     The newest snapshot counts, with all changes of its epoch. The records must include the row in the cursors table, if
-    there is one, and every record of the journals that may be newer than that row.
+    there is one, and all records in journals that may be newer than that row.
 
     Returns:
         A snapshot; its n is the largest of its epoch.
 
     Raises:
         InvalidArgumentError: there are no records, or records of two cursors.
-        CorruptCursorError: there are changes of an epoch without its snapshot, or a record's holes are damaged.
+        CorruptCursorError: there are changes of an epoch but no snapshot of it, or a record's holes are damaged.
     """
     record_list = list(records)
     keys = {record.cursor_key for record in record_list}
     if len(keys) != 1:
-        raise InvalidArgumentError(f"Records of {len(keys)} cursors cannot be replayed together: give one's.")
+        raise InvalidArgumentError(
+            f"Records of {len(keys)} cursors cannot be replayed together: give the records of one cursor."
+        )
     base = max((record for record in record_list if record.kind == "snapshot"), key=lambda r: r.rank, default=None)
     newest = max(record.epoch for record in record_list)
     if base is None or base.epoch < newest:
@@ -282,7 +284,7 @@ def _opened(data: bytes, what: str) -> _Reader:
 
 
 class _Reader:
-    """Reader of consecutive numbers and bytes, never past the end."""
+    """Reader of consecutive numbers and bytes; reading past the end is an error."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -308,7 +310,7 @@ class _Reader:
         raise self.damage("a number is above 63 bits")
 
     def step(self, before: int) -> int:
-        """Read a number that is encoded as its distance from the number before."""
+        """Read a number that is encoded as its distance from the previous number."""
         number = before + self.varint()
         if number > _MAX_INT64:
             raise self.damage("a number is above 63 bits")

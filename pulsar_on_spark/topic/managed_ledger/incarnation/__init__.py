@@ -1,1 +1,1 @@
-"""A broker incarnation's storage face: its lease, journal and ledgers; and the recovery of dead incarnations."""
+"""The storage side of a broker incarnation: its lease, journal and ledgers; and the recovery of dead incarnations."""

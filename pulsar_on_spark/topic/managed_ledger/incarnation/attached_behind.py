@@ -1,4 +1,4 @@
-"""The broker's open ledgers that hide ledgers attached by Spark: the broker switches to new ones at a limited rate."""
+"""Open ledgers of a broker that hide ledgers attached by Spark; they are switched to new ones at a limited rate."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import has_attache
 from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 SWITCH_EVERY_S = 10.0
-"""A topic's ledger is switched for Spark's writes so often in the long run: each switch leaves ledgers for good."""
+"""Mean time between switches of a topic's ledger for Spark's writes: each switch leaves ledgers behind for good."""
 SWITCHES_SAVED = 360
-"""Switches that a topic may be ahead of its ration, an hour's; without any left, Spark's writes wait for its ledger."""
+"""Number of switches, an hour's, that a topic may make at once. After them, Spark's writes wait for the next switch."""
 
 
 class AttachedBehind:
-    """The topics whose ledger must be switched."""
+    """The topics whose open ledger must be switched, and the rate limit for switches."""
 
     def __init__(self) -> None:
         self._topics: set[TopicId] = set()
         self._covered_s: dict[TopicId, float] = {}
-        """The time until which a topic's past switches are its ration; entries of the past are left out."""
+        """By topic, the time until which its past switches use up the rate limit; times in the past are removed."""
         self._looked_at = -1
 
     def scan_changes(self, view: View, open_topics: Iterable[TopicId]) -> None:
-        """Find topics to switch among those that have changed in the metadata since the last call."""
+        """Find the topics to switch among those whose chains have changed in the metadata since the last call."""
         changed = view.state.chains_since(self._looked_at)
         self._looked_at = view.state.revision
         topics = list(open_topics) if changed is None else [TopicId(each) for each in changed.shaped]
         self._topics.update(each for each in topics if has_attached_behind(view, each))
 
     def due(self, ledgers: Mapping[TopicId, OpenLedger], now_s: float) -> list[TopicPart]:
-        """Return the topics to switch now, among those with these open ledgers."""
+        """Return the topics, among those with these open ledgers, that are to be switched now."""
         self._topics.intersection_update(ledgers)
         self._covered_s = {topic_id: until_s for topic_id, until_s in self._covered_s.items() if until_s > now_s}
         latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
         return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
     def on_switch_requested(self, topic_id: TopicId) -> None:
-        """Remove a topic for which a new ledger was requested; if the request fails, a later scan finds it again."""
+        """Remove a topic for which a new ledger was requested. If the request fails, a later scan finds it again."""
         self._topics.discard(topic_id)
 
     def switched(self, topic_id: TopicId, now_s: float) -> None:
-        """Count a switch: the topic's entries go to the new ledger."""
+        """Count a completed switch of a topic towards the rate limit."""
         self._covered_s[topic_id] = self._covered_s.get(topic_id, now_s) + SWITCH_EVERY_S

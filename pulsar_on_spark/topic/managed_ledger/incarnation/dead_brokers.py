@@ -1,6 +1,6 @@
 """Recovery of dead brokers' journals by readers and writers that depend on a dead broker's open ledger.
 
-A broker's lease decides only when recovery is tried. It is safe at any time: a broker that was merely slow is fenced.
+A broker's lease decides only when recovery is tried. Recovery is safe at any time: it fences a broker that was slow.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.hosts import other_host
 log = logging.getLogger(__name__)
 
 OBSERVE_EVERY_S = 0.5
-"""Leases are looked at no more often: brokers renew theirs every few seconds."""
+"""Minimum time between two looks at the leases, which brokers renew every few seconds."""
 RETRY_AFTER_S = 3.0
-"""A recovery that stopped, or that another process has begun, is tried so much later, and up to half as much more."""
+"""Minimum wait, and up to half as much more, before a recovery that failed or that another process began is tried."""
 
 
 def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
@@ -42,13 +42,14 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 
     Raises:
         MetadataError: the metadata cannot be read or written.
-        JournalUndecidedError: the last acknowledged frame cannot be determined; a path is away or damaged.
+        JournalUndecidedError: the last acknowledged frame cannot be determined, because a path is unreachable or
+            damaged.
     """
     view = root.store.view()
     if (host := other_host(view, incarnation)) is not None:
         raise JournalUndecidedError(
-            f"The journal of {incarnation} is on the host {host}: start a broker or `pulsarpy recover` there; what was "
-            "acknowledged is not touched."
+            f"The journal of {incarnation} is on the host {host}: start a broker or run `pulsarpy recover` there; "
+            "acknowledged messages are not lost."
         )
     paths = preferred(root.writable_journal_paths(view), incarnation)
     root.announce_journals(paths)
@@ -59,8 +60,8 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
     """Recover dead brokers whose open ledgers hide entries that were attached after them.
 
-    A lease that looks stale is watched for at most its duration. No error is raised: the attached entries are
-    committed, and readers try again.
+    A lease that looks stale is watched for at most its duration. Errors are logged, not raised, because the attached
+    entries are committed and readers try the recovery again.
     """
     try:
         view = root.store.view()
@@ -73,7 +74,7 @@ def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
         if owners:
             DeadBrokers(root).recover_or_wait(view, owners)
     except (PulsarpyError, OSError) as error:
-        log.warning("It is not known whether brokers of the topics are alive, readers will check again: %s", error)
+        log.warning("It is unknown if brokers of the topics are alive; readers will check again: %s", error)
 
 
 class DeadBrokers:
@@ -94,14 +95,14 @@ class DeadBrokers:
         self._late: set[IncarnationId] = set()
 
     def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover the dead ones among these incarnations, checking leases at intervals. Never raises.
+        """Recover those of these incarnations that are dead. Leases are checked at intervals. Never raises.
 
         Args:
             view: The metadata.
-            incarnations: The incarnations; CLOSED ones are left out.
+            incarnations: The incarnations; CLOSED ones are ignored.
 
         Returns:
-            True if an incarnation was closed.
+            True if at least one incarnation was closed.
         """
         recovered = [self.recover_log(incarnation) for incarnation in self.dead_logs(view, incarnations)]
         return any(recovered)
@@ -109,12 +110,12 @@ class DeadBrokers:
     def dead_logs(
         self, view: RecentView, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
     ) -> list[IncarnationId]:
-        """Return the dead ones among these incarnations whose journals are to be recovered now. Never raises.
+        """Return those of these incarnations that are dead and whose journals are to be recovered now. Never raises.
 
         Args:
             view: The metadata.
-            incarnations: The incarnations; CLOSED ones are left out.
-            known_dead: Those whose leases do not matter, because it is certain that they are dead.
+            incarnations: The incarnations; CLOSED ones are ignored.
+            known_dead: Incarnations that are certainly dead, so that their leases are not read.
         """
         there = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
         self._observe([each for each in there if each not in known_dead])
@@ -122,7 +123,7 @@ class DeadBrokers:
         return [each for each in dead if self._is_due(view, each)]
 
     def recover_log(self, incarnation: IncarnationId) -> bool:
-        """Recover a dead broker's journal; returns True if it is CLOSED afterwards. Never raises."""
+        """Recover a dead broker's journal; return True if it is CLOSED afterwards. Never raises."""
         log.warning(
             "The broker of incarnation %s has ended without closing its journal, or does not renew its lease: the "
             "journal is recovered.",
@@ -134,7 +135,7 @@ class DeadBrokers:
         except (PulsarpyError, OSError) as error:
             self._retry_later(incarnation)
             log.warning(
-                "The journal of broker incarnation %s is not recovered yet, later messages stay invisible: %s",
+                "The journal of broker incarnation %s is not recovered yet, so its last messages stay invisible: %s",
                 incarnation,
                 error,
                 extra={"incarnation": incarnation},
@@ -157,11 +158,11 @@ class DeadBrokers:
         return True
 
     def looks_dead(self, incarnation: IncarnationId) -> bool:
-        """Return True if the lease of an incarnation that is not CLOSED had run out at the last look."""
+        """Return True if the lease of an incarnation had run out when leases were last read; False if it is CLOSED."""
         return incarnation in self._expired
 
     def may_be_dead(self, incarnation: IncarnationId) -> bool:
-        """Return True if the lease of an incarnation that is not CLOSED was due for renewal at the last look."""
+        """Return True if the lease of an incarnation was due for renewal when leases were last read; False if CLOSED."""
         return incarnation in self._late
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
@@ -170,8 +171,7 @@ class DeadBrokers:
         while undecided := [incarnation for incarnation in incarnations if self._is_undecided(view, incarnation)]:
             if not waited:
                 log.warning(
-                    "Waiting, for the duration of a lease at most, until it is known whether these broker "
-                    "incarnations are dead: %s.",
+                    "Waiting, at most the duration of a lease, to find out if these broker incarnations are dead: %s.",
                     ", ".join(undecided),
                 )
             waited = True
@@ -182,7 +182,7 @@ class DeadBrokers:
         return self.recover_dead_logs(view, incarnations)
 
     def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
-        """Return True if the incarnation may be dead; its lease is watched for at most its duration."""
+        """Return True if the incarnation's lease looks stale, but was not watched for its duration yet."""
         if _state(view, incarnation) in (None, "CLOSED") or other_host(view, incarnation) is not None:
             return False
         self._watcher.observe_leases()
@@ -190,7 +190,7 @@ class DeadBrokers:
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 
     def _observe(self, incarnations: Collection[IncarnationId]) -> None:
-        """Look which leases of these incarnations have run out, unless it is too early for another look."""
+        """Find out which leases of these incarnations have run out, unless leases were read very recently."""
         if not incarnations:
             self._expired = self._late = set()
         if not incarnations or self._clock() < self._look_at_s:
@@ -199,7 +199,7 @@ class DeadBrokers:
         try:
             self._watcher.observe_leases()
         except (PulsarpyError, OSError) as error:
-            log.warning("It is not known now which brokers are alive: %s", error)
+            log.warning("It is unknown now which brokers are alive: %s", error)
             self._expired = self._late = set()
         else:
             expired = LeaseState.EXPIRED
@@ -207,7 +207,7 @@ class DeadBrokers:
             self._late = {each for each in incarnations if self._watcher.is_late(each)}
 
     def _is_due(self, view: RecentView, incarnation: IncarnationId) -> bool:
-        """Return True if the journal of a dead broker can be recovered here, and now."""
+        """Return True if the journal of a dead broker can be recovered on this host and is due."""
         if other_host(view, incarnation) is not None:
             return False
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:

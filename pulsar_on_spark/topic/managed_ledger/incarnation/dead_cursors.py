@@ -1,7 +1,7 @@
-"""Cursor records of a dead broker's journal: moved to the cursors table before the subscriptions get a new owner.
+"""Saving the cursor records in a dead broker's journal to the cursors table, before subscriptions get a new owner.
 
-`sealing/trim.py` also does this before a journal is trimmed; here it is done at once, for an owner that needs one of
-the dead broker's subscriptions and cannot wait until the whole journal is sealed.
+`sealing/trim.py` also does this before it trims a journal. This module does it at once, for a new owner that needs one
+of the dead broker's subscriptions and cannot wait until the whole journal is sealed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTEMPTS = 3
 
 
 class DeadOwners:
-    """Watcher of brokers that own subscriptions; it settles the cursors of dead ones.
+    """Watcher of the brokers that own subscriptions; it saves the cursors of dead brokers.
 
     Args:
         root: The root.
@@ -40,10 +40,10 @@ class DeadOwners:
         self._lock = threading.Lock()
 
     def save_dead_cursors(self, incarnation: IncarnationId) -> LeaseState:
-        """If a broker is dead, recover its journal and move its cursor records to the cursors table.
+        """If a broker is dead, recover its journal and save its cursor records to the cursors table.
 
         Returns:
-            The state of the broker's lease; EXPIRED once its cursors are settled.
+            The state of the broker's lease; EXPIRED means that its cursors are saved.
 
         Raises:
             JournalUndecidedError, CorruptCursorError: the broker's journal cannot be closed or read now.
@@ -67,18 +67,18 @@ class DeadOwners:
 
 
 def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog | None:
-    """Return the log; None if it was removed, so that there is nothing to settle."""
+    """Return the log; None if it was removed, so that there is nothing to save."""
     return sealed_log(view, incarnation)
 
 
 def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
-    """Ensure that the cursors table durably has all cursor records of an incarnation's CLOSED journal.
+    """Make the contents of all cursor records in an incarnation's CLOSED journal durable in the cursors table.
 
-    Any process may call this, any number of times. It reads the untrimmed part of the journal once.
+    Any process may call this, any number of times. A call reads the untrimmed part of the journal.
 
     Raises:
         InvalidArgumentError: the journal is not closed: recover it first.
-        JournalUndecidedError: a frame cannot be read from any copy; a path is away or damaged.
+        JournalUndecidedError: a frame cannot be read from any copy, because a path is unreachable or damaged.
         CorruptCursorError: a record cannot be read.
         MetadataError: the metadata cannot be read or written.
     """
@@ -94,6 +94,6 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
             return
         except JournalUndecidedError:
             now = sealed_log(root.store.view(), incarnation)
-            # Frames may be gone because a trimmer has saved their cursors meanwhile.
+            # Frames may be gone because a trimmer has saved their cursors and deleted them meanwhile.
             if attempt == _ATTEMPTS - 1 or (now is not None and now.seal.trimmed_before == found.seal.trimmed_before):
                 raise

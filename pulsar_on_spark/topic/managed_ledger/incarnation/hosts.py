@@ -9,7 +9,7 @@ from pulsar_on_spark.metadata.state import RecentView
 
 
 def other_host(view: RecentView, incarnation: str) -> str | None:
-    """Return the host of a journal whose files are all on other hosts; None if some may be reached here."""
+    """Return a host of a journal whose files are all on other hosts; None if a file may be reached from this host."""
     row = view.get(IncarnationRecord, incarnation)
     used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
     hosts = {path.host for path in view.all(PathRecord) if path.path_id in used}

@@ -1,11 +1,13 @@
-"""The storage face of one run of a broker: its lease, its journal and the ledgers that its topics have open in it.
+"""The storage side of one run of a broker: its lease, its journal, and the open ledgers of its topics.
 
-    start         lease -> incarnation record -> journal
-    open, append  a topic's ledger is opened at its first publish; entries go to the journal in the order of their ids
-    close         when all its entries are acknowledged: at the end, after idleness, or if Spark attached a later ledger
-    stop          ledgers closed, log closed, lease released; a killed incarnation is recovered by any process
+    start         acquire the lease, commit the incarnation's record, open the journal
+    open, append  open a topic's ledger at its first publish; append entries to the journal in the order of their ids
+    close         close a ledger whose entries are all acknowledged, when the topic is unloaded or idle, its ledger is
+                  full, or Spark attached a later ledger
+    stop          close all ledgers and the log, and release the lease; any process can recover a killed incarnation
 
-Commits are grouped: requests during a commit join the next one. All methods must be called in one event loop.
+Commits are grouped: requests that arrive during a commit join the next one. All methods must be called in one event
+loop.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver,
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Longest interval of an incarnation's looks at the metadata, without which it does not renew its lease."""
+"""Longest interval between two polls of the metadata; an incarnation that cannot poll does not renew its lease."""
 CLOSE_IDLE_S = 600.0
-"""A ledger without appends for this time is closed."""
+"""Seconds without appends after which a ledger is closed."""
 
 
 class Incarnation:
-    """A broker's incarnation; made by `start`."""
+    """A broker's incarnation; create it by `start`."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Incarnation:
         self._roll_over = roll_over
         self._asked_to_look = asyncio.Event()
         self._switching = asyncio.Lock()
-        """Held while topics' ledgers are replaced or end for good."""
+        """Held while ledgers of topics are replaced, or ended by a termination."""
         self._polling: asyncio.Task[None] | None = None
         self._reason: str | None = None
         self._trimmed_before: FrameNumber = 0
@@ -106,16 +108,16 @@ class Incarnation:
         lease_duration_s: float = DEFAULT_DURATION_S,
         roll_over: RollOver | None = None,
     ) -> Incarnation:
-        """Start an incarnation with a new id, a lease and a journal; entries are accepted afterwards.
+        """Start an incarnation with a new id, a lease and a journal. It accepts entries afterwards.
 
         Args:
             root: The root.
-            entry_sink: Receives an `Appended` for each entry from the journal, and passes it to `settle_entries`.
-            on_ended: Called with the reason when the incarnation is over: the process must stop serving, and exit. Not
-                called if this start fails, which raises an error instead.
+            entry_sink: Sink of the journal. It gets an `Appended` for each entry, and must pass it to `settle_entries`.
+            on_ended: Called with the reason when the incarnation is over: the process must stop serving, and exit. If
+                this start fails, it is not called, and an error is raised.
             quorum: The quorum of the journal; the root's by default.
             limits: The bounds of the journal.
-            lease_duration_s: Seconds for which others wait for a renewal before they recover this incarnation.
+            lease_duration_s: Seconds for which other processes wait for a renewal before they recover this incarnation.
             roll_over: The rules by which topics switch to new ledgers; Pulsar's by default.
 
         Raises:
@@ -126,7 +128,7 @@ class Incarnation:
         """
         rolls = roll_over or RollOver()
         made = cls(root, entry_sink, on_ended, quorum or root.quorum, limits, lease_duration_s, rolls)
-        # The lease comes first: an incarnation without one is dead.
+        # The lease comes first, because an incarnation without a lease counts as dead.
         await asyncio.to_thread(made._lease.start, ())
         try:
             await made.journal.open()
@@ -161,11 +163,11 @@ class Incarnation:
 
     @property
     def ledgers(self) -> dict[TopicId, OpenLedger]:
-        """The open ledger of each topic."""
+        """The open ledgers, by topic id."""
         return self._ledgers
 
     async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
-        """Open a ledger for each topic that has none open here; returns the errors of topics that were refused.
+        """Open a ledger for each topic without an open ledger in this incarnation. Return the errors of refused topics.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -182,7 +184,7 @@ class Incarnation:
         return {topic_id: committed.refused[topic_id] for topic_id in missing.keys() & committed.refused.keys()}
 
     async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
-        """Close these ledgers, and those that earlier attempts left open, once all their entries are acknowledged.
+        """Close the topics' ledgers, and ledgers that earlier attempts left open, when all entries are acknowledged.
 
         Errors are those of `open_ledgers`.
         """
@@ -194,11 +196,11 @@ class Incarnation:
 
     @property
     def unclosed_topics(self) -> list[str]:
-        """The topics with a ledger that is not closed yet, by full name; no other broker can serve them."""
+        """Full names of the topics with a ledger that is not closed yet; no other broker can serve them."""
         return [ledger.part.name for ledger in (*self._ledgers.values(), *self._retired)]
 
     def retire_ledger(self, topic_id: TopicId) -> None:
-        """Append nothing more to a topic's ledger, which the poll closes once its entries are acknowledged."""
+        """Stop appending to a topic's ledger; the poll closes it when its entries are acknowledged."""
         self._retire([topic_id])
 
     async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
@@ -232,7 +234,7 @@ class Incarnation:
         return committed.terminated[topic_id]
 
     async def wait_until_drained(self, topic_id: TopicId) -> None:
-        """Wait until the outcome of every entry of a topic is known; the caller must append no entries meanwhile."""
+        """Wait until the outcomes of all entries of a topic are known. The caller must not append entries meanwhile."""
         open_ledger = self._ledgers.get(topic_id)
         for ledger in [*([open_ledger] if open_ledger is not None else []), *self._retired]:
             if ledger.part.topic_id == topic_id:
@@ -242,14 +244,17 @@ class Incarnation:
         """Stop appending to the topics' ledgers and queue them for closing."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
         for ledger in retired:
-            ledger.retire(self._asked_to_look)  # once drained, it can be closed, and later entries become visible
+            ledger.retire(
+                self._asked_to_look
+            )  # when drained, poll at once: it can be closed, which shows later entries
         self._retired += retired
         return retired
 
     async def _close_retired(self) -> None:
-        """Close retired ledgers, also those that an earlier attempt did not close.
+        """Close retired ledgers, including those that an earlier attempt did not close.
 
-        Ledgers with unacknowledged entries are closed later: the poll, on which the lease depends, must not wait.
+        Ledgers with unacknowledged entries are left to a later call, because the poll must not wait for them: the lease
+        is renewed only while the poll succeeds.
         """
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
         if retired or self._commits.has_strays:
@@ -266,7 +271,7 @@ class Incarnation:
 
     @property
     def can_append(self) -> bool:
-        """True while entries are accepted; the sinks' `on_journal_room` announces when they are again."""
+        """True while entries are accepted; the sinks' `on_journal_room` is called when entries are accepted again."""
         return self.journal.can_add
 
     def append(
@@ -278,7 +283,7 @@ class Incarnation:
             topic_id: A topic with an open ledger (`open_ledgers`).
             message_count: The number of messages in the entry.
             publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
-            payload: The entry as received, which must not change until the outcome is known.
+            payload: The entry as received; it must not change until the outcome is known.
             context: Any object; the sink gets it with the outcome.
 
         Raises:
@@ -301,7 +306,10 @@ class Incarnation:
         self.journal.add_cursor(subscription, record, context)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
-        """Remove journal frames below `before`, whose files are deleted, from the record; repeated calls do nothing."""
+        """Remove journal frames below `before` from the log's record. Their files must be deleted already.
+
+        Repeated calls with the same frame do nothing.
+        """
         if before > self._trimmed_before:
             self._trimmed_before = before
             self.journal.forget_trimmed_frames(before)
@@ -360,13 +368,13 @@ class Incarnation:
         await self._close_retired()
 
     def _look(self) -> IncarnationRecord | None:
-        """Read this incarnation's record, changes of paths, and ledgers that hide attached ones. Runs in a thread."""
+        """Read this incarnation's record, and find changes of paths and ledgers to switch. Runs in a thread."""
         view = self._path_news.fresh_view()
         self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:
-        """Switch to new ledgers when due: first they are committed, then used, then the old ones are closed."""
+        """Switch topics that are due to new ledgers: commit the new ones, use them, then close the old ones."""
         due = self._attached_behind.due(self._ledgers, now_s)
         due += grown(self._ledgers, self._roll_over, now_s, besides=due)
         if not due:
@@ -384,6 +392,6 @@ class Incarnation:
                     self._retire([topic_id])
                     self._ledgers[topic_id] = opened
                     self._attached_behind.switched(topic_id, now_s)
-                else:  # its topic was unloaded meanwhile
+                else:  # the topic was unloaded meanwhile
                     self._retired.append(opened)
         await self._close_retired()

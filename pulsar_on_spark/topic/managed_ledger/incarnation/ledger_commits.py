@@ -1,4 +1,4 @@
-"""Commits for an incarnation's ledgers, in groups: requests during a commit join the next one."""
+"""Group commits of an incarnation's ledgers: requests that arrive during a commit join the next one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class _Asked:
 
 
 class LedgerCommits:
-    """Group commits of an incarnation's ledgers. All methods belong to one event loop; one thread at a time commits.
+    """Group commits of an incarnation's ledgers. Call all methods in one event loop; one thread at a time commits.
 
-    A commit that is reported as failed may have been made, or may still be. Its ledger ids are then not used again, and
-    the next commit closes the ledgers that it opened, if they exist, or else keeps them from coming to exist: no writer
-    knows them, so they are empty.
+    A commit that is reported as failed may have been made, or may still be made. Its ledger ids are not used again. The
+    next commit closes the ledgers that it opened, which are empty because no writer knows them. If they do not exist,
+    the next commit conflicts with the failed one, so that they are never created.
     """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
@@ -46,20 +46,20 @@ class LedgerCommits:
         self._asked = _Asked()
         self._running: asyncio.Task[None] | None = None
         self._opening: dict[str, asyncio.Future[None]] = {}
-        """The topics of which a new ledger is being committed, and when that is over."""
+        """By topic id, a future that is done when the commit of the topic's new ledger is over."""
 
     @property
     def has_strays(self) -> bool:
-        """True if the next commit must close ledgers that a failed commit may have opened."""
+        """True if a failed commit may have opened ledgers, which the next commit must close."""
         return bool(self._strays)
 
     async def no_others(self, parts: Sequence[TopicPart]) -> None:
-        """Wait until no commit opens a ledger for any of the topics, as joining it would yield the same ledger."""
+        """Wait until no commit is opening a ledger for any of the topics."""
         while opening := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
             await asyncio.wait(opening)
 
     async def open(self, parts: Sequence[TopicPart]) -> LedgerCommit:
-        """Open a new ledger for each topic; no other call may be opening one (errors as `commit`)."""
+        """Open a new ledger for each topic; no other call may be opening one for it (errors as `commit`)."""
         done = asyncio.get_running_loop().create_future()
         opening = dict.fromkeys((part.topic_id for part in parts), done)
         self._opening |= opening
@@ -76,7 +76,7 @@ class LedgerCommits:
         closes: Sequence[ClosedLedger] = (),
         terminations: Sequence[Termination] = (),
     ) -> LedgerCommit:
-        """Join the next commit; returns the outcome of all requests in it.
+        """Join the next commit; return the outcome of all requests in it.
 
         Raises:
             JournalFencedError: the incarnation's record is not OPEN.

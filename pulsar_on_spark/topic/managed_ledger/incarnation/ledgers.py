@@ -1,11 +1,11 @@
 """Opening and closing the ledgers of a broker incarnation: one commit for any number of topics. Pure.
 
-    open    a new ledger at the chain's end; it ends an attached ledger by being larger
-    close   the ledger has this number of entries, for good
-    terminate   the topic accepts no more entries, from any writer
+    open        a topic gets a new ledger at its chain's end; an attached ledger before it gets no more entries
+    close       the final number of a ledger's entries is recorded
+    terminate   a topic accepts no more entries from any writer
 
-Every such commit uses the incarnation's `seal` key and the topics' keys, and is refused unless the incarnation is OPEN
-in the view that the decision is based on: a takeover moves the key in the commit that changes the state.
+Every such commit uses the incarnation's `seal` key and the topics' keys. It is refused unless the incarnation is OPEN
+in the view on which it is decided. A takeover changes that state in a commit under the `seal` key, so the two conflict.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 ID_BLOCK = 128
-"""Ledger ids that an incarnation takes at once, or as many as it needs now if that is more."""
+"""Minimum number of ledger ids that an incarnation takes from the counter at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdBlock:
-    """Ledger ids [next, end) that no other process assigns."""
+    """Ledger ids [next, end) that are reserved for this incarnation."""
 
     next: int = 0
     end: int = 0
@@ -45,7 +45,7 @@ class IdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLedger:
-    """A ledger whose entries are all acknowledged, and that gets no more entries."""
+    """A ledger to close: all its entries are acknowledged, and it gets no more entries."""
 
     part: TopicPart
     ledger_id: LedgerId
@@ -58,7 +58,7 @@ class Termination:
 
     Attributes:
         part: The topic.
-        ends: Known numbers of entries by ledger; the metadata may lack those of ledgers that a recovery closed.
+        ends: Numbers of entries by ledger, which the metadata may not have for ledgers that a recovery closed.
     """
 
     part: TopicPart
@@ -67,14 +67,14 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCommit:
-    """A commit, and its consequences once it is committed.
+    """A planned commit, and its results when it is committed.
 
     Attributes:
         change: The change to commit; None if there is nothing to commit.
-        opened: The new ledger of each topic that got one.
-        refused: The error of each topic that got no ledger, or is not terminated.
-        terminated: Ledger and entry of the last message of each terminated topic; (-1, -1) for none.
-        ids: The remaining ids.
+        opened: The new ledgers, by topic.
+        refused: By topic, the error of topics that get no ledger or cannot be terminated.
+        terminated: By terminated topic, ledger and entry of its last message; (-1, -1) if it has none.
+        ids: The ledger ids that are left.
     """
 
     change: Change | None
@@ -94,17 +94,17 @@ def decide(
     *,
     fence: bool = False,
 ) -> LedgerCommit:
-    """Plan one commit for all ledgers to open and close and all topics to terminate; a refused topic delays no other.
+    """Plan one commit that opens and closes ledgers and terminates topics. A refused topic does not affect others.
 
     Args:
         view: The metadata.
         incarnation: The incarnation.
         opens: The topics that get a ledger.
         closes: The ledgers to close.
-        ids: The ids that the incarnation still has.
+        ids: The ids that are reserved for the incarnation.
         terminations: The topics to terminate.
-        fence: True to commit even if nothing changes, so that an earlier commit of the incarnation with an unknown
-            outcome cannot arrive later: both move the `seal` key.
+        fence: True to commit even if nothing changes. Then an earlier commit of the incarnation with an unknown outcome
+            can no longer succeed, because both use the `seal` key.
 
     Raises:
         JournalFencedError: the incarnation is over.
@@ -114,10 +114,10 @@ def decide(
         raise JournalFencedError(f"Incarnation {incarnation} was taken over: start a new one.")
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
-    # Two requests may close the same ledger: the poll after a switch, and a termination or unload at that time.
+    # Two requests may close the same ledger: the poll after a switch, and a simultaneous termination or unload.
     for closed in {each.ledger_id: each for each in closes}.values():
         ledger = view.get(LedgerRecord, f"{closed.part.topic_id}/{closed.ledger_id:020d}")
-        if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier attempt has succeeded
+        if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier commit closed it
             puts.append(ledger.model_copy(update={"closed": True, "entries": closed.entries}))
             moved[keys.topic(closed.part.name)] = None
     refused: dict[TopicId, PulsarpyError] = {}
@@ -161,13 +161,13 @@ def decide(
 
 
 def has_attached_behind(view: View, topic_id: TopicId) -> bool:
-    """Return True if Spark has attached a ledger after the broker's open one, which hides it until a switch."""
+    """Return True if Spark has attached a ledger after the broker's open one, which hides it until it is closed."""
     last = view.newest(LedgerRecord, topic_id)
     return last is not None and last.incarnation is None
 
 
 def _terminated(view: View, termination: Termination, closes: Sequence[ClosedLedger]) -> TopicRecord | PulsarpyError:
-    """Return the topic's new record, or the error if it cannot be terminated."""
+    """Return the record of the terminated topic, or the error if the topic cannot be terminated."""
     part, topic_id = termination.part, TopicId(termination.part.topic_id)
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != topic_id:
@@ -201,14 +201,14 @@ def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> Puls
     for ledger in view.all(LedgerRecord, part.topic_id):
         if chain.is_open(view, ledger) and ledger.ledger_id not in known:
             return TopicOwnedElsewhereError(
-                f"Ledger {ledger.ledger_id} of {part.name} is open in broker incarnation {ledger.incarnation}: recover "
-                "that incarnation first, or leave the topic to it."
+                f"Ledger {ledger.ledger_id} of {part.name} is open in broker incarnation {ledger.incarnation}: use the "
+                "topic through that broker or, if it is dead, recover the incarnation first."
             )
     return None
 
 
 def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple[int, int]:
-    """Return ledger and entry of the last entry of a topic without open ledgers; (-1, -1) if it has no entries."""
+    """Return (ledger, entry) of the last entry of a topic without open ledgers; (-1, -1) if it has no entries."""
     for ledger in reversed(view.all(LedgerRecord, topic_id)):
         if ledger.incarnation is None:
             end: int | None = chain.readable_end(view, topic_id, ledger.ledger_id)
@@ -220,7 +220,7 @@ def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple
 
 
 class _IdGiver:
-    """Allocator of ledger ids from a block, or from a new one that the same commit takes from the counter."""
+    """Allocator of ledger ids from a block. If the block is used up, the commit takes a new block from the counter."""
 
     def __init__(self, view: View, block: IdBlock, needed: int) -> None:
         counter = view.get(IdsRecord, "ledger")
@@ -230,7 +230,7 @@ class _IdGiver:
         self.counter: int | None = None
 
     def above(self, last: int) -> int:
-        """Return an id greater than `last`, the chain's last; smaller ids of the block are skipped."""
+        """Return an id greater than `last`, the id of the chain's last ledger."""
         if self.block.next <= last or self.block.next >= self.block.end:
             self.block = IdBlock(self.free, self.free + self._size)
             self.counter = self.free = self.block.end

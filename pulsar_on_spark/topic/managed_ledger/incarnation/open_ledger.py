@@ -1,4 +1,4 @@
-"""A ledger that a broker appends to, in memory: the next id, and the entries that are not acknowledged yet."""
+"""The state in memory of a ledger that a broker appends to: its next entry id, and its unacknowledged entries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class OpenLedger:
 
     Attributes:
         part: The topic.
-        ledger_id: The id.
+        ledger_id: The ledger's id.
         next: Id of the next entry.
         outstanding: Number of entries whose outcome is not known yet.
         bytes: Size of all entries, as received.
         opened_s: Time of the opening, on the monotonic clock.
-        used_s: Time of the last append, or else of the opening, on the monotonic clock.
+        used_s: Time of the last append, or of the opening if there was none, on the monotonic clock.
     """
 
     part: TopicPart
@@ -40,26 +40,26 @@ class OpenLedger:
     opened_s: float = field(default_factory=time.monotonic)
     used_s: float = field(default_factory=time.monotonic)
     _awaiting: list[asyncio.Event] = field(default_factory=list)
-    """Set, and forgotten, when the outcome of every entry is known."""
+    """Events that are set, and then removed, when the outcomes of all entries are known."""
 
     def closed(self) -> ClosedLedger:
-        """The ledger to commit as closed; only after it is retired and drained."""
+        """Return the ledger to commit as closed. Call this only when the ledger is retired and drained."""
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
     async def wait_until_drained(self) -> None:
-        """Wait until the outcome of every entry is known; the caller must append no entries meanwhile."""
+        """Wait until the outcomes of all entries are known. The caller must not append entries meanwhile."""
         if self.outstanding:
             drained = asyncio.Event()
             self._awaiting.append(drained)
             await drained.wait()
 
     def retire(self, drained: asyncio.Event) -> None:
-        """Mark the ledger as retired: no entries are appended, and the last open outcome, if any, sets `drained`."""
+        """Set `drained` when the last outcome is known, unless all are. The caller must append no more entries."""
         if self.outstanding:
             self._awaiting.append(drained)
 
     def count_outcomes(self, entries: int) -> None:
-        """Count this many outcomes."""
+        """Count the outcomes of a number of entries."""
         self.outstanding -= entries
         if not self.outstanding and self._awaiting:
             for drained in self._awaiting:
@@ -68,7 +68,7 @@ class OpenLedger:
 
 
 class Appended(NamedTuple, Generic[_C_co]):
-    """An appended entry, with the context of the append call, as the sink of entries gets it."""
+    """An appended entry as the sink of entries gets it, with the context that the append call gave."""
 
     ledger: OpenLedger
     entry_id: EntryId
@@ -76,6 +76,6 @@ class Appended(NamedTuple, Generic[_C_co]):
 
 
 def settle_entries(entries: Iterable[Appended[object]]) -> None:
-    """Count the outcomes of these entries in their ledgers. The sink of entries calls this once for each entry."""
+    """Count the outcomes of these entries in their ledgers. The sink of entries must pass each entry exactly once."""
     for ledger, count in Counter(map(_ledger_of, entries)).items():
         ledger.count_outcomes(count)

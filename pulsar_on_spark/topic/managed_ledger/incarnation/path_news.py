@@ -1,4 +1,4 @@
-"""Changes of storage paths while a journal is written: failed paths are marked, healthy ones are offered again."""
+"""Changes of storage paths while a journal is written: failed paths are marked, and healthy paths are offered again."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 class PathNews:
     """The paths that a journal knows, and their changes in the metadata.
 
-    `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's thread and, after it,
-    `tell` in the event loop's thread.
+    `mark_failed` is called in the thread of the journal's register. `fresh_view` is called in the poll's thread, and
+    after it `tell` in the event loop's thread.
     """
 
     def __init__(self, root: RootHandle, known: Iterable[JournalPath]) -> None:
-        """Start with the paths that the journal knows at its opening."""
+        """Start with the paths that the journal knows when it is opened."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
@@ -39,7 +39,7 @@ class PathNews:
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """Mark paths that the journal has given up, so that no writer uses them (errors as `RootHandle.mark_failed`).
 
-        A mark that cannot be committed, for example because the disk of the metadata is full, too, is committed later.
+        If a mark cannot be committed, for example because the disk of the metadata is also full, it is committed later.
         """
         self._unmarked.update({failure.path_id: failure for failure in failures})
         self._mark()
@@ -52,10 +52,10 @@ class PathNews:
                 self._unmarked.pop(path_id, None)
 
     def fresh_view(self) -> View:
-        """Read a view, and find the path changes for the journal: new paths, healthy again ones, and paths to leave.
+        """Read a view, and find the journal's path changes: new paths, paths that are healthy again, paths to leave.
 
-        The failed paths are read before the view: they were marked by then, so a path that is writable in the view is
-        healthy again. If too few paths are writable, failed paths are tried at growing intervals.
+        The set of failed paths is read before the view. These paths were marked before, so if the view shows one as
+        writable, it is healthy again. If too few paths are writable, failed paths are tried at growing intervals.
         """
         with contextlib.suppress(MetadataError):
             self._mark()
@@ -84,7 +84,7 @@ class PathNews:
         return True
 
     def tell(self, journal: Journal) -> None:
-        """Offer the journal the new and healthy paths of the last view, and withdraw those that it must leave."""
+        """Offer the journal the new and healthy paths of the last view, and withdraw the paths that it must leave."""
         for path_id in self._to_leave:
             self._known.discard(path_id)
             self._failed.discard(path_id)
@@ -95,4 +95,4 @@ class PathNews:
             try:
                 journal.offer_spare(path)
             except StoragePathError as error:
-                log.warning("A journal does not write to a path: %s", error, extra={"path": path.path_id})
+                log.warning("A journal cannot use a storage path: %s", error, extra={"path": path.path_id})

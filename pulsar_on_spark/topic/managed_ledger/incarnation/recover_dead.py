@@ -1,8 +1,8 @@
 """An operator's remedies for dead broker incarnations: recover them now, or close a journal with losses.
 
-Readers and writers recover dead brokers by themselves (`dead_brokers`). This module is for operators who want to start
-a recovery and see its outcome, and for a journal that cannot be recovered because paths that may hold acknowledged
-entries are lost for good.
+Readers and writers recover dead brokers by themselves (`dead_brokers`). With this module, an operator can start a
+recovery and see its outcome. An operator can also close a journal that cannot be recovered, because paths that may hold
+acknowledged entries are lost for good.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RecoveredIncarnation:
 
     Attributes:
         incarnation: The incarnation's id.
-        outcome: "recovered"; "closed": it was closed before; "alive": its lease is renewed, nothing was done; "closed
-            with losses": paths were given up; "not recovered": see `problem`.
-        last_frame: The last frame of its journal, -1 if there is none; None if it is not closed.
-        given_up: Storage paths that were given up to close it, now or earlier.
-        topics: Topics with ledgers open in it: their entries may be missing if paths are given up.
+        outcome: "recovered"; "closed" if it was closed before; "alive" if its lease is renewed, so that nothing was
+            done; "closed with losses" if paths were given up; "not recovered" (see `problem`).
+        last_frame: The last frame of its journal, -1 for a journal without frames; None if it is not closed.
+        given_up: Storage paths that were given up, now or earlier, to close the journal.
+        topics: Topics that had ledgers open in it. If paths were given up, entries of these topics may be missing.
         problem: The reason why it could not be recovered.
     """
 
@@ -61,20 +61,20 @@ def recover_dead(
         root: The root.
         incarnation: The only incarnation to recover; None for all.
         give_up: Storage paths that are lost for good. They are given up only if the journal can't be recovered
-            otherwise; then acknowledged entries that were on none of the other paths are lost.
+            otherwise. Acknowledged entries that were on none of the other paths are then lost.
 
     Returns:
         The outcome for each incarnation that is not CLOSED, or for the given one.
 
     Raises:
-        InvalidArgumentError: there is no such incarnation; or paths are given up without naming the incarnation, or
-            have none of its files.
+        InvalidArgumentError: there is no such incarnation; `give_up` is used without an incarnation; or a path to give
+            up has none of the incarnation's files.
         MetadataError: the metadata cannot be read.
     """
     view = root.store.view()
     if incarnation is None and give_up:
         raise InvalidArgumentError(
-            "Paths are given up for one incarnation: name it (`pulsarpy status` lists them), or give up none."
+            "Paths can only be given up for one incarnation: name it (`pulsarpy status` lists them), or give up none."
         )
     chosen = _unclosed(view) if incarnation is None else [_known(view, incarnation, give_up)]
     watcher = settled_leases(root, [record.incarnation for record in chosen if record.state != "CLOSED"])
@@ -89,17 +89,17 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
     record = view.get(IncarnationRecord, incarnation)
     if record is None:
         known = ", ".join(each.incarnation for each in _unclosed(view)) or "none"
-        raise InvalidArgumentError(f"There is no incarnation {incarnation!r} that is not closed (there is: {known}).")
+        raise InvalidArgumentError(f"There is no incarnation {incarnation!r}: give one that is not closed ({known}).")
     for path in give_up if record.state != "CLOSED" else ():
         if all(copy.path != path for copy in copies_of(log_record(record))):
             raise InvalidArgumentError(
-                f"Storage path {path} has no file of incarnation {incarnation}: give up one that has."
+                f"Storage path {path} has no file of incarnation {incarnation}: give up a path that has one."
             )
     return record
 
 
 def settled_leases(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
-    """Return a watcher that knows of each lease if it is renewed; this takes at most a lease's duration."""
+    """Return a watcher that has found out if each lease is being renewed; this takes at most a lease's duration."""
     watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):
@@ -138,7 +138,7 @@ def _closed(
 
 
 def _topics(view: View, incarnation: IncarnationId) -> tuple[str, ...]:
-    """Return the topics, or partitions, with a ledger that is open in the incarnation, by name."""
+    """Return the names of topics and partitions with a ledger that is open in the incarnation, sorted."""
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
     found = {
         ledger.topic_id

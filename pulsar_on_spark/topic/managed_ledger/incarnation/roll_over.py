@@ -11,19 +11,19 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 _AT_ONCE = 256
-"""Ledgers of one commit: each row names its topic's key. The others have their turn a second later."""
+"""Maximum number of ledgers that are switched in one commit, because it needs a key for each; others follow later."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RollOver:
-    """The bounds of one ledger.
+    """The limits of one ledger.
 
     Attributes:
-        max_entries: Limit of entries.
-        max_bytes: Limit of the entries' bytes, as received.
-        max_age_s: Limit of the seconds since the ledger was opened.
-        min_age_s: Seconds before which the limits of entries and bytes do not apply, so that ledgers stay few.
+        max_entries: Maximum number of entries.
+        max_bytes: Maximum bytes of the entries, as received.
+        max_age_s: Maximum seconds since the ledger was opened.
+        min_age_s: Age in seconds up to which no limit applies, so that a topic gets few ledgers.
     """
 
     max_entries: int = 50_000
@@ -32,7 +32,7 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Return True if a ledger of this size and age must end; an empty ledger never must."""
+        """Return True if a ledger of this size and age must be replaced; an empty ledger never must."""
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s

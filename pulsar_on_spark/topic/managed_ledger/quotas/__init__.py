@@ -1,1 +1,1 @@
-"""Backlog quotas: the age and the size of a backlog, and the writes that a full one refuses. Pure."""
+"""Backlog quotas: the age and the size of a backlog, and the refusal of writes when it exceeds its quota. Pure."""

@@ -9,7 +9,7 @@ from typing import Final
 from pulsar_on_spark.topic.catalog.policies.policies import BacklogQuota, BacklogQuotaPolicy, Policies
 
 EVICTED_TO: Final = 0.9
-"""An eviction leaves so much of a quota by size (Pulsar's `BacklogQuotaManager`)."""
+"""Share of a quota by size to which an eviction reduces the backlog (Pulsar's `BacklogQuotaManager`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class QuotaExceeded:
 
 
 def has_quota(policies: Policies) -> bool:
-    """True if the topic's backlog is limited."""
+    """Return True if the policies limit a topic's backlog."""
     return policies.backlog_quota_size.limit_size >= 0 or policies.backlog_quota_age.limit_time >= 0
 
 
 def exceeded(policies: Policies, backlogs: Iterable[BacklogMeasure], now_ms: int) -> QuotaExceeded | None:
-    """Return the quota that the slowest subscription exceeds, the quota by size first; None if it exceeds none."""
+    """Return the quota that a subscription exceeds, the quota by size if both are exceeded; None if none is."""
     measures = list(backlogs)
     by_size, by_age = policies.backlog_quota_size, policies.backlog_quota_age
     if 0 <= by_size.limit_size < max((measure.bytes for measure in measures), default=0):

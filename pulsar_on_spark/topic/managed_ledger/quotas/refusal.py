@@ -1,6 +1,6 @@
 """Refusal of Spark's writes to topics whose backlog exceeds its quota, as a broker refuses producers.
 
-Only quotas that are set on the topic or its namespace count, and only entries that are in segments. A quota with an
+Only quotas that are set on the topic or its namespace count, and only backlog in sealed segments. A quota with the
 eviction policy refuses no write.
 """
 
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 
 def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> None:
-    """Refuse to write to topics whose subscriptions have a backlog above the quota.
+    """Refuse a write to topics whose subscriptions have a backlog above the quota.
 
     Args:
         store: The root's metadata.
@@ -51,5 +51,6 @@ def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> Non
         over = exceeded(policies, measures, now_ms)
         if over is not None and over.policy is not BacklogQuotaPolicy.EVICTION:
             raise BacklogQuotaExceededError(
-                f"The backlog of {record.name} is {over}: nothing was written, let it be consumed or raise the quota."
+                f"The backlog of {record.name} is {over}, so nothing was written: let the backlog be consumed, or "
+                "raise the quota."
             )

@@ -20,7 +20,7 @@ _MAX_PASSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClosedJournals:
-    """The work done on closed journals: entries sealed, journal files deleted, journals removed completely."""
+    """The work on closed journals: numbers of sealed entries, of deleted journal files, and of removed journals."""
 
     sealed_entries: int = 0
     deleted_files: int = 0
@@ -28,9 +28,9 @@ class ClosedJournals:
 
 
 def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
-    """Seal and trim all closed journals; a problem with one is logged and does not stop the others.
+    """Seal and trim all closed journals. A problem with one journal is logged and does not stop the others.
 
-    Files are deleted `grace_s` seconds after their trim, so that a journal is removed after two calls.
+    Files are deleted `grace_s` seconds after their trim, so it takes two calls to remove a journal.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -42,7 +42,7 @@ def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: fl
             trimmed = Trimmer(root, incarnation, grace_s=grace_s).trim()
         except (PulsarpyError, OSError) as error:
             log.warning(
-                "The journal of incarnation %s stays for now: %s",
+                "The journal of incarnation %s cannot be sealed or trimmed yet: %s",
                 incarnation,
                 error,
                 extra={"incarnation": incarnation},

@@ -1,4 +1,4 @@
-"""Cursor records in a journal's frames: a frame must stay until the cursors table has all of its records."""
+"""Cursor records in a journal's frames. A frame must be kept until the cursors table covers all of its records."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ Rank: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class CursorsInFrames:
-    """The newest cursor record of each subscription by frame, for frames [begin, end) that were read in order."""
+    """The rank of each subscription's newest cursor record, by frame, in frames [begin, end), which were read in order.
+
+    If frames are skipped, the earlier ones are dropped.
+    """
 
     begin: FrameNumber = 0
     end: FrameNumber = 0
     _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
 
     def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
-        """Skip lost frames [begin, end); their records are not waited for."""
+        """Skip lost frames [begin, end), so that trimming does not wait for their records."""
         if begin != self.end:
             self.begin, self._ranks = begin, {}
         self.end = end
 
     def add_frames(self, frames: Iterable[Frame]) -> None:
-        """Add frames; a frame that does not follow the one before starts a new run.
+        """Add frames; if a frame does not follow the previous one, all earlier frames are dropped.
 
         Raises:
             CorruptJournalError, CorruptCursorError, FormatVersionError: a record cannot be read.
@@ -53,7 +56,7 @@ class CursorsInFrames:
                     ranks[record.cursor_key] = max(record.rank, ranks.get(record.cursor_key, record.rank))
 
     def newest_within(self, begin: FrameNumber, end: FrameNumber) -> Mapping[CursorKey, Rank] | None:
-        """Return the newest record of each subscription in frames [begin, end); None if some were not added."""
+        """Return the rank of each subscription's newest record in frames [begin, end); None if frames are missing."""
         if begin < self.begin or end > self.end:
             return None
         newest: dict[CursorKey, Rank] = {}
@@ -76,11 +79,11 @@ def cursor_records(frame: Frame) -> list[CursorRecord]:
 
 
 def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> list[CursorKey]:
-    """Return the subscriptions whose records at these ranks no durable row covers.
+    """Return the subscriptions whose records at these ranks are not covered by durable metadata.
 
-    A record is covered if a row at or past it has its contents, or if it no longer counts: the subscription was
-    deleted, reset, or acquired by another owner under a later epoch. Each case is positively seen in tables that are
-    synced up to the version read.
+    A record is covered if a row of the same or a higher rank exists, which has its contents. It is also covered if it
+    no longer counts, because the subscription was deleted, reset, or acquired by another owner under a later epoch.
+    Each case must be seen in tables that are synced up to the version read.
 
     Raises:
         MetadataError: the tables cannot be read.
@@ -114,12 +117,12 @@ def _uncovered_by(
 
 
 def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
-    """Append the cursors' positions after all remaining records in a CLOSED log's frames, in any order.
+    """Append rows with the cursors that result from all records in a CLOSED log's frames, given in any order.
 
     Any process may call this, any number of times: a row repeats the log's content, and the largest (epoch, n) counts.
 
     Raises:
-        CorruptCursorError: a record cannot be read, or has an epoch that the subscription's record does not know.
+        CorruptCursorError: a record cannot be read, or has a later epoch than the subscription's record.
         MetadataError: the table cannot be read or written.
     """
     by_cursor: dict[CursorKey, list[CursorRecord]] = defaultdict(list)

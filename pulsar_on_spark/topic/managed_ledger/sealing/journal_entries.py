@@ -1,4 +1,4 @@
-"""The entries of journal frames in columns, sorted by ledger, so that a sealer splits many entries together."""
+"""The entries of journal frames in columns, sorted by ledger, so that a sealer can split many entries together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pulsar_on_spark.topic.entries.stored import StoredEntries
 
 @dataclass(frozen=True, slots=True)
 class JournalEntries:
-    """Entries of many ledgers, sorted by ledger and entry, without gaps in a ledger.
+    """Entries of many ledgers, sorted by ledger and entry. The entries of a ledger have no gaps.
 
     Attributes:
         ledgers: The ids of the ledgers, ascending.
@@ -37,11 +37,11 @@ class JournalEntries:
     _entry_ids: Int64s
     _payloads: pa.BinaryArray
     _rows: Int64s
-    """Position of each entry's payload."""
+    """Index of each entry's payload in `_payloads`."""
     _size_bytes: Int64s
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
-        """Yield the entries of some ledgers, in groups that are large enough for columns and fit the CPU's cache."""
+        """Yield the entries of some ledgers, in groups large enough for columns but fitting into the CPU's cache."""
         row_numbers = np.arange(len(self._rows))
         if not set(self.ledgers.tolist()).issubset(wanted):
             row_numbers = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
@@ -73,7 +73,7 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
     """Return the entries of consecutive frames; None if there are none.
 
     Raises:
-        CorruptJournalError: a frame is not what a writer makes, or a ledger's entries have a gap.
+        CorruptJournalError: a frame is malformed, or a ledger's entries have a gap.
     """
     frames = [frame for frame in frames if frame.header.kind is FrameKind.ENTRIES]
     batches = [frame.record_batch() for frame in frames]
@@ -93,8 +93,8 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
         at = int(np.flatnonzero(is_gap)[0])
         frame = frames[int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), rows[at], side="right"))]
         raise CorruptJournalError(
-            f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where {entry_ids[at - 1] + 1} follows: no broker "
-            "writes this."
+            f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where {entry_ids[at - 1] + 1} follows, which no "
+            "broker writes: report this as a defect."
         )
     payloads = pa.concat_arrays([batch.column("payload") for batch in batches])
     offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, 4 * payloads.offset)

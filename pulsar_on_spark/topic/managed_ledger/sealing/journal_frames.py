@@ -1,6 +1,6 @@
-"""The frames of one incarnation's log in order, with every byte verified, for the sealer and for trimmers.
+"""Reader of the frames of one incarnation's log, in order and with every byte verified, for the sealer and trimmers.
 
-A frame is read from any good copy. If a copy has a damaged frame, or lacks an acknowledged one, another copy is used.
+A frame is read from any good copy. If a copy has a damaged frame or lacks an acknowledged one, another copy is used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
 
 @dataclass(frozen=True, slots=True)
 class JournalLag:
-    """The unread part of a log.
+    """The size of the unread part of a log.
 
     Attributes:
         bytes: Size of the unread part of the log's files, counting one copy of each.
-        unknown_files: Number of files of unknown size, because no copy can be opened; they are part of the lag, too.
+        unknown_files: Number of further unread files whose size is unknown, because no copy can be opened.
     """
 
     bytes: int = 0
@@ -38,14 +38,14 @@ class JournalLag:
 
 
 class JournalFrames:
-    """Reader of the frames from a frame on; a frame that does not exist yet may be read later.
+    """Reader of a log's frames from one frame on. A frame that does not exist yet may be read later.
 
     Args:
         incarnation: The log's incarnation.
         paths: Returns the root's storage paths.
         begin: The first frame.
         files: The operating system.
-        given_up: Frames without a good copy that are skipped with an operator's consent, in order.
+        given_up: Ranges, in order, of frames without a good copy, which an operator allowed to skip.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class JournalFrames:
         self._reader = LogReader(incarnation, paths, Frame, begin, files)
         self._record: LogRecord | None = None
         self._failing: set[PathId] = set()
-        """The paths whose last file had no known size: an object store may take a minute to fail."""
+        """Paths whose last file had no known size; they are tried last, because an object store may fail slowly."""
 
     @property
     def next(self) -> FrameNumber:
@@ -72,18 +72,18 @@ class JournalFrames:
 
     @property
     def lac(self) -> FrameNumber:
-        """The highest LAC in the frames so far."""
+        """The highest LAC in the frames that were read."""
         return self._reader.walk.lac
 
     def begin_pass(self) -> None:
-        """Begin a pass, which ends at the frames that are there now (see `LogReader.begin_pass`)."""
+        """Begin a pass, which ends with the frames that exist now (see `LogReader.begin_pass`)."""
         self._reader.begin_pass()
 
     def read(self, record: LogRecord) -> Frame | None:
-        """Read the next frame; None if there is none yet, or if the record has no first frame of its fragment yet.
+        """Read the next frame; None if it does not exist yet, or if the record does not name its fragment's start yet.
 
         Raises:
-            JournalUndecidedError: a frame that is acknowledged cannot be read from any copy.
+            JournalUndecidedError: an acknowledged frame cannot be read from any copy.
             FormatVersionError: a newer version wrote it.
         """
         reader = self._reader
@@ -91,28 +91,28 @@ class JournalFrames:
         frame = reader.next()
         if frame is not None:
             _, file = reader.source
-            file.drop_cached_bytes(reader.offset)  # its entries are sealed next, and read from segments from then on
+            file.drop_cached_bytes(reader.offset)  # its entries are sealed next, and then read from segments
         if frame is None and reader.walk.is_stuck:
             causes = "; ".join(reader.problems[-3:]) or "no file that the record names has it"
             self.close()
             raise JournalUndecidedError(
-                f"Frame {self.next} of incarnation {self._incarnation} is acknowledged and no copy of it can be read "
+                f"Frame {self.next} of incarnation {self._incarnation} is acknowledged, but no copy of it can be read "
                 f"now ({causes}): bring its storage paths back, or give it up with `pulsarpy recover`."
             )
         return frame
 
     @property
     def given_up(self) -> FrameRange | None:
-        """The given-up frames to skip, if the next frame is among them; else None."""
+        """The range of given-up frames that has the next frame; None if the next frame is not given up."""
         return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
 
     def pass_given_up(self) -> None:
-        """Continue after frames that were given up."""
+        """Skip the frames that were given up, if the next frame is one of them."""
         while (lost := self.given_up) is not None:
             self.pass_over(lost[1])
 
     def pass_over(self, end: FrameNumber) -> None:
-        """Make `end` the next frame, skipping those before it."""
+        """Make `end` the next frame, skipping the frames before it."""
         self._reader.close()
         self._reader.walk.rewind(end)
 
@@ -126,7 +126,7 @@ class JournalFrames:
         return self.unread(self._reader.walk.resolved)
 
     def unread(self, record: LogRecord) -> JournalLag:
-        """Return the lag by any record, without an effect on reading, so that it can be called during a pass."""
+        """Return the lag by a record that need not be the reader's, without an effect on a pass that is running."""
         size_bytes = unknown = 0
         counted: set[Copy] = set()
         in_use = self._reader.walk.copy
@@ -157,7 +157,7 @@ class JournalFrames:
             self._record = record
 
     def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, JournalPath]) -> tuple[Copy | None, int]:
-        """Return the first copy with bytes, else an empty one, and its size; None if no copy's size is known."""
+        """Return (copy, size) of the first copy with bytes, else of an empty copy; (None, 0) if no size is known."""
         empty: Copy | None = None
         for copy in copies:
             if empty is not None and copy.path in self._failing:
@@ -194,7 +194,7 @@ def frames_of(
     end: FrameNumber,
     files: FileOps = OS_FILES,
 ) -> Iterator[Frame]:
-    """Yield frames [begin, end) of a log, without those that were given up (raises as `JournalFrames.read`)."""
+    """Yield frames [begin, end) of a log, without given-up frames (raises as `JournalFrames.read`)."""
     incarnation = IncarnationId(found.row.incarnation)
     with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
         frames.pass_given_up()

@@ -1,8 +1,8 @@
 """Acknowledged frames of a CLOSED journal without any good copy: finding their lost entries, and giving them up.
 
-One such frame stops the sealer, and with it the trimmer, because they must not guess. If its copies cannot come back,
-an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer continues after them, and the
-records of their ledgers name the lost entries. Only frames that the record names are skipped.
+One such frame stops the sealer, and thus also the trimmer, because they must not skip it by themselves. If its copies
+cannot come back, an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer continues
+after them, and the records of their ledgers name the lost entries. Only frames that the `SealRecord` names are skipped.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class LostFrames:
     Attributes:
         begin: The first frame.
         end: The number after the last frame.
-        entries: Number of entries in the frames; None if it is unknown, because their headers are damaged, too.
-        topics: The entries' topics; if they are unknown, all topics with a ledger in the journal.
-        reason: The reason why they cannot be read from any copy.
+        entries: Number of entries in the frames; None if it is unknown, because their headers are also damaged.
+        topics: The topics of the entries; if the entries are unknown, all topics with a ledger in the journal.
+        reason: The reason why the frames cannot be read from any copy.
     """
 
     begin: FrameNumber
@@ -47,7 +47,7 @@ class LostFrames:
 
 
 def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
-    """Find the unreadable frames of a CLOSED journal, and, if `commit` is set, give them up.
+    """Find the unreadable frames of a CLOSED journal, and give them up if `commit` is set.
 
     Args:
         root: The root.
@@ -55,8 +55,8 @@ def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool
         commit: True to give up the unreadable frames; False to only report them.
 
     Raises:
-        InvalidArgumentError: the incarnation is unknown, or not CLOSED: its broker may still write, or it must be
-            recovered first.
+        InvalidArgumentError: the incarnation is unknown, or not CLOSED, because its broker may still write or it was
+            not recovered yet.
         MetadataError: the metadata cannot be read or written.
     """
     log_ = sealed_log(root.store.view(), incarnation)
@@ -107,9 +107,9 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
 
 
 def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
-    """Return the lost frame alone, if a copy has its directory; else all frames from it to the end of its fragment.
+    """Return the lost frame if a copy has its directory; else all frames from it to the end of its fragment.
 
-    Sealed frames lose no entries, only their cursor records.
+    Frames that are sealed already lose only their cursor records, not their entries.
     """
     incarnation = IncarnationId(found.row.incarnation)
     with closing(LogReader(incarnation, root.current_journal_paths, FrameHead, number, OS_FILES)) as heads:

@@ -2,9 +2,10 @@
 
     parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
 
-The child seals when enough bytes are unsealed, or have been for long enough (`SealingPolicy`). It reports in shared
-memory how many bytes of the journal are unsealed, and that it is alive. Above the limit, or after a long silence,
-producers are held back (back-pressure): a journal must not outgrow its disks because it is not sealed.
+The child seals when enough bytes are unsealed, or when bytes have been unsealed for long enough (`SealingPolicy`). It
+reports in shared memory how many bytes of the journal are unsealed, and that it is alive. If too many bytes are
+unsealed, or the child is silent for long, producers must wait (back-pressure), so that an unsealed journal does not
+fill its disks.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ _LAG_INTERVAL_S = 1.0
 """Interval of measurements of the unsealed bytes during a pass."""
 _MAX_PAUSE_S = 1.0
 _SILENT_S = 45.0
-"""Time without a sign of life after which the child counts as stuck; a request to an object store may take 30 s."""
+"""Seconds without a sign of life after which the child counts as stuck; a request to an object store may take 30 s."""
 _STOP_TIMEOUT_S = 10.0
 _UNKNOWN_FILES = 8
-"""Number of files of unknown size that count as the whole lag limit."""
+"""Number of files of unknown size that together count as the lag limit."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SealingPolicy:
-    """Time and speed of sealing.
+    """When and how fast to seal.
 
     Attributes:
-        backlog_bytes: Unsealed bytes of the journal from which a pass is worthwhile.
-        ledger_bytes: Unsealed bytes for each ledger of the last pass from which a pass is worthwhile, because each pass
-            writes a segment for each ledger; the sum counts up to a quarter of the lag limit.
-        tail_bytes: Unsealed bytes from which the file that is being written is sealed, too, up to the LAC.
-        max_age_s: Age in seconds at which unsealed entries are sealed whatever their size, including the tail.
+        backlog_bytes: Minimum unsealed bytes of the journal for a pass.
+        ledger_bytes: Minimum unsealed bytes for a pass per ledger of the last pass, because a pass writes a segment for
+            each ledger. Together at most a quarter of the lag limit is required.
+        tail_bytes: Unsealed bytes from which on a pass also seals the file that is being written, up to the LAC.
+        max_age_s: Age in seconds at which unsealed entries are sealed regardless of their size, including the tail.
         interval_s: Minimum seconds between the beginnings of two passes.
         look_interval_s: Seconds between two looks at the metadata and the size of the journal.
-        trim_interval_s: Seconds between two trims; a pass that sealed entries is also followed by a trim.
-        cpu_share: The largest share of one core that passes use.
-        lag_limit_bytes: Unsealed bytes above which producers are held back.
+        trim_interval_s: Seconds between two trims; there is also a trim after each pass that sealed entries.
+        cpu_share: Maximum share of one core that passes use.
+        lag_limit_bytes: Unsealed bytes above which producers must wait.
         grace_s: Seconds for which journal files are kept after their trim.
     """
 
@@ -78,9 +79,9 @@ class SealingPolicy:
     grace_s: float = GRACE_S
 
     def lag_bytes(self, lag: JournalLag) -> int:
-        """Return the lag for the limit; a file of unknown size counts as 1/8 of the limit, by default a full file.
+        """Return the lag in bytes; a file of unknown size counts as 1/8 of the limit, by default a full file's size.
 
-        So one unreachable file does not hold producers back, but a journal of unknown size stops growing.
+        So one unreachable file does not make producers wait, but a journal with many such files stops growing.
         """
         return lag.bytes + lag.unknown_files * (self.lag_limit_bytes // _UNKNOWN_FILES)
 
@@ -89,10 +90,10 @@ DEFAULT_POLICY = SealingPolicy()
 
 
 class CpuBudget:
-    """Limiter of a process to a share of one core: it pauses after work.
+    """Limiter of this process to a share of one core, by pauses after work.
 
     Args:
-        share: The CPU seconds per second.
+        share: The maximum CPU seconds per second.
         cpu_s: Returns the CPU time of the process so far, in seconds.
         clock_s: Returns monotonic seconds.
         pause: Waits for a number of seconds.
@@ -112,7 +113,7 @@ class CpuBudget:
         self._since = (cpu_s(), clock_s())
 
     def pace(self) -> None:
-        """Pause, at most for a second, until the work since the last call is within the share."""
+        """Pause until the CPU time since the last call is within the share, for at most a second."""
         spent_s, passed_s = self._cpu_s() - self._since[0], self._clock_s() - self._since[1]
         owed_s = spent_s / self._share - passed_s
         if owed_s > 0:
@@ -121,7 +122,7 @@ class CpuBudget:
 
 
 class SealingProcess:
-    """The parent's side: it starts and stops the child, and reads its gauges. For the incarnation's own process.
+    """The parent's handle of the child, to start it, stop it and read its gauges. For the incarnation's process only.
 
     Args:
         root: The root's path.
@@ -145,7 +146,7 @@ class SealingProcess:
         self._stop: Connection | None = None
 
     def start(self) -> None:
-        """Start the child, or replace a child that has died; the owner decides when to call this."""
+        """Start the child, or replace a child that has died; do nothing if it runs."""
         if self.is_alive():
             return
         self._close()
@@ -156,7 +157,7 @@ class SealingProcess:
         receiver.close()
 
     def stop(self) -> None:
-        """End the child, after its current pass if that ends soon; otherwise kill it, which does no harm."""
+        """End the child after its current pass. If that takes too long, kill the child, which does no harm."""
         if self._stop is not None:
             self._stop.close()
             self._stop = None
@@ -165,7 +166,7 @@ class SealingProcess:
         self._close()
 
     def is_alive(self) -> bool:
-        """True if the child runs; a child that was fenced, or failed, has ended."""
+        """Return True if the child runs; a child that was fenced or has failed does not."""
         return self._process is not None and self._process.is_alive()
 
     @property
@@ -195,11 +196,11 @@ class SealingProcess:
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the child's last sign of life; its start does not count as one."""
+        """The seconds since the child's last sign of life; `start` is no sign of life."""
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """Return True if producers must wait: too many bytes are unsealed, or the sealer is silent."""
+        """Return True if producers must wait, because too many bytes are unsealed or the child is silent."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -216,9 +217,9 @@ class SealingProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Gauges:
-    """Shared memory between parent and child; the clock is the system's monotonic one.
+    """Shared memory between parent and child. Times are on the system's monotonic clock.
 
-    Only the child writes, a word at a time. There are no locks, because a killed child would never release its own.
+    Only the child writes, one word at a time. There are no locks, because a killed child would never release a lock.
     """
 
     lag_bytes: c_int64
@@ -228,7 +229,7 @@ class _Gauges:
 
 
 class _StoppedError(Exception):
-    """The parent has asked the child to end, or is gone."""
+    """The child must end, because the parent requested it or is gone."""
 
 
 def _run(
@@ -277,9 +278,14 @@ class _Worker:
         self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
-        """Run until the parent is gone or asks the child to end, or the incarnation has ended."""
+        """Seal and trim until the parent is gone or requests the end, or the incarnation has ended.
+
+        Raises:
+            _StoppedError: the parent is gone, or has requested the end.
+            JournalFencedError: the incarnation has ended.
+        """
         sealed_at_s = trimmed_at_s = 0.0
-        # A store without an answer is asked again for a minute: that is no hang, and other copies come next.
+        # Requests to a store without an answer are repeated for a minute. That is no hang: other copies are tried next.
         meter.REQUESTS.watch(self._note_life)
         while True:
             now_s = time.monotonic()
@@ -297,7 +303,7 @@ class _Worker:
 
     @contextmanager
     def _putting_off(self, what: str) -> Iterator[None]:
-        """Catch a failure, so that the work is retried later; log when it begins, changes its kind and ends."""
+        """Catch a failure, so that the work is retried later. Log when failures begin, change their type, and end."""
         try:
             yield
         except JournalFencedError:
@@ -311,7 +317,7 @@ class _Worker:
                 log.warning("%s works again.", what)
 
     def _seal(self, now_s: float) -> bool:
-        """Run a pass, if one is due; returns True if it sealed entries."""
+        """Run a pass if one is due; return True if it sealed entries."""
         policy = self._policy
         lag_bytes = self._note_lag()
         if lag_bytes == 0:
@@ -342,7 +348,7 @@ class _Worker:
             log.info("Deleted %d journal files; frames below %d are gone.", report.deleted_files, report.deleted_before)
 
     def _backlog_bytes(self) -> int:
-        """Return the unsealed bytes from which a pass is worthwhile now."""
+        """Return the minimum unsealed bytes for a pass now."""
         of_ledgers = min(self._ledgers * self._policy.ledger_bytes, self._policy.lag_limit_bytes // 4)
         return max(self._policy.backlog_bytes, of_ledgers)
 

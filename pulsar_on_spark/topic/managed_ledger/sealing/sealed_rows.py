@@ -1,6 +1,7 @@
 """From journal frames to a segment file: entries of many ledgers, sorted by ledger and entry, are split into rows.
 
-All rows of a ledger in a file are one segment, wherever they are: each chunk of frames adds rows of every ledger.
+All rows of a ledger in a file are one segment, even if they are scattered: each chunk of frames adds rows of every
+ledger that it has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedFile
 
 MAX_FILE_BYTES = 256 << 20
 MAX_FILE_SEGMENTS = 20_000
-"""A file ends after the chunk that brings it above one of these: one commit lists all its segments."""
+"""A file ends after the chunk that exceeds `MAX_FILE_BYTES` or this number, because one commit lists all segments."""
 _NEVER_MS = 2**63 - 1
 
 
@@ -37,7 +38,7 @@ class SealedFileBuilder:
 
     Args:
         paths: The storage paths that copies may be written to.
-        quorum: The number of copies, and of copies that must be durable.
+        quorum: The number of copies, and how many of them must become durable.
         max_message_size_bytes: The broker's `maxMessageSize`.
         files: The operating system.
 
@@ -64,7 +65,7 @@ class SealedFileBuilder:
         """Append the entries of all ledgers in `ledgers`; `pace` is called between batches, to limit the speed.
 
         Raises:
-            CorruptJournalError: the entries do not follow those added before.
+            CorruptJournalError: the entries of a ledger do not follow its earlier entries.
             NotEnoughCopiesError: fewer than ack-quorum copies are left.
         """
         times_of_ledgers = zip(
@@ -122,7 +123,8 @@ class SealedFileBuilder:
                 segment = self._segments[ledger] = _Segment(ledgers[ledger], first_entry)
             elif first_entry != segment.end:
                 raise CorruptJournalError(
-                    f"The journal has entry {ledger}:{first_entry} where {segment.end} follows: no broker writes this."
+                    f"The journal has entry {ledger}:{first_entry} where {segment.end} follows, which no broker "
+                    "writes: report this as a defect."
                 )
             published_ms = taken_ms[ledger] if min_ms > max_ms else (min_ms, max_ms)
             segment.count(decoded.entry_rows[first:end], size_bytes, published_ms)
@@ -136,13 +138,13 @@ class _Segment:
         self.places = SegmentPlaces()
         self._ledger = ledger
         self._first_entry = self.end = first_entry
-        """The number after the last counted entry."""
+        """The id after the last counted entry."""
         self._entry_rows: list[Int64s] = []
         self._bytes = 0
         self._publish_ms = (_NEVER_MS, -_NEVER_MS)
 
     def count(self, entry_rows: Int64s, size_bytes: int, published_ms: tuple[int, int]) -> None:
-        """Add the next entries: the rows of each, their bytes, and the publish times of the first and the last."""
+        """Count the next entries: the rows of each, the bytes of all, and their earliest and latest publish times."""
         self._entry_rows.append(entry_rows)
         self.end += len(entry_rows)
         self._bytes += size_bytes

@@ -1,9 +1,9 @@
-"""The sealer: from an incarnation's journal to sealed columnar segments, pass by pass, in order of its frames.
+"""The sealer copies the entries of an incarnation's journal to sealed segments, in passes and in the order of frames.
 
 A pass reads the frames that may be read (`JournalFrames`), splits their entries, chunk by chunk, into rows of segment
-files (`SealedFileBuilder`), and commits each file with the frame up to which it seals the log (`decide_seal`). The next
-file is written while the last one is made durable and committed. A pass that loses, fails or is killed leaves files
-that no topic names; the next pass begins at the frame in the main table.
+files (`SealedFileBuilder`), and commits each file together with the frame up to which it seals the log (`decide_seal`).
+A file is written while the previous one is made durable and committed. A pass that is overtaken, fails or is killed
+leaves files that no topic names. The next pass begins at the frame that the main table names.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import FrameSpan, Sealed
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
-"""Frames that are sorted by ledger together; a sealer holds about twice as much. With 32 MiB it was no faster."""
+"""Bytes of a chunk: frames that are sorted by ledger together. A sealer holds about twice as much memory. Chunks of
+32 MiB were no faster."""
 MAX_CHUNK_BYTES = 96 << 20
-"""The same where a chunk has many ledgers: with little of each, a reader of one decodes much of others."""
+"""Maximum bytes of a chunk with many ledgers; in small chunks a ledger's rows share batches with many other ledgers."""
 MAX_PASS_BYTES = 1 << 30
-"""Size of the journal after which a pass ends, so that trimming can run between passes."""
+"""Bytes of the journal after which a pass ends, so that trimming can run between passes."""
 PACE_S = 1.0
-"""Interval of the calls for the pace while a file is made durable."""
+"""Interval at which `pace` is called while a file is made durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,12 @@ class SealReport:
     """The result of a pass.
 
     Attributes:
-        entries: Number of entries sealed.
+        entries: Number of entries that were sealed.
         ledgers: Number of ledgers of these entries.
         journal_bytes: Bytes of the frames that were read.
         file_bytes: Bytes of the segment files, counting one copy.
         seconds: Duration of the pass.
-        lost: True if another sealer was faster for some frames: its work counts.
+        lost: True if another sealer sealed some of the frames first, so that this pass ended early.
     """
 
     entries: int = 0
@@ -74,7 +75,7 @@ class Sealer:
     Args:
         root: The root.
         incarnation: The log's incarnation.
-        is_live: True if the caller belongs to the incarnation's own process: then the log must be OPEN, else CLOSED.
+        is_live: True if the caller belongs to the incarnation's own process. The log must then be OPEN, else CLOSED.
         pace: Called between batches, to limit the speed; its errors end the pass.
         files: The operating system.
         max_message_size_bytes: The broker's `maxMessageSize`.
@@ -109,7 +110,7 @@ class Sealer:
             tail: True to seal also the acknowledged entries in files that are still being written.
 
         Raises:
-            JournalFencedError: the incarnation was taken over, or has ended, and this is its own sealer.
+            JournalFencedError: this is the incarnation's own sealer, and the incarnation was taken over or has ended.
             JournalUndecidedError: no copy of an acknowledged frame can be read.
             NotEnoughCopiesError: new files can be written on fewer storage paths than the ack quorum.
             MetadataError: the metadata cannot be read or written.
@@ -129,7 +130,7 @@ class Sealer:
             self._is_sealing = False
 
     def lag(self) -> JournalLag:
-        """Return the unsealed part of the journal or, during a pass, the unread part (raises as `seal`)."""
+        """Return the size of the journal's unsealed part or, during a pass, of its unread part (raises as `seal`)."""
         log_ = self._found()
         if log_ is None:
             return JournalLag()
@@ -144,7 +145,11 @@ class Sealer:
             self._frames = None
 
     def _found(self) -> SealedLog | None:
-        """Return the log if this sealer may seal it, else None."""
+        """Return the log if this sealer may seal it; else None.
+
+        Raises:
+            JournalFencedError: this is the incarnation's own sealer, and the log is not OPEN.
+        """
         log_ = sealed_log(self._root.store.view(), self.incarnation)
         if self._is_live and (log_ is None or log_.record.state is not LogState.OPEN):
             raise JournalFencedError(
@@ -167,7 +172,7 @@ class Sealer:
         return SealedFileBuilder(paths, quorum, self._max_message_size_bytes, self._files)
 
     def _known(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerRecord]:
-        """Return the records of the ledgers whose topic exists; read after the frames, so that none is missing."""
+        """Return, by id, the log's ledgers whose topics exist, read after the frames so that none is missing."""
         if not self._ledgers.keys() >= set(ledgers):
             log_ = sealed_log(self._root.store.view(), self.incarnation)
             self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in log_.ledgers()} if log_ else {}
@@ -177,7 +182,7 @@ class Sealer:
         """Make a file durable and commit it with its frames.
 
         Raises:
-            _LostError: another process has sealed these frames or taken the log over; the file is deleted.
+            _LostError: another process has sealed these frames or taken over the log; the file is deleted.
         """
         sealed = None if builder is None else builder.finish()
         if sealed is not None and sealed.written.failures:
@@ -194,7 +199,7 @@ class Sealer:
         verdict = None if sealed is None else view.get(WriteRecord, sealed.write_id)
         is_named = verdict is not None and verdict.status == "committed"
         if sealed is not None and not is_named:
-            # The write id will never be committed: all topics in the file are deleted, or the pass has lost.
+            # The write id will never be committed: the file's topics are deleted, or the pass was overtaken.
             self._delete(sealed.written.file_id)
         if not is_done and not is_named:
             raise _LostError
@@ -202,7 +207,7 @@ class Sealer:
 
     def _delete(self, file_id: FileId) -> None:
         for path in self._root.storage_paths(self._root.store.view()).values():
-            with suppress(StorageError):  # garbage collection finds a file that stays
+            with suppress(StorageError):  # garbage collection deletes a file that remains
                 path.delete_segment(SegmentName(file_id), self._files)
 
 
@@ -212,11 +217,11 @@ def _chunk_bytes(ledgers: int) -> int:
 
 
 class _LostError(Exception):
-    """Another sealer was faster, or a recoverer has taken over the log."""
+    """Another sealer has sealed the frames first, or a recovery has taken over the log."""
 
 
 class _Pass:
-    """A pass: it reads and encodes in the caller's thread, and syncs and commits in another."""
+    """One pass. It reads and encodes in the caller's thread, and syncs and commits in another thread."""
 
     def __init__(self, sealer: Sealer, frames: JournalFrames, found: SealedLog, *, tail: bool) -> None:
         self._sealer = sealer
@@ -230,7 +235,7 @@ class _Pass:
         self._ledgers: set[LedgerId] = set()
 
     def run(self) -> SealReport:
-        """Seal up to the limit of bytes, or to what is there now."""
+        """Seal frames up to the limit of bytes, or to the last frame that exists now."""
         started = time.monotonic()
         self._frames.begin_pass()
         lost = False
@@ -255,11 +260,11 @@ class _Pass:
         """Read the next frames that may be sealed."""
         record, frames = self._found.record, self._frames
         if (lost := frames.given_up) is not None:
-            # Earlier entries are in another file, because the entries of a segment have no gap.
+            # The file with the earlier entries was finished, because the entries of a segment have no gaps.
             frames.pass_given_up()
             self._sealer.cursors.pass_over(lost[0], frames.next)
             log.warning(
-                "Frames %d to %d of incarnation %s were given up: the entries in them are lost.",
+                "Frames %d to %d of incarnation %s were given up, so the entries in them are lost.",
                 *(lost[0], frames.next - 1, self._sealer.incarnation),
                 extra={"incarnation": self._sealer.incarnation},
             )
@@ -297,7 +302,7 @@ class _Pass:
         self._journal_bytes += sum(frame.header.size_bytes for frame in frames)
 
     def _submit(self, executor: ThreadPoolExecutor) -> None:
-        """Commit the finished file, after the one that was submitted before."""
+        """Commit the builder's file, after the previous file was committed."""
         self._await_commit()
         if self._frames.next > self._begin:
             span = FrameSpan(self._sealer.incarnation, self._found.record.state, self._begin, self._frames.next)

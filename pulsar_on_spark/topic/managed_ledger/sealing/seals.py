@@ -1,8 +1,8 @@
 """An incarnation's progress of sealing and trimming in the main table, and its next commits, decided on one view.
 
 The rules are in `ledger.journal.sealing`; this module applies them to the records of the main table. All commits use
-the incarnation's `seal` key, which a takeover moves: the sealer of a fenced incarnation then sees that its log is not
-OPEN when it decides again, and commits nothing.
+the incarnation's `seal` key, and so does a takeover. So after a takeover, the sealer of the fenced incarnation must
+decide again, sees that its log is not OPEN, and commits nothing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, WriteId
 
 _CLOSES_AT_ONCE = 100
-"""Ledgers that one commit closes: each row names all keys of its commit, among them the topics of all."""
+"""Maximum number of ledgers that one commit closes: each row names all keys of the commit, a key for each topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedLog:
-    """An incarnation's log and progress in a view."""
+    """An incarnation's log, and its progress of sealing and trimming, in a view."""
 
     view: View
     row: IncarnationRecord
@@ -47,18 +47,18 @@ class SealedLog:
 
     @property
     def marks(self) -> SealMarks:
-        """The marks of the log; the close rows of ledgers are checked in a CLOSED log only."""
+        """The marks of the log. Only in a CLOSED log are ledgers checked for close rows."""
         has_ends = self.record.state is LogState.CLOSED and not _unended(self)
         return SealMarks(self.seal.sealed_before, self.seal.trimmed_before, has_ends)
 
     @property
     def given_up(self) -> list[tuple[FrameNumber, FrameNumber]]:
-        """The given-up frames [begin, end), which are skipped, in order."""
+        """The ranges [begin, end) of given-up frames, which readers skip, in order."""
         return sorted((each.begin, each.end) for each in self.seal.given_up)
 
     @property
     def floor(self) -> FrameNumber:
-        """The first frame that is not trimmed and whose files still exist."""
+        """The first frame that is not trimmed and that fragments of the record have."""
         begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
         return max(next(begins, 0), self.seal.trimmed_before)
 
@@ -76,7 +76,7 @@ def sealed_log(view: View, incarnation: IncarnationId) -> SealedLog | None:
     """Return the incarnation's log; None if the incarnation is unknown, or its log was removed.
 
     Raises:
-        MetadataError: no journal writes such a record.
+        MetadataError: the record is malformed.
     """
     row = view.get(IncarnationRecord, incarnation)
     if row is None:
@@ -86,7 +86,7 @@ def sealed_log(view: View, incarnation: IncarnationId) -> SealedLog | None:
 
 
 def sealed_end(view: View, topic_id: str, ledger_id: int) -> EntryId:
-    """Return the number after a ledger's last sealed entry: 0 if there is none."""
+    """Return the id after a ledger's last sealed entry; 0 if there is none."""
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
     if last is None or last.ledger_id != ledger_id:
         return EntryId(0)
@@ -105,7 +105,7 @@ class FrameSpan:
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """A durable file with all entries of a span, and its segments."""
+    """A durable file with all entries of a span of frames, and its segments."""
 
     written: WrittenFile
     write_id: WriteId
@@ -113,10 +113,10 @@ class SealedFile:
 
 
 def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: datetime) -> Change | None:
-    """Commit a span's entries; None if another process has sealed it or taken the log over.
+    """Commit the entries of a span; None if another process has sealed the frames or taken over the log.
 
     Raises:
-        MetadataError: the segments do not follow the sealed ones, although the frames do.
+        MetadataError: a segment does not follow the ledger's sealed segments, although the frames are adjacent.
     """
     log_ = sealed_log(view, span.incarnation)
     if log_ is None:
@@ -141,10 +141,10 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
 
 
 def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
-    """Write close rows of some ledgers of a CLOSED, completely sealed log; None if all ledgers have one.
+    """Write close rows for some ledgers of a CLOSED, completely sealed log; None if all ledgers have a close row.
 
     Raises:
-        MetadataError: a ledger has fewer sealed entries than in its close row, and no given-up frames explain it.
+        MetadataError: a ledger has fewer sealed entries than its close row says, and no given-up frames explain that.
     """
     log_ = sealed_log(view, incarnation)
     if log_ is None or not log_.is_sealed:
@@ -164,7 +164,7 @@ def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, Fr
 
 
 def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now: datetime) -> Change | None:
-    """Commit that frames below `before` need no journal file; None if that is committed already, or not allowed."""
+    """Commit that frames below `before` need no journal files; None if that is committed already or not allowed."""
     log_ = sealed_log(view, incarnation)
     if log_ is None or not sealing.may_trim(log_.record, log_.marks, before):
         return None
@@ -173,7 +173,7 @@ def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now
 
 
 def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
-    """Remove the fragments of a CLOSED log whose files are deleted; delete the record of a log without fragments."""
+    """Remove a CLOSED log's fragments whose files are deleted; if none is left, delete the log's record."""
     log_ = sealed_log(view, incarnation)
     remaining = None if log_ is None else sealing.pruned(log_.record, log_.marks, deleted)
     if log_ is None or remaining is None:
@@ -188,7 +188,7 @@ def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Cop
 
 
 def _unended(found: SealedLog) -> list[LedgerRecord]:
-    """Return the ledgers of a log that need a close row: their owner wrote none, or one above the sealed entries."""
+    """Return the ledgers that need a close row, because they have none or one with more entries than are sealed."""
 
     def is_short(ledger: LedgerRecord) -> bool:
         return (ledger.entries or 0) > sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
@@ -210,16 +210,16 @@ def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
 
 
 def _given_up_in_all(found: SealedLog) -> GivenUp:
-    """Return the given-up frames of the whole log, and those after its end if it was closed without some paths."""
+    """Return the given-up frames of the whole log, and an unknown run if it was closed without some paths."""
     of_frames = _given_up(found, found.seal.sealed_before)
     return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
 
 
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """Return the lost entries of a ledger, including those given up after its last sealed entry.
+    """Return the lost entries of a ledger, including given-up entries after its last sealed entry.
 
     Raises:
-        MetadataError: the ledger's close row exceeds the sealed entries, and no given-up frames explain it.
+        MetadataError: the ledger's close row has more entries than are sealed, and no given-up frames explain that.
     """
     given_up = _given_up_in_all(found)
     named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
@@ -229,7 +229,7 @@ def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tup
         if not given_up.explains_gaps(map(_entries, lost)):
             raise MetadataError(
                 f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
-                f"and sealed are {sealed}: restore the metadata of this root."
+                f"but {sealed} are sealed: restore the metadata of this root."
             )
         return lost
     one_more = EntryRange(LedgerId(ledger.ledger_id), sealed, EntryId(sealed + 1))
@@ -242,10 +242,10 @@ def _has_ledger(view: View, segment: SegmentRecord) -> bool:
 
 
 def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[SegmentRecord]) -> list[LedgerRecord]:
-    """Return the ledgers whose segments have gaps because earlier frames were given up, with the gaps added.
+    """Return the ledgers with a gap before a segment, because frames were given up, with the gap as lost entries.
 
     Raises:
-        MetadataError: a segment does not follow the sealed entries, and no given-up frames explain the gap.
+        MetadataError: a segment does not follow the ledger's sealed entries, and no given-up frames explain the gap.
     """
     given_up = _given_up(found, span.end)
     changed = []
@@ -263,7 +263,7 @@ def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[Segm
         if first < end or not given_up.explains_gaps(map(_entries, lost)):
             raise MetadataError(
                 f"Entry {ledger_id}:{first} in frames {span.begin} to {span.end - 1} of incarnation {span.incarnation} "
-                f"does not follow {end}, the end of what is sealed: restore the metadata of this root."
+                f"does not follow {end}, the end of the sealed entries: restore the metadata of this root."
             )
         changed.append(ledger.model_copy(update={"lost": lost}))
     return changed

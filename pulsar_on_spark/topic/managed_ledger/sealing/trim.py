@@ -1,12 +1,13 @@
-"""Trimming: journal files are deleted once the main table says, durably, that no reader needs them.
+"""Trimming: journal files are deleted when the main table shows durably that no reader needs them.
 
-    all of a CLOSED log is sealed   -> close rows: its ledgers end at their highest entry
-    cursor records not in Delta     -> those of a CLOSED log are appended; those of an OPEN log its owner appends
-    fragments sealed, snapshotted   -> the trim is committed
-    grace period for readers over   -> the files are deleted, by the names in the record, never by a listing
-    files of a CLOSED log deleted   -> its record drops them, and is deleted with the last of them
+    a CLOSED log is completely sealed      -> write close rows: its ledgers end after their last entries
+    cursor records are not in the table    -> append those of a CLOSED log; the owner of an OPEN log appends its own
+    fragments are sealed, cursors saved    -> commit the trim
+    the grace period for readers is over   -> delete the files, by the names in the record, never by a listing
+    files of a CLOSED log are deleted      -> remove them from its record; delete the record after the last file
 
-Each step depends only on earlier commits, so a trimmer may be killed anywhere, and any number may run at once.
+Each step depends only on earlier commits. So a trimmer may be killed anywhere, and several trimmers may run at the same
+time.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import (
 log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""Time that files are kept after their trim. Later readers find them deleted, and their entries in segments."""
+"""Seconds for which files are kept after their trim; later readers find them deleted, and the entries in segments."""
 _MAX_CLOSE_COMMITS = 10_000
 
 
@@ -66,7 +67,7 @@ class TrimReport:
         deleted_files: Number of journal files deleted, counting each copy.
         deleted_before: The frame below which all files are deleted; the writer of an OPEN log may drop these frames
             (`Journal.forget_trimmed_frames`).
-        waiting_cursors: Subscriptions without a snapshot yet, for which journal files are kept.
+        waiting_cursors: Subscriptions whose cursor records are not in the table yet, so that journal files are kept.
         is_cleared: True if the log is removed completely.
     """
 
@@ -82,8 +83,8 @@ class Trimmer:
     Args:
         root: The root.
         incarnation: The log's incarnation.
-        cursors: The cursor records that the log's sealer has read; the trimmer reads the frames that are missing here.
-        waiting_for: Returns the cursor records without a durable snapshot at or past them; None to use the tables.
+        cursors: The cursor records that the log's sealer has read; the trimmer reads frames that are missing in it.
+        waiting_for: Returns the cursors of which the records at these ranks are not durable in the tables; for tests.
         grace_s: Seconds for which files are kept after their trim.
         files: The operating system.
     """
@@ -106,7 +107,7 @@ class Trimmer:
         self._files = files
         self._deleted: set[Copy] = set()
         self._kept: set[Copy] = set()
-        """Files that could not be deleted, and were logged."""
+        """Files that could not be deleted, as was logged."""
         self._waiting: tuple[CursorKey, ...] = ()
 
     def trim(self) -> TrimReport:
@@ -114,7 +115,7 @@ class Trimmer:
 
         Raises:
             JournalUndecidedError: frames whose cursor records are needed cannot be read.
-            CorruptCursorError: such a record cannot be read.
+            CorruptCursorError: a cursor record is damaged.
             MetadataError: the metadata cannot be read or written.
         """
         for _ in range(_MAX_CLOSE_COMMITS):
@@ -151,7 +152,7 @@ class Trimmer:
         return not self._waiting
 
     def _snapshot(self, found: SealedLog) -> None:
-        """Append the cursors' positions to the table, because the log has no owner that would do it."""
+        """Append the cursors to the cursors table, because a CLOSED log has no owner that does it."""
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
@@ -163,7 +164,7 @@ class Trimmer:
         """Delete the files of the frames that are trimmed in this view."""
         log_ = sealed_log(view, self._incarnation)
         trimmed_at = None if log_ is None else log_.seal.trimmed_at
-        # A trim in the future was made before the clock was set back: its files need not be kept until then.
+        # A trim time in the future means that the clock was set back; the files need not be kept until then.
         if log_ is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
             return TrimReport(waiting_cursors=self._waiting, is_cleared=log_ is None)
         paths = self._root.journal_paths(view)
@@ -185,7 +186,7 @@ class Trimmer:
         return TrimReport(count, before, self._waiting, is_cleared)
 
     def _delete_file(self, path: JournalPath, copy: Copy) -> int:
-        """Delete a journal file; if its path is away, the file and its record stay for a later trim."""
+        """Delete a journal file; return 0 if its path cannot be reached, so that a later trim tries again."""
         file = JournalFileId(copy.file)
         try:
             count = delete_file(path, self._incarnation, file, self._files)
@@ -193,13 +194,13 @@ class Trimmer:
             if copy not in self._kept:
                 self._kept.add(copy)
                 name = file_name(path, self._incarnation, file)
-                log.warning("%s stays for now: %s", name, error, extra={"path": path.path_id})
+                log.warning("%s is not deleted yet: %s", name, error, extra={"path": path.path_id})
             return 0
         self._deleted.add(copy)
         return count
 
     def _committed(self, decide: Callable[[View], Change | None]) -> bool:
-        """Commit a decision; returns True if there was a change to commit."""
+        """Commit a decision; return True if there was a change to commit."""
         done = False
 
         def noted(view: View) -> Change | None:
@@ -220,16 +221,17 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
 
 
 def clear_directories(root: RootHandle, view: DurableView) -> int:
-    """Delete the files, on the storage paths, of incarnations whose log was removed; returns their number.
+    """Delete the files that incarnations with a removed log have on storage paths; return their number.
 
-    A listing nominates; the log's deleted record decides. Files of incarnations that the metadata never knew are kept.
+    A listing finds the incarnations, and their deleted records decide. Files of incarnations that never had a record
+    are kept.
     """
     count = 0
     for path in root.journal_paths(view).values():
         try:
             incarnations = journal_incarnations(path)
         except (StorageError, OSError) as error:
-            log.debug("The journals of %s are passed over: %s", path, error, extra={"path": path.path_id})
+            log.debug("The journals on %s are skipped: %s", path, error, extra={"path": path.path_id})
             continue
         for incarnation in incarnations:
             row = view.last(IncarnationRecord, incarnation)

@@ -2,10 +2,10 @@
 
 Spark stores an offset as JSON text, compares offsets by that text and returns them after a restart. It logs only the
 *end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
-self-contained: consumer, topic ids, and for each topic or slot *from* and *to*; a batch is planned from its end alone.
-Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
+self-contained: it has the consumer, topic ids, and *from* and *to* for each topic or slot. A batch is planned from its
+end offset alone. Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
 
-Version 2 names the subscription. An offset of version 1, which does not, is read, and never written.
+An offset of version 2 names the subscription. An offset of version 1 does not; it can be read, but is never written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.entries.cutting import SLOTS
 
 FORMAT_VERSION: Final = 2
 ALL: Final = "all"
-"""The whole topic, not divided into slots: no subscription, Exclusive and Failover."""
+"""The whole topic, which is not divided into slots (without a subscription, and for Exclusive and Failover)."""
 Slots = tuple[int, ...] | Literal["all"]
 
 _MAX_INT64 = 2**63 - 1
@@ -31,15 +31,15 @@ _MAX_INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SlotRange:
-    """The part of a batch that some slots of a topic read: the entries from `start` up to, not including, `end`.
+    """The part of a batch that some slots of a topic read: the entries in [`start`, `end`).
 
     Attributes:
         slots: The slot numbers, ascending, or `ALL`.
-        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, and if a new query starts a
-            subscription that does not exist yet.
+        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, or if the subscription did
+            not exist yet when a new query planned the batch.
         start: The first entry of the batch.
         end: The next entry to read after the batch.
-        holes: (epoch, n) of the cursor row whose individually acknowledged messages the batch leaves out.
+        holes: (epoch, n) of the cursor row whose ack holes the batch skips; None if it skips none.
     """
 
     slots: Slots
@@ -67,9 +67,9 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """The part of a batch that reads one topic; no ranges means that the consumer holds no slot of it.
+    """The part of a batch that reads one topic. Without ranges, the consumer owns no slot of the topic.
 
-    Ranges are normalised: slots that are equal in all other fields are one range; ranges are sorted by lowest slot.
+    Ranges are normalised: ranges that differ only in their slots are joined, and ranges are sorted by lowest slot.
     """
 
     topic_id: TopicId
@@ -79,7 +79,7 @@ class TopicOffset:
         object.__setattr__(self, "ranges", _grouped(self.ranges))
 
     def at(self, slot: int) -> SlotRange | None:
-        """Return the range with the slot; None if there is none."""
+        """Return the range that has the slot; None if there is none."""
         return next((range_ for range_ in self.ranges if range_.slots == ALL or slot in range_.numbers), None)
 
 
@@ -88,9 +88,9 @@ FROM_EARLIEST: Final = (SlotRange(ALL, 0, EARLIEST, EARLIEST),)
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The differences between the topics that exist and those of an offset, by full name, sorted.
+    """The differences between the existing topics and the topics of an offset: full names, sorted.
 
-    A re-created topic (same name, another id) is in both: unread messages of the old one are lost.
+    A re-created topic (same name, another id) is both new and missing: unread messages of the old topic are lost.
     """
 
     appeared: tuple[str, ...]
@@ -113,18 +113,18 @@ class StreamOffset:
 
     @property
     def is_subscribed(self) -> bool:
-        """True if the query reads under a subscription, which version 1 does not name."""
+        """True if the query reads under a subscription, even if the offset, of version 1, does not name it."""
         ranges = [range_ for topic in self.topics.values() for range_ in topic.ranges]
         standing_by = any(not topic.ranges for topic in self.topics.values())
         return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
 
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
-        """Return the offset with these topics; this offset if there is nothing to read, as each new text is a batch."""
+        """Return the offset with these topics; this one if they have nothing to read, because a new text is a batch."""
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
 
     def before_batch(self) -> StreamOffset:
-        """Return the offset before its batch was read: the position of a batch that may have to run again."""
+        """Return the offset before this one's batch, with each range at its start, because the batch may run again."""
         topics = {
             name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
             for name, topic in self.topics.items()
@@ -134,8 +134,8 @@ class StreamOffset:
     def reconcile_topics(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
         """Return the offset for the topics that exist now (ids by full name), and the changes.
 
-        New topics start at the earliest message, deleted ones are dropped. If there is nothing to read, the caller must
-        return Spark's own start instead, because the text of this offset may be new.
+        New topics start at the earliest message; deleted topics are dropped. If there is nothing to read, the caller
+        must return Spark's own start to Spark, because a changed text would start a batch.
         """
         existing = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
         appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in existing}
@@ -183,7 +183,7 @@ def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
     if any(range_.slots == ALL for range_ in ranges):
         if len(ranges) > 1:
             raise InvalidArgumentError(
-                "An offset has a range of a whole topic beside other ranges of it: use one that the stream wrote."
+                "An offset has a range of a whole topic beside other ranges of it: use an offset that the stream wrote."
             )
         return ranges
     merged = []
@@ -192,7 +192,9 @@ def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
         merged.append(replace(group[0], slots=tuple(sorted(slot for range_ in group for slot in range_.numbers))))
     every = [slot for range_ in merged for slot in range_.numbers]
     if len(set(every)) < len(every):
-        raise InvalidArgumentError("An offset has a slot in two ranges of one topic: use one that the stream wrote.")
+        raise InvalidArgumentError(
+            "An offset has a slot in two ranges of one topic: use an offset that the stream wrote."
+        )
     return tuple(sorted(merged, key=lambda range_: range_.numbers))
 
 

@@ -1,6 +1,6 @@
-"""Ownership of a subscription's slots on one topic, and each owner's position: the rules, without any IO.
+"""The rules for owners and positions of a subscription's slots on one topic, without any IO.
 
-A stream reader applies them once in each `latestOffset`, when the batch that ends at its start is committed:
+A stream reader applies them once in each `latestOffset`, when the batch that ends at the given start is committed:
 
     read record, cursor rows and leases -> decide -> apply -> compare-and-set the record -> held_after
                                                                                            └─ a conflict: read and
@@ -12,15 +12,15 @@ The rules, for each slot:
     owner in the record                        a reader that should have the slot           that should not
     -----------------------------------------  -------------------------------------------  ---------------
     this consumer, epoch of this process       Keep                                         Release
-    this consumer, not taken by this process   Take at once (a restart)                     Release
+    this consumer, from an earlier process     Take at once (a restart)                     Release
     this consumer, under another epoch         Fenced: another process of this consumer     Fenced
     another, its lease has run out; or none    Take                                         -
     another, live or not yet known             wait (Exclusive, known to be live: Refuse)   -
 
 Every change of owner has a new epoch, and the record has the position at which that epoch begins. So owner, epoch and
-position change in one commit, and rows that a former owner still writes under its old epoch do not count. Nor do rows
-that it wrote after the new owner had read the cursor: those messages are delivered again, and none is skipped. Safety
-depends on this alone; leases only decide how soon a takeover happens.
+position change in one commit. Rows that a former owner writes under its old epoch after the new owner has read the
+cursor do not count: their messages are delivered again, and none is skipped. Safety depends on this alone; leases only
+decide how soon a takeover happens.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The facts for a reader's decision; record and cursor are read after the leases.
+    """The facts for a reader's decision. The record and the cursor must be read after the leases.
 
     Attributes:
         consumer: This reader's consumer id.
-        type: The subscription type that the query asks for.
+        type: The subscription type that the query requests.
         topic: The topic's full name, for error messages.
         record: The current record of the subscription.
-        cursor: `current_positions`.
-        others: Lease states of the consumers that read this topic under the subscription (this one's is ignored); an
-            absent consumer has no lease file, so its lease has run out.
-        held: The epoch of each slot that this process took (`held_after` the last decision that was committed).
+        cursor: The position of each slot (`current_positions`).
+        others: Lease states of the consumers that read this topic under the subscription; this consumer's state is
+            ignored. A consumer that is absent has no lease, so it counts as dead.
+        held: The epoch of each slot that this process took (`held_after` for the last committed decision).
         committed: The ranges that the query's last committed batch read of this topic (Spark's start); None for a new
             query.
-        stopping: True if the query ends: it must release all slots.
-        holder: The lease state of the broker that owns the subscription, if one does.
-        finishing: True if an AvailableNow query has read its own slots: it takes all slots that no live consumer owns,
-            even those intended for another consumer, and releases none before it ends.
+        stopping: True if the query ends and must release all slots.
+        holder: The lease state of the broker that owns the subscription; unused if no broker owns it.
+        finishing: True if an AvailableNow query has read its own slots. It then takes all slots that no live consumer
+            owns, even slots that are meant for another consumer, and releases none before it ends.
     """
 
     consumer: str
@@ -85,7 +85,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Own these slots from now on under a new epoch, and read them from these positions."""
+    """Acquire these slots under a new epoch, and read them from these positions."""
 
     consumer: str
     epoch: int
@@ -102,17 +102,17 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stop reading these slots, which other consumers took; these may deliver messages again that were read before."""
+    """Stop reading these slots, which other consumers took. Messages that were read may be delivered again to these."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """Wait, because this reader owns no slot now: return the start verbatim and decide again later.
+    """Wait, because this reader owns no slot now: return the start unchanged and decide again later.
 
-    While it is not known if the slots' owners are alive, which takes one lease period at most, an AvailableNow query
-    waits instead of ending without messages.
+    An AvailableNow query must wait while it is unknown if the slots' owners are alive (at most one lease period).
+    Otherwise it would end without having read messages.
     """
 
 
@@ -142,11 +142,11 @@ Action = Keep | Take | Release | Lost | Standby | Refuse | Fenced
 
 
 def decide(situation: Situation) -> tuple[Action, ...]:
-    """Decide the next actions. `Refuse` and `Fenced` come alone.
+    """Decide the next actions. `Refuse` or `Fenced` is always the only action.
 
-    Before the replay of a batch that Spark logged but did not commit, the caller must obey `Refuse` and `Fenced` (under
-    Exclusive also wait while `Standby`) and ignore other actions: such a batch is planned from its own offset, and
-    until it is committed no slot may be taken or released at a position beyond it.
+    Before the replay of a batch that Spark logged but did not commit, the caller must obey `Refuse` and `Fenced`, under
+    Exclusive also `Standby`, and must ignore other actions. Such a batch is planned from its own offset. Until it is
+    committed, no slot may be taken or released at a position beyond it.
     """
     stop = _reset(situation) or _busy(situation) or _fenced(situation)
     if stop is not None:
@@ -185,7 +185,7 @@ def decide(situation: Situation) -> tuple[Action, ...]:
 
 
 def held_after(actions: Iterable[Action]) -> dict[int, int]:
-    """Return the epoch of each slot that this process owns once `apply` of these actions is committed, if needed."""
+    """Return the epoch of each slot that this process owns when the changes of these actions, if any, are committed."""
     return {slot: action.epoch for action in actions if isinstance(action, Keep | Take) for slot in action.positions}
 
 
@@ -193,8 +193,8 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
     """Apply actions to the record on which they were decided; the caller commits the result against that record.
 
     Returns:
-        The new record, or the same one if there is nothing to commit. Slots of one owner, epoch and position are one
-        range.
+        The new record, or the given one if there is nothing to commit. Slots with the same owner, epoch and position
+        are grouped.
 
     Raises:
         ValueError: the actions were decided on another record: decide again.
@@ -218,9 +218,9 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
 def planned(
     topic_id: TopicId, subscription_type: SubscriptionType, actions: Iterable[Action], end: Position
 ) -> TopicOffset:
-    """Plan the next batch of the topic: every slot kept or taken, from its position up to `end`.
+    """Plan the next batch of the topic: it reads every slot that is kept or taken from its position to `end`.
 
-    A slot that is already past `end` keeps its position.
+    A slot whose position is already after `end` keeps its position, and reads nothing.
     """
     return TopicOffset(
         topic_id,
@@ -236,17 +236,17 @@ def planned(
 
 
 def next_epoch(record: SubscriptionRecord) -> int:
-    """Return the epoch of the next change of owner, or of a reset: above all epochs in the record."""
+    """Return the epoch for the next change of owner or reset; it is above all epochs in the record."""
     return max([record.start_epoch, *(owner.epoch for owner in record.owners)]) + 1
 
 
 def holes_since(record: SubscriptionRecord) -> int:
-    """Return the oldest epoch whose rows' ack holes count: a reset drops earlier holes, a change of type does not."""
+    """Return the lowest epoch of rows whose ack holes count: a reset drops earlier holes, a change of type does not."""
     return record.start_epoch if record.holes_since_epoch is None else record.holes_since_epoch
 
 
 def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position, epoch: int) -> SubscriptionRecord:
-    """Return a subscription with another type and no owner, at a position: queries of the old type must stop."""
+    """Return the subscription with another type, without owners, at a position. Queries of the old type must stop."""
     return record.model_copy(
         update={
             "type": type_,
@@ -260,31 +260,31 @@ def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position
 
 
 def _reset(situation: Situation) -> Fenced | None:
-    """Return Fenced if the cursor was reset under the query, because further reading would undo the reset.
+    """Return Fenced if the cursor was reset while the query ran, because further reading would undo the reset.
 
-    Epoch 0 does not count: its messages were read without a subscription.
+    Epoch 0 does not count, because its messages were read without a subscription.
     """
     record, committed = situation.record, situation.committed
     epochs = [*situation.held.values(), *(range_.epoch for range_ in (committed.ranges if committed else ()))]
     if not any(0 < epoch < record.start_epoch for epoch in epochs):
         return None
     return Fenced(
-        f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} under this query. "
-        "Start it with a new checkpointLocation to continue from there."
+        f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} while this query ran. "
+        "Start the query with a new checkpointLocation to continue from there."
     )
 
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
     record = situation.record
     if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
-        return Standby()  # the subscription is acquired as soon as the broker is known to be dead
+        return Standby()  # the subscription can be acquired when the broker is known to be dead
     if record.face == "broker":
         return Refuse(f"{_name(situation)} is held by Pulsar clients: stop them, or use another subscription.")
     if record.type != situation.type:
         owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
         states = {situation.others.get(owner or "", LeaseState.EXPIRED) for owner in owners}
         if LeaseState.UNKNOWN in states and LeaseState.ALIVE not in states and not situation.held:
-            return Standby()  # its consumers may be gone, and then the type may be changed
+            return Standby()  # if its consumers turn out to be dead, the type can be changed
         return Refuse(
             f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
             f"set subscriptionType to {record.type}, or use another subscription."
@@ -311,7 +311,7 @@ def _fenced(situation: Situation) -> Fenced | None:
             )
         if not _is_mine(situation, owner) and situation.record.type == "Exclusive":
             return Fenced(
-                f"{_name(situation)}: another consumer took it when this query's lease had run out. "
+                f"{_name(situation)}: another consumer took it after this query's lease had run out. "
                 "Stop the other query and restart this one; messages may be delivered twice."
             )
     return None
@@ -344,10 +344,11 @@ def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, LeaseState]) -
 
 
 def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:
-    """Return the position to continue from: the checkpoint's if no other owner took the slot, else the later of both.
+    """Return the position from which to continue a slot.
 
-    Both are the checkpoint's position and the cursor's. The checkpoint may be behind the cursor after a power cut,
-    because Spark does not sync its commit log: then the batches that it lost are read again.
+    It is the checkpoint's position if no other owner has taken the slot since, else the later one of the checkpoint's
+    and the cursor's position. After a power cut the checkpoint may be behind the cursor, because Spark does not sync
+    its commit log; the batches that Spark lost are then read again.
     """
     cursor = situation.cursor[slot]
     done = situation.committed.at(slot) if situation.committed is not None else None

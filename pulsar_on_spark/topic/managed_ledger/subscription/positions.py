@@ -1,4 +1,4 @@
-"""The valid position of each slot of a subscription, from its record and its cursor rows. Pure."""
+"""The current position of each slot of a subscription, computed from its record and its cursor rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 
 def owners_by_slot(record: SubscriptionRecord) -> dict[int, SlotOwner]:
-    """Return the owner entry of each slot that was ever taken."""
+    """Return, by slot, the `SlotOwner` of each slot that was ever taken."""
     return {slot: owner for owner in record.owners for slot in owner.slots}
 
 
@@ -21,7 +21,7 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
     Args:
         record: The subscription, read before the rows.
-        rows: Rows of this subscription on this topic, of any slots, in any order; a broker's row is for all slots.
+        rows: Rows of this subscription on this topic, for any slots and in any order; a broker's row is for all slots.
     """
     owners = owners_by_slot(record)
     by_slot: dict[int, list[CursorRow]] = {}
@@ -37,8 +37,9 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: Iterable[CursorRow]) -> Position:
     """Return the next entry to read in one slot, from its owner in the record and its rows.
 
-    The row with the largest (epoch, n) counts, unless its epoch is older than the slot's epoch in the record; then the
-    position at which that epoch began counts, or the subscription's start.
+    The row with the largest (epoch, n) counts, unless its epoch is lower than the slot's epoch in the record. Without
+    such a row, the position counts at which the slot's epoch began or, for a slot without owner, the subscription's
+    start.
     """
     if owner is None or owner.epoch < record.start_epoch:
         since, start = record.start_epoch, _position(record.start_ledger, record.start_entry)
@@ -49,7 +50,7 @@ def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: 
 
 
 def mark_delete(record: SubscriptionRecord, rows: Sequence[CursorRow]) -> Position:
-    """Return the position before which every slot is acknowledged; no entry from it on may be trimmed."""
+    """Return the position of the slowest slot; no entry from it on may be trimmed."""
     return min(current_positions(record, rows).values())
 
 
@@ -60,16 +61,16 @@ def cursor_moves(
     committed: TopicOffset,
     n: int,
 ) -> tuple[CursorRow, ...]:
-    """Return the cursor rows to append after Spark has committed a batch; none for slots that do not move.
+    """Return the cursor rows to append after Spark has committed a batch, one for each slot that moves.
 
-    A slot moves only forward, and only if its batch was read under the epoch under which this process owns it.
+    A slot only moves forward, and only if its batch was read under the epoch under which this process owns the slot.
 
     Args:
         record: The subscription.
         cursor: `current_positions`, or the last position that this process wrote.
         held: The epoch of each slot that this process owns.
         committed: The ranges that the committed batch read of the topic.
-        n: This process's counter, which must grow at each call: among rows of one epoch the largest n counts.
+        n: This process's counter, which must grow with each call: of the rows of one epoch, the largest n counts.
     """
     rows = []
     for slot, epoch in sorted(held.items()):

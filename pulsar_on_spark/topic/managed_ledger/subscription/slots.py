@@ -1,7 +1,7 @@
 """The target owner of each slot of a Shared or Key_Shared subscription.
 
-Every consumer computes the same targets from the same subscription record and the same live consumers. Consumers that
-see different live consumers for a while only wait for each other: a slot changes its owner by compare-and-set
+Every consumer computes the same targets from the same subscription record and the same live consumers. If consumers see
+different live consumers for a while, they only wait for each other, because a slot changes its owner by compare-and-set
 (`ownership.py`).
 """
 
@@ -14,7 +14,7 @@ from pulsar_on_spark.topic.entries.cutting import SLOTS
 
 SLOTTED: Sequence[int] = range(SLOTS)
 UNDIVIDED: Sequence[int] = range(1)
-"""Exclusive and Failover have the one slot 0, which is the whole topic."""
+"""The slots of Exclusive and Failover: only slot 0, which is the whole topic."""
 
 
 def slots_of(subscription_type: str) -> Sequence[int]:
@@ -23,11 +23,11 @@ def slots_of(subscription_type: str) -> Sequence[int]:
 
 
 def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
-    """Assign the slots evenly to the live consumers, moving as few as possible.
+    """Assign the slots evenly to the live consumers, moving as few slots as possible.
 
-    Shares differ by at most one. The consumers with the most slots keep the larger shares (on a tie the first names),
-    and every consumer keeps its lowest slots up to its share. All other slots, which are surplus, free or owned by dead
-    consumers, are assigned in the order of names.
+    Shares differ by at most one slot. The consumers with the most slots get the larger shares (on a tie, those whose
+    names sort first), and every consumer keeps its lowest slots up to its share. All other slots, which are surplus,
+    free or owned by dead consumers, are assigned in the order of the consumers' names.
 
     Args:
         consumers: The live consumers.

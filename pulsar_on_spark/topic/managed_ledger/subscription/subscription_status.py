@@ -12,9 +12,9 @@ from pulsar_on_spark.model.ids import Position
 class SubscriptionStatus:
     """A subscription on one topic: its cursor and its backlog.
 
-    `consumers` are Spark's, or the owning broker's incarnation as `broker <id>`. `mark_delete` is the next entry of the
-    slowest slot. A broker's cursor is that of its last row. The backlog counts unacknowledged messages; for Key_Shared,
-    each slot is estimated as one 64th of a range.
+    `consumers` are the ids of Spark's consumers, or `broker <incarnation>` if a broker owns the subscription.
+    `mark_delete` is the next entry of the slowest slot. A broker's cursor is as of its last row in the cursors table.
+    The backlog counts unacknowledged messages; each of 64 slots is estimated to have one 64th of a range's messages.
     """
 
     topic: str

@@ -40,7 +40,7 @@ def create_subscriptions(
     """Create a subscription on the topics that lack it, each with its own start.
 
     Raises:
-        InvalidArgumentError: the subscription does not exist yet, and its name is too long.
+        InvalidArgumentError: a topic lacks the subscription, and its name is too long.
     """
 
     def decide(view: View) -> Change | None:
@@ -59,7 +59,7 @@ def create_subscriptions(
                     type=type_,
                     start_ledger=starts[part].ledger,
                     start_entry=starts[part].entry,
-                    # The epoch is above those of a deleted subscription of this name, whose cursor rows must not count.
+                    # The epoch is above all epochs of a deleted subscription with this name, whose rows must not count.
                     start_epoch=1 if before is None else next_epoch(before),
                     expires_after_s=expires_after_s,
                     created_at=datetime.now(UTC),
@@ -72,16 +72,17 @@ def create_subscriptions(
 
 
 def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
-    """Restore an expired subscription on the topics that lack it: without owner, each slot at its query's position.
+    """Restore an expired subscription on the topics that lack it, without owners and with slots at a query's positions.
 
-    The former record gets one more change of owner: cursor rows of former epochs do not count, and a query that read
-    under one of these epochs may resume, unless the cursor was reset since. A subscription that does not expire, or
-    that a broker owned, is not restored, because it was deleted on purpose.
+    The former record gets one more change of owner. So cursor rows of former epochs do not count, and a query that read
+    under one of these epochs may resume unless the cursor was reset since. A subscription that cannot expire, or that a
+    broker owned, is not restored, because it was deleted on purpose.
 
     Args:
         store: The root's metadata.
         name: The subscription.
-        read: The ranges that the query's checkpoint has read of each topic. A later cursor counts instead.
+        read: The ranges that the query has read of each topic by its checkpoint. A cursor that is further ahead counts
+            instead.
     """
 
     def decide(view: View) -> Change | None:
@@ -118,7 +119,7 @@ def delete_subscription(
 ) -> None:
     """Delete a subscription on topics.
 
-    Without `force`, the lease of a consumer or broker that may be live is watched for its duration (at most 30 s).
+    Without `force`, the lease of a consumer or broker that may be alive is watched for its duration (at most 30 s).
 
     Args:
         store: The root's metadata.
@@ -192,7 +193,7 @@ def set_subscription_properties(
 def _is_uncertain(
     view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> bool:
-    """Return True if an owner's lease was not watched long enough to know if the owner is alive."""
+    """Return True if an owner's lease was not watched for long enough to know if the owner is alive."""
     records_of_parts = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
         LeaseState.UNKNOWN in _owner_states(part, record, watcher, brokers).values()
@@ -204,7 +205,7 @@ def _is_uncertain(
 def _owner_states(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> dict[str, LeaseState]:
-    """Return the lease state of each owner of the subscription, by its name in words; EXPIRED without a lease."""
+    """Return the lease states of the subscription's owners, by owner in words; EXPIRED for an owner without a lease."""
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
         return {f"clients of broker {owner}": brokers.lease_state(owner) for owner in owners}
@@ -213,9 +214,9 @@ def _owner_states(
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:
-    """Return a subscription without consumers with another type; it begins at the position of its slowest slot.
+    """Return a subscription, which must have no consumers, with another type and at the position of its slowest slot.
 
-    Messages that its other slots had acknowledged beyond that position are delivered again.
+    Messages that other slots have acknowledged beyond that position are delivered again.
     """
     start = mark_delete(record, cursors.of(record.topic_id, record.name))
     return ownership.retyped(record, type_, start, next_epoch(record))

@@ -56,7 +56,7 @@ def test_impossible_values_are_refused() -> None:
     for ledger, end in ((3, 11), (9, 8)):
         with pytest.raises(InvalidArgumentError, match="not open at the end"):
             chain().grow_ledger(LedgerId(ledger), end)
-    with pytest.raises(InvalidArgumentError, match="by id"):
+    with pytest.raises(InvalidArgumentError, match="order of their ids"):
         LedgerChain([LedgerExtent(LedgerId(2), 1, True), LedgerExtent(LedgerId(2), 1, True)])
     with pytest.raises(InvalidArgumentError, match="cannot hold"):
         LedgerExtent(LedgerId(2), 1, True, first=2)

@@ -302,7 +302,7 @@ def test_delivery_waits_at_an_open_ledger_until_it_closes() -> None:
     cursor = Cursor(LedgerChain(shape), begin())
     found = cursor.deliverable(EARLIEST, 100)
     assert (found.ranges, found.next) == ((EntryRange(LedgerId(1), 0, 2),), at(1, 2))
-    with pytest.raises(InvalidArgumentError, match="not there"):
+    with pytest.raises(InvalidArgumentError, match="does not exist"):
         ack(cursor, (2, 0))
     cursor.apply_chain(LedgerChain([replace(shape[0], ended=True), shape[1]]))
     assert cursor.deliverable(found.next, 100).ranges == (EntryRange(LedgerId(2), 0, 5),)
@@ -341,9 +341,9 @@ def test_impossible_acknowledgements_are_refused_and_change_nothing() -> None:
     change = cursor.take_change(7)
     assert change is not None
     for ledger, entry in ((1, 3), (2, 0), (2**62, 0)):
-        with pytest.raises(InvalidArgumentError, match="not there"):
+        with pytest.raises(InvalidArgumentError, match="does not exist"):
             ack(cursor, (ledger, entry))
-        with pytest.raises(InvalidArgumentError, match="not there"):
+        with pytest.raises(InvalidArgumentError, match="does not exist"):
             cursor.acknowledge_through(LedgerId(ledger), EntryId(entry))
     for batch_size in (0, -1, 2**21):
         with pytest.raises(InvalidArgumentError, match="batch"):

@@ -317,7 +317,7 @@ def test_an_unreachable_path_is_logged_once(log: LogOnDisk, caplog: pytest.LogCa
     trimming = trimmer(log)
     for _ in range(3):
         assert not trimming.trim().is_cleared
-    assert [each.getMessage() for each in caplog.records if "stays for now" in each.getMessage()] != []
+    assert [each.getMessage() for each in caplog.records if "is not deleted yet" in each.getMessage()] != []
     assert len(caplog.records) == len({each.getMessage() for each in caplog.records})
     back.rename(away)
     assert trimming.trim().is_cleared

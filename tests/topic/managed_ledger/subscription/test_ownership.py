@@ -176,7 +176,7 @@ def test_a_reset_cursor_fences_the_query(kind: str, state: dict[str, object]) ->
     record = subscription(kind, owned("b", 4), start_epoch=5, start_entry=3)
     (fenced,) = decide(situation(record, **state))
     assert isinstance(fenced, Fenced)
-    assert "was reset to 1:3 under this query" in fenced.text
+    assert "was reset to 1:3 while this query ran" in fenced.text
     assert "new checkpointLocation" in fenced.text
 
 
