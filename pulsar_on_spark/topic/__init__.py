@@ -1,4 +1,4 @@
-"""Topics on top of ledgers and metadata, in five floors; a floor imports only those below it.
+"""Topics on top of ledgers and metadata, in five floors. Each floor imports only the floors below it.
 
     maintenance     retention, merging, garbage collection, repair, compaction, backup, status
     data_path       write, read and follow a topic

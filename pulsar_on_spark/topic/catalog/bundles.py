@@ -128,7 +128,7 @@ def equal_boundaries(count: int) -> tuple[int, ...]:
     """Return the boundaries of `count` bundles of equal size, rounded as Pulsar does.
 
     Raises:
-        InvalidArgumentError: there must be 1 to `MAX_BUNDLES` bundles.
+        InvalidArgumentError: `count` is not from 1 to `MAX_BUNDLES`.
     """
     if not 1 <= count <= MAX_BUNDLES:
         raise InvalidArgumentError(f"A namespace has 1 to {MAX_BUNDLES} bundles, not {count}: choose another number.")

@@ -211,7 +211,7 @@ class LeaseKeeper:
                 return False
 
     def _is_mine(self) -> bool:
-        """True unless another process of this consumer wrote the lease; this process then never writes it again."""
+        """Return True unless another process of this consumer wrote the lease; if so, never write the lease again."""
         if not self.superseded:
             content = self._store.read(self._lease.consumer)
             stored = None if content is None else Lease.parse(content, self._name)
@@ -349,7 +349,7 @@ class LeaseWatcher:
         return lease_name(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
-        """Return True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
+        """Return True if a lease is older than its duration by the wall clock (`now_s`). Use this only as a hint."""
         observed = self._seen.get(lease_name(consumer))
         if observed is None:
             return True

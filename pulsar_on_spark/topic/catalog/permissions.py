@@ -74,7 +74,7 @@ def grant_permission(store: MetadataStore, place: Place, role: str, actions: Col
 
 
 def revoke_permission(store: MetadataStore, place: Place, role: str) -> None:
-    """Revoke all actions of a role on a namespace or a topic; on a namespace, the role need not have any.
+    """Revoke all actions of a role on a namespace or a topic. Only on a topic, a role without actions is an error.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -181,7 +181,9 @@ def checked_permissions(record: PermissionsRecord) -> PermissionsRecord:
     for name in record.topic_auth:
         parsed = TopicName.parse_any(check_new_name("Topic name", name))
         if (parsed.namespace, parsed.full) != (record.namespace, name):
-            raise InvalidArgumentError(f"Topic {name!r} is no full name in {record.namespace}: correct it.")
+            raise InvalidArgumentError(
+                f"Topic {name!r} is not the full name of a topic in {record.namespace}: correct it."
+            )
     for name in record.subscription_auth:
         check_new_name("Subscription name", check_subscription_name(name))
     _check_number(record, MAX_GRANTS)

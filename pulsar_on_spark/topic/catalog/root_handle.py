@@ -143,7 +143,7 @@ class RootHandle:
 
     @classmethod
     def shared(cls, place: RootPlace) -> Self:
-        """Get this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
+        """Return this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
         identity = cls._identity(place)
         cached = _shared.get((cls, place))
         if cached is None or cached[0] != identity:
@@ -171,7 +171,9 @@ class RootHandle:
         """
         if isinstance(self.place, Path):
             return self.place
-        raise InvalidArgumentError(f"The root {self.place} is on an object store, and this needs a root in a folder.")
+        raise InvalidArgumentError(
+            f"The root {self.place} is on an object store, and this works only in a folder: use a root in a folder."
+        )
 
     def consumer_leases(self, subscription: str) -> LeaseStore:
         """Return the leases of a subscription's consumers; the subscription has the same leases in all its topics."""

@@ -69,7 +69,7 @@ class SliceReader:
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         """Yield the slice's messages in order, as (slice, batch with columns in the order of `SEGMENT_SCHEMA`).
 
-        If the entries are in other files by now, the yielded slice is the one of those files that the batch is from.
+        If the entries are in other files by now, a yielded slice is the part in the file that its batch was read from.
 
         Raises:
             DataLossError: some of the slice has no good copy, and `fail_on_data_loss` is set.
@@ -275,8 +275,8 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
     first, end = where.rows
     if end > batch.num_rows:
         raise CorruptSegmentError(
-            f"Batch {where.number} has {batch.num_rows} rows where the metadata say that rows up to {end} are in it: "
-            "restore the metadata of this root."
+            f"Batch {where.number} has {batch.num_rows} rows, but the metadata name rows up to {end} of it: restore "
+            "the metadata of this root."
         )
     return batch.slice(first, end - first)
 

@@ -109,7 +109,7 @@ def walk_batch(payload: bytes, messages: int) -> list[int] | None:
 
 
 def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:
-    """Append the bounds of each message; returns True if the messages fill the payload exactly."""
+    """Append the bounds of each message; return True if the messages fill the payload exactly."""
     at, end = 0, len(payload)
     unpack = _SIZE.unpack_from
     for _ in range(messages):

@@ -15,7 +15,7 @@ from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s
 
 _SIZE_BYTES = 4
 _CHECKSUM_BYTES = 6
-"""Size of the magic and the checksum after it."""
+"""Size of the magic number and the checksum that follows it."""
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class Policies(BaseModel):
 
     deduplication: bool = False
     deduplication_snapshot_interval: Count = 120
-    """Seconds after which the deduplication state is saved, if anything was published; 0 for not by time."""
+    """Seconds after which the deduplication state is saved, if anything was published; 0 to never save it by time."""
     delayed_delivery: DelayedDelivery = DelayedDelivery()
     publish_rate: PublishRate = PublishRate()
     dispatch_rate: DispatchRate = DispatchRate()

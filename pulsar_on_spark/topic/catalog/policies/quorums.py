@@ -27,7 +27,7 @@ def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
 
 
 def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
-    """Return the quorum for a file with entries of any topics: the strictest of all."""
+    """Return the quorum for a file that may have entries of any topic: the strictest quorum of all policies."""
     return strictest([otherwise, *_asked(view)])
 
 

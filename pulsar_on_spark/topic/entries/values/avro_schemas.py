@@ -236,7 +236,7 @@ class _Writer:
     def _field(self, field: pa.Field, record: str) -> Json:
         if not _NAME.fullmatch(field.name):
             raise InvalidArgumentError(
-                f"The field {field.name!r} cannot be named so in Avro: rename it to letters, digits and underscores."
+                f"The field {field.name!r} has a name that Avro does not allow: use letters, digits and underscores."
             )
         kind = self.write(field.type, f"{record}_{field.name}")
         if field.nullable:

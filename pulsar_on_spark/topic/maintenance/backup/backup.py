@@ -162,7 +162,7 @@ def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progre
     try:
         absent = snapshot.copy_segments(view, sources, targets, progress)
     except OSError as error:
-        raise StorageError(f"The backup {unfinished} cannot be written ({error}): make room, try again.") from error
+        raise StorageError(f"The backup {unfinished} cannot be written ({error}): make room, and try again.") from error
     if absent:
         now = root.store.view()
         for file_id in absent:

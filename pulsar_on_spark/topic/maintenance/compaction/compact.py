@@ -198,7 +198,7 @@ def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s
         except TooManyKeysError as error:
             if shares >= _MAX_SHARES:
                 raise
-            log.info("The first pass is made over shares of the keys: %s", error)
+            log.info("The first pass is repeated for smaller shares of the keys: %s", error)
             shares *= 4
         else:
             return (places_of_shares[0] if shares == 1 else np.unique(np.concatenate(places_of_shares))), passes

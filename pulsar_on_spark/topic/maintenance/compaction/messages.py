@@ -60,8 +60,8 @@ class CompactedReader:
                 alone = False
             except SegmentGoneError as error:
                 raise DataLossError(
-                    f"Reading the compacted messages of {slice_.topic} took more than ten minutes: it was compacted "
-                    f"again meanwhile, and their files are gone; read again from the beginning. {error}"
+                    f"Reading the compacted messages of {slice_.topic} took more than ten minutes. The topic was "
+                    f"compacted again meanwhile, and the files are deleted: read again from the beginning. {error}"
                 ) from error
             except CorruptSegmentError as error:
                 # The error concerns a group of batches. A batch is lost only if it cannot be read alone either.
@@ -82,5 +82,5 @@ class CompactedReader:
 
     def _lose(self, what: str, reason: str) -> None:
         if self.fail_on_data_loss:
-            raise DataLossError(f"Lost: {what}: {reason} Compact the topic again, or {_ALLOW}")
-        log.warning("Skipped: %s: %s", what, reason)
+            raise DataLossError(f"{what} are lost: {reason} Compact the topic again or, {_ALLOW}")
+        log.warning("Skipped %s: %s", what, reason)

@@ -128,7 +128,7 @@ class Source:
                 if plans == _PLANS:
                     raise
                 log.info(
-                    "Entry %s of %s is looked for again: %s",
+                    "The file of entry %s of %s is looked up again: %s",
                     position,
                     self._part.name,
                     error,

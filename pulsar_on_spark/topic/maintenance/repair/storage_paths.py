@@ -82,8 +82,8 @@ def add(
         directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
             path.
         label: The path's rack; copies of a file are put under different labels.
-        role: The kind of files that the path is for. In a root on an object store, a directory is always for journals
-            only. In a local root, a URL is for journals only if the role is `journal`, and for segments otherwise.
+        role: The kind of files that the path is for. In a root on an object store, a directory is always for journals.
+            In a local root, a URL is for journals if the role is `journal`, and otherwise for segments.
         profile: The name of the profile with a URL's options; "" for the profile that matches the URL, if any.
 
     Raises:
@@ -151,7 +151,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
     """Drain a path: no new copies are written to it, and `repair` copies its copies to other paths.
 
     Raises:
-        InvalidArgumentError: there is no such path, it cannot be drained, or too few other paths are writable.
+        InvalidArgumentError: there is no such path, it is lost or retired, or too few other paths are writable.
         MetadataError: the metadata cannot be read or written.
     """
 
@@ -411,8 +411,8 @@ def _known(view: View, path_id: int) -> PathRecord:
 def _require(record: PathRecord, states: Collection[str], what: str) -> None:
     if record.state not in states:
         raise InvalidArgumentError(
-            f"Storage path {record.path_id} is {record.state}: it cannot be {what}, only one that is "
-            f"{' or '.join(states)}."
+            f"Storage path {record.path_id} is {record.state} and cannot be {what}: only a path that is "
+            f"{' or '.join(states)} can."
         )
 
 

@@ -52,7 +52,9 @@ class Cursor:
 
     def __init__(self, chain: LedgerChain, start: CursorRecord) -> None:
         if start.kind != "snapshot":
-            raise InvalidArgumentError(f"Cursor {start.subscription!r} cannot begin with a change: replay it first.")
+            raise InvalidArgumentError(
+                f"Cursor {start.subscription!r} cannot begin with a change: replay its records first."
+            )
         self._chain = chain
         self._key = start.cursor_key
         self._epoch = start.epoch

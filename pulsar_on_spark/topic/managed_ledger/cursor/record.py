@@ -256,7 +256,7 @@ def _read_whole(reader: _Reader) -> BitMap64:
         except (ValueError, IndexError) as error:
             raise reader.damage("a bitmap cannot be read") from error
     if len(whole) != count or (whole and whole.max() > _MAX_INT64):
-        raise reader.damage("a bitmap holds other entries than it should")
+        raise reader.damage("a bitmap has other entries than its count says")
     return whole
 
 
@@ -264,7 +264,7 @@ def _read_bits(reader: _Reader) -> int:
     length = reader.varint()
     bits = int.from_bytes(reader.take(length), "little") if length <= MAX_BATCH_MESSAGES // 8 else 0
     if bits == 0:
-        raise reader.damage("the unacked bits of an entry are none or too many")
+        raise reader.damage("an entry has no unacked bits, or too many")
     return bits
 
 

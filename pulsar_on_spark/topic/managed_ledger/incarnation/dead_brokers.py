@@ -49,7 +49,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
     if (host := other_host(view, incarnation)) is not None:
         raise JournalUndecidedError(
             f"The journal of {incarnation} is on the host {host}: start a broker or run `pulsarpy recover` there; "
-            "acknowledged messages are not lost."
+            "acknowledged messages stay in it."
         )
     paths = preferred(root.writable_journal_paths(view), incarnation)
     root.announce_journals(paths)

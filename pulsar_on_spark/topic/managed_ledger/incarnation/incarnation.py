@@ -352,10 +352,10 @@ class Incarnation:
                     await self._switch(time.monotonic())
             except (PulsarpyError, OSError) as error:
                 log.warning(
-                    "Incarnation %s cannot look at the metadata: %s", self.id, error, extra={"incarnation": self.id}
+                    "Incarnation %s cannot read the metadata: %s", self.id, error, extra={"incarnation": self.id}
                 )
             except Exception:  # a defect; if it lasts, the lease runs out
-                log.exception("Incarnation %s cannot look at the metadata", self.id, extra={"incarnation": self.id})
+                log.exception("Incarnation %s cannot read the metadata", self.id, extra={"incarnation": self.id})
 
     async def _end_polling(self) -> None:
         if self._polling is not None:

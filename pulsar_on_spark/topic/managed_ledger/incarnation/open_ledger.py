@@ -54,7 +54,7 @@ class OpenLedger:
             await drained.wait()
 
     def retire(self, drained: asyncio.Event) -> None:
-        """Set `drained` when the last outcome is known, unless all are. The caller must append no more entries."""
+        """Retire the ledger: the caller appends no more entries. If outcomes are open, the last one sets `drained`."""
         if self.outstanding:
             self._awaiting.append(drained)
 

@@ -62,7 +62,7 @@ def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool
     log_ = sealed_log(root.store.view(), incarnation)
     if log_ is None:
         raise InvalidArgumentError(
-            f"There is no journal of incarnation {incarnation} in {root.place}: look at `pulsarpy status`."
+            f"There is no journal of incarnation {incarnation} in {root.place}: give one that `pulsarpy status` lists."
         )
     if log_.record.state is not LogState.CLOSED:
         raise InvalidArgumentError(

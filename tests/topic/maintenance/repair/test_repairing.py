@@ -229,7 +229,7 @@ def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(root: R
 
 def test_draining_moves_all_copies_and_refuses_new_ones(root: Root) -> None:
     values = filled(root)
-    with pytest.raises(InvalidArgumentError, match="only one that is draining or lost"):
+    with pytest.raises(InvalidArgumentError, match="only a path that is draining or lost can"):
         storage_paths.retire(root, 0)
     storage_paths.drain(root, 0)
     assert [path.path_id for path in root.writable_paths(root.store.view())] == [1, 2]
