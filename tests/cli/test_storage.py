@@ -102,7 +102,7 @@ def test_problems_of_copies_are_listed_and_repaired(run: Run, disks: Callable[[s
     ("command", "said"),
     [
         ("storage drain 7", "There is no storage path 7"),
-        ("storage retire 0", "Storage path 0 is writable: it cannot be retired"),
+        ("storage retire 0", "Storage path 0 is writable and cannot be retired"),
         ("storage check --path 7", "There is no storage path 7"),
         ("storage lost 0", None),
     ],

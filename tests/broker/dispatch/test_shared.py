@@ -118,7 +118,7 @@ def test_an_ack_of_an_undelivered_entry_is_refused_and_others_count() -> None:
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     consumer = join(dispatcher, 1, 10)
     pump(dispatcher, topic)
-    with pytest.raises(InvalidArgumentError, match="Entry 1:7 is not there"):
+    with pytest.raises(InvalidArgumentError, match="Entry 1:7 does not exist"):
         ack(dispatcher, consumer, (1, 7), (1, 0), (1, 1))
     assert topic.cursor.backlog_entries == 0
     assert dispatcher.stats().unacked == 0

@@ -281,7 +281,7 @@ def test_a_schema_is_given_as_spark_has_it_or_as_avro(root: Root, schema: str | 
         ("id BIGNIT", "JSON", "Schema 'id BIGNIT' cannot be read at 'BIGNIT'"),
         ("at TIMESTAMP", "JSON", "The field 'at' is .* Pulsar's JSON has no form for: use AVRO, or make it a number"),
         ("a STRUCT<n: DECIMAL(9, 2)>", "JSON", "The field 'a_n' is decimal"),
-        ("`odd name` INT", "AVRO", "The field 'odd name' cannot be named so in Avro"),
+        ("`odd name` INT", "AVRO", "The field 'odd name' has a name that Avro does not allow"),
         ("m MAP<INT, INT>", "AVRO", "The field 'm' is map.* which Avro has no form for"),
         ("id BIGINT", "XML", "Schema type 'XML' is not known"),
         ('{"type": "struct", "fields": [{"name": "a", "type": "interval", "nullable": true}]}', "AVRO", "'interval'"),
