@@ -26,12 +26,12 @@ def is_own_namespace(namespace: str) -> bool:
 
 
 def registered_brokers(view: RecentView) -> list[BrokerRecord]:
-    """Return the running brokers by id. A killed broker is among them until its recovery begins."""
+    """Return the running brokers, sorted by id. A killed broker is among them until its recovery begins."""
     return [record for record in view.all(BrokerRecord) if is_open(view, record.incarnation)]
 
 
 def serving_brokers(view: RecentView) -> list[BrokerRecord]:
-    """Return the registered brokers that take bundles, by id."""
+    """Return the registered brokers that accept bundles, sorted by id."""
     return [record for record in registered_brokers(view) if record.state == "serving"]
 
 

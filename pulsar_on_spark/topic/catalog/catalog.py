@@ -332,7 +332,7 @@ def parts(view: RecentView, topic: TopicRecord) -> list[TopicPart]:
 
 
 def topics(view: RecentView) -> list[TopicRecord]:
-    """Return all topics by name, without partitions."""
+    """Return all topics, sorted by name; their partitions are left out."""
     return [topic for topic in view.all(TopicRecord) if topic.partition_of is None]
 
 

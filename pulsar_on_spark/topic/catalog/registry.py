@@ -38,7 +38,7 @@ MAX_VERSIONS_LETTERS: Final = 16 << 20
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
-    """Return all versions of a topic's schema that are not deleted, by number.
+    """Return all versions of a topic's schema that are not deleted, sorted by number.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -49,7 +49,7 @@ def versions(view: View, name: TopicName) -> list[SchemaRecord]:
 
 
 def readable(view: View, name: TopicName) -> list[SchemaRecord]:
-    """Return all versions that messages may have been written with, by number (errors as `versions`)."""
+    """Return all versions, sorted by number, that messages may be written with (errors as `versions`)."""
     return [record for record in _stored(view, name) if not record.is_deletion]
 
 
@@ -291,7 +291,7 @@ def _latest(view: View, topic_id: str) -> SchemaRecord | None:
 
 
 def _stored(view: View, name: TopicName) -> list[SchemaRecord]:
-    """Return all versions, including deletions, by number."""
+    """Return all versions, including deletions, sorted by number."""
     return view.all(SchemaRecord, _owner(view, name).topic_id)
 
 

@@ -44,12 +44,12 @@ create topics faster than it deletes them."""
 
 
 def tenants(view: RecentView) -> list[TenantRecord]:
-    """Return all tenants by name."""
+    """Return all tenants, sorted by name."""
     return view.all(TenantRecord)
 
 
 def namespaces(view: RecentView, tenant: str | None = None) -> list[NamespaceRecord]:
-    """Return all namespaces, or those of a tenant, by name."""
+    """Return all namespaces, or those of a tenant, sorted by name."""
     return [record for record in view.all(NamespaceRecord) if tenant is None or _tenant_of(record.namespace) == tenant]
 
 
@@ -283,7 +283,7 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
 
 
 def topics_of(view: RecentView, namespace: str) -> list[TopicRecord]:
-    """Return the topics of a namespace by name, without partitions."""
+    """Return the topics of a namespace, sorted by name; their partitions are left out."""
     prefix = f"persistent://{namespace}/"
     return [topic for topic in catalog.topics(view) if topic.name.startswith(prefix)]
 

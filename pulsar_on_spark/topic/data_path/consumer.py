@@ -297,7 +297,7 @@ class SubscriptionConsumer:
     # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Name the topics in the lease. If that fails, `_decided` acquires no slots in the topics that it lacks."""
+        """Name the topics in the lease. If that fails, `_decided` acquires no slots in topics that it does not name."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)

@@ -178,7 +178,7 @@ def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str
 
 
 def _check_unparsed(schema: Json) -> None:
-    """Refuse the parser's own mark, which would make it trust a client's schema unread, and nested unions."""
+    """Refuse nested unions, and the parser's own mark, which would make it trust a client's schema without a check."""
     for part in schema if isinstance(schema, list) else [schema]:
         if isinstance(part, list):
             raise ValueError("a union is directly in a union")

@@ -287,7 +287,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
-    """Clear the reports about copies that were rewritten or are no longer named. Report a loss."""
+    """Clear the reports about copies that were rewritten or are no longer named. If the file is lost, report that."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
