@@ -256,7 +256,7 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
     """Delete the copies of a batch that no record names. Return their number, and the files that no longer exist.
 
-    Copies that no record in this durable view names will never be named again, because their verdict is made.
+    After the batch's verdict is committed, a copy that no record in a durable view names is never named again.
     """
     paths = root.storage_paths(view)
     dropped = 0

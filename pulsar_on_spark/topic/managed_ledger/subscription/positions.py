@@ -38,7 +38,7 @@ def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: 
     """Return the next entry to read in one slot, from its owner in the record and its rows.
 
     The row with the largest (epoch, n) counts, unless its epoch is lower than the slot's epoch in the record. Without
-    such a row, the position counts at which the slot's epoch began or, for a slot without owner, the subscription's
+    such a row, the slot is at the position at which its epoch began or, if it was never taken, at the subscription's
     start.
     """
     if owner is None or owner.epoch < record.start_epoch:
