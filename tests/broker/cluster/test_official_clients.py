@@ -39,7 +39,7 @@ TOPICS = 8
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     root = tmp_path_factory.mktemp("flows") / "root"
     with BrokerCluster(root, count=BROKERS) as brokers:
-        for prefix in ("go", "java", "via-go"):
+        for prefix in ("go", "java", "via-go", "via-j"):
             Root.open(root).create_topic(f"{prefix}-parts", partitions=3)
         yield brokers
 
@@ -117,8 +117,8 @@ def rust_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "debug" / "flow"
 
 
-def java(cluster: BrokerCluster, prefix: str, *scenarios: str) -> list[str]:
-    arguments = " ".join([cluster.url, cluster.brokers[0].web_url, prefix, *scenarios])
+def java(url: str, cluster: BrokerCluster, prefix: str, *scenarios: str) -> list[str]:
+    arguments = " ".join([url, cluster.brokers[0].web_url, prefix, *scenarios])
     return ["mvn", "-q", "exec:java", "-Dexec.mainClass=clients.Scenarios", f"-Dexec.args={arguments}"]
 
 
@@ -136,12 +136,18 @@ def test_the_go_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, 
 
 
 def test_the_java_client_does_all_scenarios_on_several_brokers(cluster: BrokerCluster, java_project: Path) -> None:
-    run(java_project, java(cluster, "java"), 20)
+    run(java_project, java(cluster.url, cluster, "java"), 20)
+
+
+def test_the_java_client_does_all_scenarios_through_a_proxy(
+    cluster: BrokerCluster, proxy: RunningBroker, java_project: Path
+) -> None:
+    run(java_project, java(proxy.url, cluster, "via-j"), 20)
 
 
 def test_the_java_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, java_project: Path) -> None:
     with moving(cluster):
-        run(java_project, java(cluster, "moving-java", "testFlow"), 1)
+        run(java_project, java(cluster.url, cluster, "moving-java", "testFlow"), 1)
 
 
 @pytest.mark.soak
