@@ -162,7 +162,7 @@ class DeadBrokers:
         return incarnation in self._expired
 
     def may_be_dead(self, incarnation: IncarnationId) -> bool:
-        """Return True if an incarnation's lease was late with its renewal when leases were last read; False if CLOSED."""
+        """Return True if an incarnation that is not CLOSED was late to renew its lease when leases were last read."""
         return incarnation in self._late
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
