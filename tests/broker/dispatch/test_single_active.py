@@ -24,7 +24,7 @@ def test_an_exclusive_subscription_has_one_consumer() -> None:
     topic = Topic()
     dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
     first = join(dispatcher, 1, 10)
-    with pytest.raises(ConsumerBusyError, match="consumer 'c1' has it"):
+    with pytest.raises(ConsumerBusyError, match="has the consumer 'c1'"):
         join(dispatcher, 2)
     dispatcher.remove_consumer(first, 0)
     topic.publish(2)

@@ -266,7 +266,7 @@ def test_limits_of_consumers() -> None:
         request = SubscribeRequest("s", "Shared", is_durable=False)
         for number in (1, 2):
             await all_.subscribe(consumer(number), request)
-        with pytest.raises(ServerRefusalError, match="2 consumers on subscription 's' already"):
+        with pytest.raises(ServerRefusalError, match="has 2 consumers on subscription 's', its limit"):
             await all_.subscribe(consumer(3), request)
         other = SubscribeRequest("other", "Shared", is_durable=False)
         await all_.subscribe(consumer(3), other)
