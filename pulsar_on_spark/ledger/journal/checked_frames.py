@@ -16,13 +16,13 @@ FileKey: TypeAlias = tuple[str, str, tuple[int, int]]
 Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 MAX_CRCS: Final = 1 << 20
-"""Limit of kept checksums; above it, the files that were read longest ago are forgotten, and read in full again."""
+"""Limit of kept checksums. Above it, those of the least recently used file are dropped; its frames are read in full."""
 
 
 class CheckedFrames:
     """The `part_crcs` of each frame whose own checksum was verified. Thread-safe.
 
-    With them, the entries of another topic in the frame are read and checked without the rest of the frame.
+    With these checksums, one topic's entries are read and verified without reading the rest of the frame.
     """
 
     def __init__(self, max_crcs: int = MAX_CRCS) -> None:

@@ -1,4 +1,4 @@
-"""The one encoding of an uncompressed Arrow record batch that frames use, built and checked without a parser.
+"""Encoder of the uncompressed Arrow record batches in frames: one encoding, built and checked without a parser.
 
 An encapsulated IPC message is a flatbuffer with the number of rows and the positions of the columns' buffers, followed
 by the buffers. For a fixed schema the flatbuffer has a fixed shape, so one `struct` packs it; and because there is only
@@ -33,7 +33,7 @@ _NODES_AT = 76
 
 
 def padded(size_bytes: int) -> int:
-    """`size_bytes` rounded up to the alignment."""
+    """Return `size_bytes` rounded up to the alignment."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -41,7 +41,7 @@ class BatchLayout:
     """Encoder of record batch messages of one schema, whose columns have no nulls.
 
     Args:
-        buffers_by_column: The number of buffers of each column without its validity: 1 for fixed width, 2 for binary.
+        buffers_by_column: The number of each column's buffers, not counting validity: 1 for fixed width, 2 for binary.
     """
 
     def __init__(self, buffers_by_column: Sequence[int]) -> None:

@@ -36,7 +36,7 @@ Measured for one checksum and three writes (2-core AMD EPYC): 100 payloads of 1 
 """
 
 MAX_BUFFERS = 512
-"""An encoded frame has no more buffers: writev takes 1,024 (IOV_MAX on Linux)."""
+"""Limit of an encoded frame's buffers; writev takes at most 1,024 (IOV_MAX on Linux)."""
 
 _RUN = struct.Struct("<qqIIII")
 """An item of the directory, as `frames.RUN`."""
@@ -44,9 +44,9 @@ _LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
 
 Payload: TypeAlias = bytes | bytearray | memoryview
-"""Contiguous bytes; a memoryview is one of single bytes. They must not change until the frame is written."""
+"""Contiguous bytes; a memoryview has items of one byte. The bytes must not change until the frame is written."""
 _Row: TypeAlias = tuple[LedgerId, EntryId, int, int, Payload]
-"""An entry as `EntryGroup.add` gets it."""
+"""An entry: the arguments of `EntryGroup.add`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class EncodedFrame:
 
 
 class EntryGroup:
-    """The entries, of any ledgers, that will form one frame; payloads are kept, not copied.
+    """Entries of any ledgers that will form one frame. Payloads are referenced, not copied.
 
-    The group keeps a row per entry and only a number per ledger: 4,096 entries may belong to as many ledgers, and a few
-    containers for each of them would halve the throughput. `entries` counts the rows, `payload_bytes` is the
-    payloads' total size.
+    The group keeps a row per entry and only a number per ledger: 4,096 entries may belong to 4,096 ledgers, and a few
+    containers per ledger would halve the throughput. `entries` counts the rows, `payload_bytes` is the payloads' total
+    size.
     """
 
     __slots__ = ("_next", "_rows", "entries", "payload_bytes")
@@ -84,13 +84,13 @@ class EntryGroup:
         """Add a ledger's next entry.
 
         Raises:
-            InvalidArgumentError: the entry does not follow the ledger's last one in the group, or a number is out of
-                range. The group is unchanged.
+            InvalidArgumentError: the entry's id is not the next after the ledger's last entry in the group, or a number
+                is out of range. The group is unchanged.
         """
         if not (0 <= publish_time_ms <= _LARGEST_INT64 and 0 <= message_count <= _LARGEST_INT32):
             raise InvalidArgumentError(
                 f"Entry {ledger_id}:{entry_id} has {message_count} messages and publish time {publish_time_ms} ms: "
-                "these are counts from 0 to 2^31-1 and 2^63-1."
+                "the count must be 0 to 2^31-1, and the time 0 to 2^63-1."
             )
         following = self._next.get(ledger_id, entry_id)
         if entry_id != following:

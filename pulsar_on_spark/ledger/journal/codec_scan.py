@@ -32,11 +32,11 @@ from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
 
 WINDOW_BYTES = 1024 * 1024
-"""Read at once where contents are read; a longer frame is read whole."""
+"""Bytes of one read where contents are read; a longer frame is read in one piece."""
 HEADS_WINDOW_BYTES = 16 * 1024
-"""Read at once where contents are skipped."""
+"""Bytes of one read where contents are skipped."""
 SECTOR_BYTES = 512
-"""Unit that a disk writes completely or not at all."""
+"""Size of the unit that a disk writes completely or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,12 @@ class BadFrame:
     Attributes:
         position: The position at which the next frame was expected.
         reason: The problem, for errors.
-        is_last: True if no intact header of that frame or of a later one follows: a crash may have lost the end of the
-            file before it was synced. False if a frame certainly was here: the answer is never "no such frame".
+        is_last: True if no intact header of the expected frame or of a later one follows: a crash may have lost the end
+            of the file before it was synced. False means that a frame certainly was here, so a reader must never answer
+            "no such frame".
         is_written: True if the frame certainly was written: its header is intact and the file is long enough, or the
             bytes in place of the header are not a hole. Blocks that a crash kept from the disk read as zeros; other
-            bytes were written, then damaged. Then, too, the answer is never "no such frame".
+            bytes were written, then damaged. Then, too, a reader must never answer "no such frame".
     """
 
     position: ScanPosition
@@ -78,11 +79,12 @@ ScanEnd: TypeAlias = CleanEnd | TornEnd | BadFrame
 
 
 class FrameScanner:
-    """Reader of the frames of one file in order; after an end it may be called again, as the file may have grown.
+    """Sequential reader of one file's frames. It may be called again after an end, because the file may have grown.
 
-    Bytes are read once, except for those of a torn or bad frame. Memory is one window of bytes, or one frame if that is
-    longer; frames are views of it and keep it alive. A header is used only if its checksum, its number and its link to
-    the frame before are right, and nothing is allocated for bytes that the file does not have.
+    Bytes are read once, except for those of a torn or bad frame. The scanner holds one window of bytes, or one frame if
+    the frame is longer; returned frames are views of the window and keep it alive. A header is used only if its
+    checksum, its number and its link to the frame before are right. Nothing is allocated for bytes that the file does
+    not have.
 
     Args:
         source: The open file.
@@ -174,7 +176,7 @@ class FrameScanner:
         return lac
 
     def seek(self, number: FrameNumber) -> ScanEnd | None:
-        """Advance to the frame `number`; returns None if it is the next frame now, else the end that was met before it.
+        """Advance to frame `number`; returns None on success, else the end that the scan met before the frame.
 
         Raises:
             InvalidArgumentError: the frame is before the position.
@@ -266,7 +268,7 @@ class FrameScanner:
 
 
 def _has_hole(header: memoryview, offset: int) -> bool:
-    """Return True if a sector's part of a frame's header is all zeros; an intact header has none."""
+    """Return True if the part of a frame's header in one sector is all zeros; an intact header has no such part."""
     border = SECTOR_BYTES - offset % SECTOR_BYTES
     return any(part and not any(part) for part in (header[:border], header[border:]))
 
@@ -304,7 +306,7 @@ def read_run(source: JournalBytes, head: FrameHead, number: int, crcs: npt.NDArr
         if count < len(part):
             raise CorruptJournalError(f"{head.name} is cut short: read another copy.")
         if crc32c(part) != crc:
-            raise CorruptJournalError(f"{head.name} is not what it was when it was first read: read another copy.")
+            raise CorruptJournalError(f"{head.name} has changed since it was first read: read another copy.")
         parts.append(part.toreadonly())
     return head.batch_of(run, *parts)
 

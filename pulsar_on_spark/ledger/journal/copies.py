@@ -45,11 +45,11 @@ from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 WRITE_BYTES = 8 * 1024 * 1024
-"""About the bytes that one write takes; it bounds the memory for frames that are read to be written."""
+"""Approximate limit of one write. It bounds the memory for frames that are read just before they are written."""
 ROUND_BYTES = 8 * 1024 * 1024
-"""About the bytes of one round of write and sync; small enough that a busy slow disk still shows progress."""
+"""Approximate limit of one round of write and sync; small enough that a busy slow disk still shows progress."""
 _MAX_WRITTEN = 1024
-"""The most buffers of one write (IOV_MAX on Linux)."""
+"""Limit of one write's buffers (IOV_MAX on Linux)."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -66,17 +66,17 @@ class FrameBytes(Protocol):
 
 
 class NewFile(Protocol):
-    """A journal file that was created, and is not begun yet."""
+    """A created journal file that no path's thread has taken over yet."""
 
     def close(self) -> None:
-        """Close what is open of a file that is not needed (raises `OSError`)."""
+        """Close a file that is not needed (raises `OSError`)."""
 
 
 class PathWriter(Protocol):
     """The files that this process writes on one storage path. The methods never block; only one thread may call them.
 
     Attributes:
-        syncs: Durations after which a write was durable.
+        syncs: Durations until a write was durable.
     """
 
     syncs: Latencies
@@ -86,7 +86,7 @@ class PathWriter(Protocol):
         """The storage path of the files."""
 
     def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
-        """Take over a file that was created; `header` is written before frame `first`."""
+        """Take over a created file; `header` is written before frame `first`."""
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
@@ -94,13 +94,13 @@ class PathWriter(Protocol):
         """Append frames; `first` is the number of the first one, `size_bytes` their approximate total size."""
 
     def release_file(self, copy: Copy) -> None:
-        """Close the file after the orders queued before; nothing else is reported about the file."""
+        """Close the file after the work that is queued for it; nothing is reported about the file afterwards."""
 
     def stop(self) -> None:
-        """End after the orders queued before; returns at once, because the disk or the store may hang."""
+        """Let the thread end after its queued work. Return at once, because the disk or the store may hang."""
 
     def abandon(self) -> None:
-        """End as soon as possible and skip queued writes: the path was given up."""
+        """Let the thread end without its queued writes, because the path was given up. Return at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class PathThread(PathWriter):
         return orders
 
     def _serve(self, orders: Sequence[_Order]) -> bool:
-        """Execute orders, all appends to one file as one write; returns False after the last order.
+        """Execute orders; all appends to one file become one write. Return False if the thread must end.
 
         An abandoned thread still handles its orders until `_Stop`, because it must close the files of `_Begin`.
         """

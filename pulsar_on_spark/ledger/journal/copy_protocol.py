@@ -93,7 +93,7 @@ AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
 
 
 class CopyAppender:
-    """A writer's file: the frames without gaps, one watermark, and no work after an error.
+    """The state of a file that its writer appends to: frames without gaps, one watermark, no work after an error.
 
     Writes continue during a sync; there is one round of sync and check at a time.
     """
@@ -190,8 +190,8 @@ class CopyAppender:
 class End(Enum):
     """A copy's statement about the frame after those that it returned.
 
-    Only `NO` and, if the whole write set was read, `TORN` speak against the frame (BookKeeper's NoSuchEntry);
-    the other values say nothing about it.
+    Only `NO` and, if the whole write set was read, `TORN` are evidence that the frame was never written (BookKeeper's
+    NoSuchEntry); the other values are no evidence.
     """
 
     MORE = "there is more to read"
@@ -297,7 +297,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """Effect: answer to `FenceFirst`; `fenced` is False if the copy cannot answer, `first` its first frame, if any."""
+    """Effect: answer `FenceFirst`. `fenced` is False if the copy cannot answer; `first` is its first frame, or None."""
 
     fenced: bool
     first: FrameNumber | None
@@ -308,7 +308,7 @@ class FenceAnswer:
 class ReadAnswer:
     """Effect: answer to `ReadFrames`: good frames from `start` on, and the copy's statement about the frame after them.
 
-    The frames always count as a yes.
+    A returned frame always proves that it exists.
     """
 
     start: FrameNumber
@@ -323,7 +323,7 @@ _ALL_FRAMES = 1 << 62
 
 
 class CopyReader:
-    """A recoverer's view of one copy; one request at a time."""
+    """The state of a copy that a recovery fences and reads; one request at a time."""
 
     def __init__(self) -> None:
         self._fenced = False
@@ -356,7 +356,10 @@ class CopyReader:
         return self._request
 
     def _fences(self, request: FenceFirst | ReadFrames) -> bool:
-        """Return True if the request must fence: a read, too, as the path may have been away (BookKeeper #2614)."""
+        """Return True if the request must fence first.
+
+        A read must, too, because the path may have been away when the log was fenced (BookKeeper #2614).
+        """
         return True
 
     def _missing(self) -> list[ReadEffect]:
@@ -390,5 +393,5 @@ class CopyReader:
         return End.TORN if scanned.end is ScanEnd.TORN else End.NO
 
     def _may_say_no(self, scanned: Scanned) -> bool:
-        """Return True if a no counts: the copy was fenced before the read, and could be read to its end."""
+        """Return True if `NO` counts as an answer: the copy was fenced before the read, and was read to its end."""
         return self._fenced and scanned.end in (ScanEnd.CLEAN, ScanEnd.TORN)

@@ -50,7 +50,7 @@ from pulsar_on_spark.storage.local_path import LocalPath
 READ_BYTES = 8 * 1024 * 1024
 """Approximate limit of the frames that one answer covers."""
 _MARK_BYTES = 4 * 1024 * 1024
-"""Distance of the positions that the first scan keeps, so that later scans need not begin at the front."""
+"""Distance of the positions that a scan remembers, so that later scans need not begin at the start of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class CopyFile:
         return self._scan_frames(start, limit)
 
     def _first_position(self) -> ScanPosition | Scanned:
-        """Return the position after the header, or the verdict on a file without a good one."""
+        """Return the position after the header; for a file without a good header, the result of the scan."""
         assert self._source is not None
         if self._source.size() == 0:
             return Scanned(None, (), ScanEnd.CLEAN)

@@ -45,7 +45,7 @@ class Ensemble:
     Args:
         paths: All storage paths that the log may use.
         incarnation: The log's incarnation.
-        post: Called with events, in other threads; the owner passes each event to `take_in` before its core.
+        post: Called with each event, in other threads. The owner must pass it to `take_in` before its core handles it.
         files: The operating system.
         policy: The rule for cutting objects, on paths on object stores.
     """
@@ -193,7 +193,7 @@ class Ensemble:
     def _is_failure(self, copy: Copy, *, is_fenced: bool) -> bool:
         """Return True if the failure of a file is a failure of its path.
 
-        It is not for a file of an ended fragment, which may be trimmed while its path still lags behind.
+        The path has not failed if the file belongs to an ended fragment and was trimmed while the path lagged behind.
         """
         state = self._states.get(copy.path)
         if state is None or copy not in state.outstanding:
@@ -222,7 +222,7 @@ class Ensemble:
     def quiet(self, ticks: int) -> list[Copy]:
         """Count a tick; return a file on each path that has had pending work and no progress for this many ticks.
 
-        Ticks, not a clock: they stop when the whole process stops.
+        Ticks are counted instead of reading a clock, because they pause when the whole process is paused.
         """
         copies = []
         for state in self._states.values():
@@ -239,11 +239,12 @@ class Ensemble:
         """Count a tick; return a file on each path that has slowed the others down for this many ticks in total.
 
         Args:
-            copies: Where groups go now.
-            ack_quorum: Number of these paths that is enough; a path without which too few are left is never returned.
+            copies: The files that groups are written to now.
+            ack_quorum: The number of paths that groups need; a path is never returned if fewer would be left.
             far_bytes: Unconfirmed bytes above which a path is far behind.
-            ticks: Ticks at which it was far behind while enough others were idle, less those at which they were busy.
-                So a path is returned if it has less than half of their speed, and never for being a little slower.
+            ticks: Limit of the ticks at which a path was far behind while enough others were idle, minus the ticks at
+                which the others were busy. So a path is returned if it has less than half of the others' speed, but
+                never for being a little slower.
         """
         slow_copies = []
         for path, state in self._states.items():
@@ -275,7 +276,7 @@ class Ensemble:
         return next(iter(unreleased), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
-        """End all threads after their queued work, or `at_once`, without waiting for them: a disk may hang."""
+        """Let all threads end, after their queued work or `at_once`. Do not wait for them, because a disk may hang."""
         with self._ending:
             self._is_over = True
         self._creating.clear()

@@ -33,8 +33,8 @@ FENCED_NAME = "frames.fenced"
 _LEGAL_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,126}")
 _MAGIC = b"PULSARPJ"
 _HEADER = struct.Struct("<8sHHBBxxQII")
-"""Magic, format version, the header's bytes, length of the incarnation's id, of the file's, number of the first frame,
-CRC of the frame before it, CRC of the rest of the header. Both ids follow, and zeros up to a multiple of 8 bytes.
+"""Magic, format version, lengths of the header, the incarnation's id and the file's id, number of the first frame, CRC
+of the frame before it, CRC of the rest of the header. Both ids follow, and zeros up to a multiple of 8 bytes.
 
 Magic, format version, header length and the place of the CRC stay in every version."""
 _CRC_AT = _HEADER.size - 4
@@ -178,10 +178,10 @@ def _header_crc(header: bytes) -> int:
 
 
 def legal_name(name: str) -> str:
-    """Return the id of an incarnation or a journal file, which is part of a file name or a key.
+    """Return the id of an incarnation or a journal file if it may be part of a file name or a key.
 
     Raises:
-        InvalidArgumentError: it is not fit for that.
+        InvalidArgumentError: it may not.
     """
     if not _LEGAL_NAME.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} is not fit for a file name: use letters, digits, _ and -, up to 127.")

@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError
 FRAME_FORMAT = 1
 MAGIC = b"PSJF"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""No frame is longer: a group of entries closes before, and a reader allocates at most this."""
+"""Limit of a frame's length: a group of entries closes below it, and a reader allocates no more."""
 
 _HEADER = struct.Struct("<4sHBxIIQqIIIIxxxxI")
 """Magic, format version, kind, the frame's bytes, ledgers in the directory, number, LAC, rows of the batch, the
@@ -117,7 +117,7 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
     """Parse `HEADER_BYTES` bytes; `name` is the frame's name in errors.
 
     Raises:
-        CorruptJournalError: the bytes are not a header as a writer makes it.
+        CorruptJournalError: the bytes are not a header that a writer makes.
         FormatVersionError: a newer version wrote them.
     """
     if not is_intact(header):
@@ -142,10 +142,10 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
 
 
 def follow_headers(window: memoryview, at: ChainPoint, rest_bytes: int) -> tuple[int, ChainPoint, FrameNumber]:
-    """Skip whole frames by their headers, as far as their headers are in the window and continue the chain.
+    """Skip whole frames by their headers, as long as the next header is in the window and continues the chain.
 
-    At the stop there may be a frame, a bad frame or the end of the file: the caller finds out. A skip costs a fraction
-    of `parse_header`, and a journal of small frames has a million of them.
+    What follows may be a frame, a bad frame or the end of the file: the caller must find out. A skip costs a fraction
+    of `parse_header`, which matters in a journal of a million small frames.
 
     Args:
         window: Bytes of the file, from the start of a frame on.

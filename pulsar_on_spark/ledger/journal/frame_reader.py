@@ -87,7 +87,7 @@ class FrameReader:
         if verdict is CopyVerdict.UNREACHABLE:
             return unreachable(what, causes)
         if verdict is CopyVerdict.GONE:
-            return JournalGoneError(f"{what} has no good copy left, look up where its entries are now: {causes}")
+            return JournalGoneError(f"{what} has no good copy left: look up where its entries are now. {causes}")
         return CorruptJournalError(f"{what} has no good copy left: {causes}")
 
 

@@ -1,4 +1,4 @@
-"""The frame, which is the entry of an incarnation's log: its bytes, written once and the same on every storage path.
+"""The bytes of a frame, which is the entry of an incarnation's log: encoded once, the same on every storage path.
 
     header      56 bytes, see `frame_header`; its CRC covers the two CRCs below and so the whole frame
     directory   32 bytes for each ledger with entries in the frame, see `RUN`
@@ -45,7 +45,7 @@ CURSOR_SCHEMA = pa.schema(
         pa.field("record", pa.binary(), nullable=False),
     ]
 )
-"""The columns of a cursors frame: a row for each cursor record; both are opaque here."""
+"""The columns of a cursors frame: a row for each cursor record. The journal interprets neither column."""
 
 ENTRIES = BatchLayout((1, 1, 1, 1, 2))
 CURSOR = BatchLayout((2, 2))
@@ -137,10 +137,19 @@ class FrameHead:
         bounds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
         payloads: memoryview,
     ) -> pa.RecordBatch:
-        """Build the rows from `first_row` on; they must have these ids and, at some rows, these payload offsets."""
+        """Build the rows from `first_row` on, and check their ids, and their payload offsets at some rows.
+
+        Args:
+            all_payload_bytes: The size of all payloads of the frame.
+            columns: As in `batch_of`.
+            first_row: The first of the rows.
+            ids: The ledger ids and the entry ids that the rows must have.
+            bounds: Indices of rows, and the payload offsets that these rows must have.
+            payloads: The bytes of the rows' payloads.
+        """
         lengths = entries_columns(self.header.rows)
         rows = len(ids[0])
-        self._expect(len(columns) == self.columns_end - self.header.head_bytes, "fewer or more columns")
+        self._expect(len(columns) == self.columns_end - self.header.head_bytes, "columns of another length")
         self._expect(
             columns[: ENTRIES.message_bytes] == ENTRIES.message(self.header.rows, (*lengths, all_payload_bytes)),
             "another layout of the batch",
@@ -188,7 +197,7 @@ class FrameHead:
 
     def _expect(self, is_so: bool, otherwise: str) -> None:
         if not is_so:
-            raise CorruptJournalError(f"{self.name} has {otherwise} than a writer makes: read another copy.")
+            raise CorruptJournalError(f"{self.name} is not as a writer makes it ({otherwise}): read another copy.")
 
 
 @dataclass(frozen=True, slots=True)

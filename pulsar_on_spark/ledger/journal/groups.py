@@ -42,7 +42,8 @@ class JournalLimits:
             half of `waiting_bytes` behind while the others are idle.
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
         metadata_wait_s: Time after which a journal ends if the metadata cannot be read and nothing can be acknowledged
-            before the journal's record is changed. A journal that only prepares its next file continues in the last.
+            before the journal's record is changed. A journal that only prepares its next file continues in its current
+            file.
         object_commits: The rule for cutting objects, on paths on object stores.
     """
 
@@ -84,7 +85,7 @@ class EntriesGroup:
 
 @dataclass(slots=True)
 class CursorGroup:
-    """Cursor records that will be one frame; see `EntriesGroup`."""
+    """The cursor records of one future frame and their contexts, in order."""
 
     records: list[tuple[bytes, bytes]] = field(default_factory=list)
     contexts: list[object] = field(default_factory=list)
@@ -105,7 +106,7 @@ Group: TypeAlias = EntriesGroup | CursorGroup
 
 
 class Filling:
-    """The groups that are not sent yet, a queue."""
+    """Queue of the groups that are not sent yet."""
 
     def __init__(self, limits: JournalLimits) -> None:
         self._limits = limits

@@ -38,7 +38,7 @@ class FramesInFlight:
         return self._chain.next_number
 
     def append(self, facts: FrameFacts, group: Group | None) -> EncodedFrame:
-        """Encode the next frame: a group's, or a LAC or ROLL frame."""
+        """Encode the next frame and keep it: the frame of `group`, or a LAC or ROLL frame if there is no group."""
         assert facts.number == self._chain.next_number, "frames are numbered without gap"
         frame = self._encoded(facts, group)
         self._chain = frame.header.after

@@ -63,7 +63,7 @@ class Inbox(Generic[_M]):
         """Return True if this report completes the quorum of the awaited frame, so that the event loop must be woken.
 
         Each thread stores its watermark before it counts, so at least one of two threads finds the quorum complete. If
-        `expect` is called in between, they count for an earlier frame, which costs one extra wake-up.
+        `expect` is called in between, the threads count for an earlier frame, which costs one extra wake-up.
         """
         self._watermarks[report.copy] = report.watermark
         awaited = self._awaited

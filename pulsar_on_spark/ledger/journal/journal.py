@@ -47,8 +47,8 @@ class Journal(ShellOwner):
         paths: The storage paths to use, best ones first.
         quorum: The copies of each frame; the ensemble is the write quorum.
         entry_sink: Receives the outcome of entries.
-        on_ended: Called in the event loop with the reason when the incarnation is over, because another took over or
-            its record cannot be reached: the process must stop serving, and exit.
+        on_ended: Called in the event loop with the reason when the incarnation is over, because another process took
+            it over or its record cannot be reached. The process must stop serving, and exit.
         mark_failed: Marks paths that were given up, with the reason, so that only an operator offers them again; called
             in the register's thread.
         limits: The journal's bounds.
@@ -233,7 +233,7 @@ class Journal(ShellOwner):
             shell.close_log()
 
     def _update_room(self) -> None:
-        """Announce room at half of the limit, to avoid flapping, and not while a path is too far behind."""
+        """Update `can_add`. It turns True only below half of the limits (hysteresis), and if no path is far behind."""
         limits = self._limits
         is_well = self._shell.is_well and not (self._is_closing or self._shell.is_behind)
         share = 1 if self.can_add else 2

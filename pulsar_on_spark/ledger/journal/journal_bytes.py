@@ -18,22 +18,22 @@ class JournalBytes(Protocol):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The mark of this file, which no other file has while this one exists."""
+        """The file's id, which no other file has while this one exists."""
 
     def size(self) -> int:
         """Return the number of bytes that can be read now; a file that is written grows."""
 
     def position_before(self, number: FrameNumber) -> ScanPosition | None:
-        """Return the position of this frame or of one before it, if one is known without a scan from the start."""
+        """Return a position at or before this frame that is known without a scan from the start, or None."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
 
     def drop_cached_bytes(self, end: int) -> None:
-        """Forget the bytes before `end`, which are not read again."""
+        """Drop the bytes before `end` from caches; they are not read again."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,22 @@ class FileBytes:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Its device and inode."""
+        """The file's device and inode."""
         return self.files.identity(self.fd)
 
     def size(self) -> int:
-        """Ask for the file's length."""
+        """Return the file's length."""
         return self.files.size(self.fd)
 
     def position_before(self, number: FrameNumber) -> None:
-        """Return nothing: heads are scanned fast."""
+        """Return None: scanning heads from the start is fast enough."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read the file."""
         return self.files.read_into(self.fd, offset, target)
 
     def drop_cached_bytes(self, end: int) -> None:
-        """Tell the page cache."""
+        """Drop the bytes before `end` from the page cache."""
         self.files.drop_cached_bytes(self.fd, end)
 
     def close(self) -> None:
@@ -85,14 +85,14 @@ class BytesInMemory:
         return 0, id(self._content)
 
     def size(self) -> int:
-        """Return their number."""
+        """Return the number of bytes."""
         return len(self._content)
 
     def position_before(self, number: FrameNumber) -> None:
-        """Return nothing."""
+        """Return None."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Copy them."""
+        """Copy bytes to `target`."""
         part = self._content[offset : offset + len(target)]
         target[: len(part)] = part
         return len(part)

@@ -1,4 +1,4 @@
-"""Journals by the kind of their storage path, on a disk or on an object store: the one place that tells them apart."""
+"""Functions for journal files on storage paths of both kinds: directories on a disk, and object stores."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ JournalPathTable: TypeAlias = Callable[[], Mapping[PathId, JournalPath]]
 
 
 class PlacedBytes(FrameBytes, Protocol):
-    """A frame in a copy; `position` is its place there. Its bytes are read, and verified again, on each access."""
+    """A frame in a copy, at `position`. Its bytes are read, and verified again, on each access."""
 
     @property
     def position(self) -> ScanPosition:
-        """The frame's place."""
+        """The frame's position in the copy."""
 
 
 class RecoveredCopy(Protocol):
@@ -163,7 +163,7 @@ def delete_file(path: JournalPath, incarnation: IncarnationId, file: JournalFile
 
 
 def journal_incarnations(path: JournalPath) -> list[IncarnationId]:
-    """List the incarnations with journal files on a path; what is left of a file on an object store is none.
+    """List the incarnations with journal files on a path; a deleted file's fence on an object store does not count.
 
     Raises:
         StorageError, OSError: the path is away, or cannot be listed.
@@ -178,7 +178,7 @@ def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
     """Delete all files of an incarnation whose log was removed; returns the number of deleted files or directories.
 
     Raises:
-        InvalidArgumentError: the id is not fit for a name.
+        InvalidArgumentError: the id is no legal name.
         StorageError, OSError: something cannot be deleted now.
     """
     if isinstance(path, LocalPath):
@@ -190,7 +190,7 @@ def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
 
 
 def journal_sizes(path: JournalPath) -> Iterator[tuple[IncarnationId, JournalFileId, int]]:
-    """Yield the parts of all journal files on a path with their sizes; what vanishes meanwhile is left out.
+    """Yield incarnation, file and size of each file or object of journals on a path; skip those that vanish meanwhile.
 
     Raises:
         StorageError: the path cannot be listed now.
@@ -213,7 +213,7 @@ class _Object(NamedTuple):
 
     @property
     def is_fence(self) -> bool:
-        """True if it has a head only."""
+        """True if the object has only a head."""
         return self.size_bytes == head_bytes(self.incarnation, self.file)
 
 

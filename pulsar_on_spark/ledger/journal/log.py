@@ -93,7 +93,7 @@ class LogRecord:
         ack_quorum: The number of durable copies that acknowledge a frame, or close a log.
         fragments: The fragments in order; trimmed ones may be missing at the front.
         last_frame: The last frame of a CLOSED log; None in other states.
-        token: Id of the proposer and its proposal, by which a writer recognises its own after an unknown outcome.
+        token: Id of the proposer and its proposal, by which it recognises its own commit after an unknown outcome.
         given_up: Storage paths of a CLOSED log whose copies could not be read to their end, and which an operator
             accepted as lost. Acknowledged frames after `last_frame` may have been on these paths only.
     """
@@ -136,7 +136,7 @@ def copies_of(record: LogRecord) -> frozenset[Copy]:
 
 
 def fault_in(record: LogRecord) -> str | None:
-    """Return the fault of a record, or None for a good one: a check before it is committed and after it is read."""
+    """Return the fault of a record, or None. It is checked before a record is committed and after it is read."""
     firsts = [fragment.first for fragment in record.fragments]
     begun = [first for first in firsts if first is not None]
     if None in firsts[:-1] or (firsts and firsts[0] is None):

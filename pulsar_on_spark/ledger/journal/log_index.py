@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameNumber, LogRecord, fragment_of
 
 CHUNK_FRAMES = 256
-"""Frames whose entries of a ledger form one stretch, unless the files change between them."""
+"""Number of frames whose entries of one ledger form one stretch, unless the files change between the frames."""
 
 
 class Run(Protocol):
@@ -31,13 +31,13 @@ class Run(Protocol):
 R = TypeVar("R", bound=Run)
 S = TypeVar("S")
 MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
-"""Makes what a reader shows out of the first entry, the fragment, and runs that follow each other in it."""
+"""Function that makes a stretch, the value that a reader shows, of a first entry, a fragment and consecutive runs."""
 
 
 class GapError(Exception):
-    """No frame that was read has an acknowledged entry: the entry is sealed by now, or its copies are away or lost.
+    """An acknowledged entry is in no frame that was read: it is sealed by now, or its copies are away or lost.
 
-    The message names the missing entries or frames, as a part of a sentence.
+    The message is only the names of the missing entries or frames, to be used within a sentence.
     """
 
 
@@ -50,10 +50,10 @@ class _Chunk(Generic[R, S]):
 
 
 class LogIndex(Generic[R, S]):
-    """The frames of one log, by the ledgers in them.
+    """The frames of one log by the ledgers in them.
 
-    Entries of ledgers that are not selected are not kept, so that a reader of one topic does not hold the index of five
-    thousand. Their ledger ids are kept, because such a ledger may be selected after its frames were passed.
+    Only entries of selected ledgers are kept, so that a reader of one topic does not hold the index of five thousand.
+    The ids of all other ledgers are kept, because such a ledger may be selected after its frames were passed.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class LogIndex(Generic[R, S]):
         return self._others.isdisjoint(ledgers)
 
     def is_wanted(self, ledger: int) -> bool:
-        """Return True if the ledger is selected, so that the caller must `add` its entries; else note its id."""
+        """Return True if the ledger is selected; the caller must then `add` its entries. If not, its id is noted."""
         if ledger in self._wanted:
             return True
         self._others.add(ledger)
@@ -98,7 +98,7 @@ class LogIndex(Generic[R, S]):
             record: The record with the files of the frames (`LogWalk.resolved`).
             limit: The last frame that may be read.
             make: Makes a stretch of entries; stretches are cached while nothing changes.
-            entries: The number of the ledger's entries, if the log is CLOSED and the ledger's close row has it.
+            entries: The number of the ledger's entries, if the log is CLOSED and the ledger has a close row.
             strict: True if a gap is an error.
 
         Raises:

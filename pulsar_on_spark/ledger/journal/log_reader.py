@@ -52,25 +52,25 @@ class OpenJournalFile:
         """Read the position of the file's first frame.
 
         Raises:
-            CorruptJournalError: it has no header yet, or a damaged one, or another file's.
+            CorruptJournalError: the file has no header yet, a damaged header, or the header of another file.
             FormatVersionError: a newer version wrote it.
             OSError: it cannot be read.
         """
         if self._start is None:
             header, start = read_file_header(self.source, self.name)
             if (header.incarnation, header.file) != self._expected:
-                raise CorruptJournalError(f"{self.name} says that it is another file ({header}): read another copy.")
+                raise CorruptJournalError(f"{self.name} has the header of another file ({header}): read another copy.")
             self._start = start
         return self._start
 
     def scanner_at(
         self, number: FrameNumber, hint: ScanPosition | None = None, *, heads_only: bool = True
     ) -> FrameScanner | None:
-        """Return a scanner whose next frame is this one; None if the file begins later or ends before.
+        """Return a scanner whose next frame is `number`; None if the file begins after it or ends before it.
 
         Args:
             number: The frame's number.
-            hint: The position of this frame in the file, or of one before it.
+            hint: The position of this frame, or of an earlier one, in the file.
             heads_only: True to read heads only; contents are then not verified.
 
         Raises:
@@ -167,16 +167,17 @@ class LogReader(Generic[F]):
             self._file(copy)
 
     def begin_pass(self) -> None:
-        """Begin a pass: until the next one, read each file up to the length that it had when the pass first used it.
+        """Begin a pass, which reads each file only up to the length that it had when the pass first used it.
 
         Without passes, a reader that is no faster than the writer would follow it and never find an end.
         """
         self._pass_ends = {}
 
     def next(self, *, every: bool = False) -> F | None:
-        """Read the next frame; None if no copy has it, or if it need not exist yet and the copy in use lacks it.
+        """Read the next frame; None if no copy has it.
 
-        During a pass, a copy lacks what was written to it after the pass had begun to read it.
+        If the frame need not exist yet, only the copy in use is read. During a pass, a copy is taken to end where it
+        ended when the pass began to read it.
 
         Args:
             every: True to try each copy, even if the frame need not exist.
@@ -207,15 +208,15 @@ class LogReader(Generic[F]):
         return self._source
 
     def unreachable(self) -> list[str]:
-        """Describe the copies that may have the next frame and cannot be reached.
+        """Describe the copies that may have the next frame but cannot be reached.
 
-        While there is such a copy, a frame that no other copy has does not count as lost (`storage/loss.py`).
+        A missing frame does not count as lost while such a copy exists (`storage/loss.py`).
         """
         copies = [copy for copy in (self.walk.copy, *self.walk.others(every=True)) if copy is not None]
         return [f"[path {copy.path}] {self._unreachable[copy]}" for copy in copies if copy in self._unreachable]
 
     def rewind(self, frame: F) -> None:
-        """Go back to a frame that was read: `next` returns it again."""
+        """Go back to a frame that was read, so that `next` returns it again."""
         copy = self.walk.copy
         self.walk.rewind(frame.header.number)
         file = self._open.get(copy) if copy is not None and copy == self.walk.copy else None
@@ -258,7 +259,7 @@ class LogReader(Generic[F]):
         return found
 
     def _pass_end(self, copy: Copy) -> float:
-        """Return the offset in an open copy at which the pass ends."""
+        """Return the offset at which the pass ends in an open copy; infinite without passes."""
         if self._pass_ends is None:
             return math.inf
         if copy not in self._pass_ends:
@@ -266,7 +267,7 @@ class LogReader(Generic[F]):
         return self._pass_ends[copy]
 
     def _enter(self, copy: Copy) -> bool:
-        """Go to the next frame's position in a copy."""
+        """Use this copy from the next frame on; returns False if it cannot be read or lacks the frame."""
         file = self._file(copy)
         if file is None:
             return False

@@ -1,8 +1,8 @@
-"""Events and effects of `JournalWriter` and `Recovery`; those within one path are in `copy_protocol`.
+"""Events and effects of `JournalWriter` and `Recovery`; `copy_protocol` has the events and effects of one path.
 
 A shell keeps the frames' bytes by number; the cores handle numbers only. If an effect's docstring names outcomes, the
-shell answers it by exactly one of those events. A path that does not answer in time is reported as failed; its later
-answers are ignored.
+shell answers the effect by exactly one of these events. A path that does not answer in time is reported as failed, and
+its later answers are ignored.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CommitLog:
 
     Attributes:
         record: The new value.
-        expected_version: Version of the incarnation's `log` key that it replaces; 0 if there is none yet.
-        moves_seal: True if the same commit moves the `seal` key: a takeover thus fences the dead writer's sealer and
-            trimmer, and a clean close fences ledgers whose opening was decided earlier.
+        expected_version: The version of the incarnation's `log` key that the commit replaces; 0 if the key is new.
+        moves_seal: True if the same commit moves the `seal` key. A takeover thus fences the dead writer's sealer and
+            trimmer, and a clean close prevents the opening of ledgers that was decided earlier.
     """
 
     record: LogRecord
@@ -48,7 +48,7 @@ class LogCommitted:
 
 @dataclass(frozen=True, slots=True)
 class LogConflict:
-    """Event: nothing was committed, because the record had changed; this is the current one."""
+    """Event: nothing was committed, because the record had changed; `record` is the current one."""
 
     record: LogRecord
     version: int
@@ -63,7 +63,7 @@ class LogCommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Event: the record as it was at some moment since the read began; None if there was none."""
+    """Event: the record as it was at some moment after the read began; None if there was none."""
 
     record: LogRecord | None
     version: int
@@ -84,7 +84,7 @@ class CreateFile:
 
 @dataclass(frozen=True, slots=True)
 class BeginFiles:
-    """Effect: begin these created files with frame `first`, which their headers name; appends to them follow."""
+    """Effect: begin these created files; their headers name frame `first` as their first. Appends to them follow."""
 
     copies: tuple[Copy, ...]
     first: FrameNumber
@@ -105,7 +105,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Effect: append frames that were sent to other files before to this file. Outcome as of `Append`."""
+    """Effect: append to this file frames that other files were sent before. The outcome is as of `Append`."""
 
     copy: Copy
     first: FrameNumber
@@ -114,7 +114,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFiles:
-    """Effect: close these files after the writes that are queued for them; no appends follow, and nothing waits."""
+    """Effect: close these files after the writes that are queued for them. No appends follow; there is no outcome."""
 
     copies: tuple[Copy, ...]
 
@@ -132,7 +132,7 @@ class FileNotCreated:
 
     Attributes:
         reason: A text for the log and for operators.
-        exists: True if the file exists already. File ids are never reused, so another process writes this log.
+        exists: True if the file exists already. File ids are never reused, so another process is writing this log.
     """
 
     copy: Copy
@@ -150,7 +150,7 @@ class CopyAcked:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """Event: nothing more will count on this file (`copy_protocol.Lost`: an error, no room, fenced; or it is too slow).
+    """Event: no more frames will count on this file: it failed, was fenced (`copy_protocol.Lost`), or is too slow.
 
     Attributes:
         reason: A text for the log and for operators.
@@ -163,7 +163,7 @@ class CopyFailed:
 
 
 CopyEvent: TypeAlias = FileCreated | FileNotCreated | CopyAcked | CopyFailed
-"""Reports of a log's files; threads post them, `Ensemble` sees them first, and the cores decide by them."""
+"""Reports about a log's files. Threads post them, `Ensemble` gets each one first, then the core."""
 
 # -- the writer only ---------------------------------------------------------------------------------------------------
 
@@ -206,14 +206,14 @@ class PathWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsTrimmed:
-    """Event: the files of all frames below `before` are trimmed and deleted; the record may drop these frames."""
+    """Event: all frames below `before` are trimmed, and their files deleted; the record may drop their fragments."""
 
     before: FrameNumber
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """Event: no more groups will come; close the log when those in flight are acknowledged."""
+    """Event: no more groups will come; close the log when the frames in flight are acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ class CopySilent:
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """Effect: append frames that were read from `source` to a file of this recovery. Outcome as of `Append`."""
+    """Effect: append to a file of this recovery frames that were read from `source`. The outcome is as of `Append`."""
 
     copy: Copy
     source: Copy

@@ -42,7 +42,7 @@ from pulsar_on_spark.storage.objects.contract import Created
 READ_BYTES: Final = 8 * 1024 * 1024
 """Approximate limit of the frames that one answer covers."""
 _KEPT_BODIES: Final = 2
-"""Objects that are kept while their frames are written back."""
+"""Limit of the objects whose bodies are kept while their frames are written back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ObjectCopyFile:
             event = self._serve(effect)
 
     def close(self) -> None:
-        """Forget what is kept."""
+        """Drop the bodies that are kept."""
         with self._reading:
             self._bodies.clear()
 
@@ -145,7 +145,7 @@ class ObjectCopyFile:
         return True
 
     def _look(self) -> Looked:
-        """List the objects; the one that ends the prefix must be known to be a fence, if it is there."""
+        """List the objects. If an object ends the prefix, check that it is a fence."""
         try:
             self._sizes = sizes = self._file.sizes()
             end = BIRTH + 1
@@ -176,7 +176,7 @@ class ObjectCopyFile:
     # -- scanning ------------------------------------------------------------------------------------------------------
 
     def _scan_heads(self, end: int) -> ObjectsScanned:
-        """Read the LACs: they only grow along a file, so the last object that can be read has the highest one."""
+        """Read the highest LACs, which the last readable objects have, because LACs only grow along a file."""
         lac, lac_behind, confirmed = NO_FRAME, NO_FRAME, BIRTH
         behind = self._last_head(number for number in sorted(self._sizes, reverse=True) if number > end)
         if behind is not None:
@@ -189,7 +189,7 @@ class ObjectCopyFile:
         return ObjectsScanned(first_frame, (), ScanEnd.CLEAN, lac, lac_behind, confirmed)
 
     def _last_head(self, numbers: Iterable[int]) -> ObjectHead | None:
-        """Return the first of these heads that is data and whole."""
+        """Return the head of the first of these objects that is intact and has data."""
         for number in numbers:
             try:
                 head = self._head(number)
@@ -209,7 +209,7 @@ class ObjectCopyFile:
         read_bytes, chain = 0, None
         for each in range(number, end) if number > BIRTH else ():
             if chain not in (None, self._head(each).first):
-                raise CorruptJournalError(f"{self._file.object_name(each)} does not continue the one before it.")
+                raise CorruptJournalError(f"{self._file.object_name(each)} does not continue the object before it.")
             for frame, position in self._frames_of(each):
                 chain = frame.header.after
                 if frame.header.number < start:
@@ -229,7 +229,7 @@ class ObjectCopyFile:
         """Yield the frames of an object, each with its position.
 
         Raises:
-            CorruptJournalError: they do not fill the object, or do not continue the ones before.
+            CorruptJournalError: the frames do not fill the object, or do not continue each other.
         """
         name, head = self._file.object_name(number), self._head(number)
         body = BytesInMemory(self._body(number))
@@ -237,7 +237,7 @@ class ObjectCopyFile:
         if number == BIRTH + 1:
             _, start = read_file_header(body, name)
         if start.chain != head.first:
-            raise CorruptJournalError(f"{name} has another first frame than it says: read another copy.")
+            raise CorruptJournalError(f"{name} begins with another frame than its head names: read another copy.")
         scanner = FrameScanner(body, start, name)
         while True:
             position = scanner.position
@@ -256,7 +256,7 @@ class ObjectCopyFile:
             if head is None:
                 raise self._gone(number)
             if head.kind is ObjectKind.DATA and head.token != self._token:
-                raise CorruptJournalError(f"{self._file.object_name(number)} is not its file's writer's.")
+                raise CorruptJournalError(f"{self._file.object_name(number)} was not written by its file's writer.")
             self._heads[number] = head
         return head
 

@@ -31,13 +31,13 @@ from pulsar_on_spark.storage.objects.contract import Created, Exists
 from pulsar_on_spark.storage.segment_objects import translated
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a file's last objects that a reader keeps, so that the frames of one object cost one request."""
+"""Limit of the most recently read bytes that a reader keeps, so that the frames of one object cost one request."""
 AHEAD: Final = 32
 AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""Limits of the objects that a reader gets ahead, once it reads one after another: as many as it has read in a row.
+"""Limits of the objects that a sequential reader gets ahead: at most as many as it has read in a row.
 
-A writer has several on their way at a time: a reader that gets them one by one falls behind it. After a takeover, all
-objects that were not sealed are read before the first message is delivered.
+A writer has several requests on their way, so a reader that gets one object at a time falls behind it. And after a
+takeover all unsealed objects are read before the first message is delivered.
 """
 DELETES_AT_ONCE: Final = 8
 
@@ -90,11 +90,12 @@ class ObjectFile:
             raise FileExistsError(f"{self.name} exists")
 
     def read_birth(self) -> ObjectHead:
-        """Read the birth, which shows that the file is there and that the path is this path.
+        """Read the birth, which proves that the file exists and that the store is this storage path.
 
         Raises:
-            FileNotFoundError: the path is there, and has no such file.
-            WrongPathError, CorruptJournalError, FormatVersionError: the object is another path's, or cannot be parsed.
+            FileNotFoundError: the path is there, but has no such file.
+            WrongPathError, CorruptJournalError, FormatVersionError: the object belongs to another path, or cannot be
+                parsed.
         """
         found = self.read(BIRTH)
         if found is None:
@@ -105,10 +106,10 @@ class ObjectFile:
         return head
 
     def require_birth(self) -> None:
-        """Check that the file's deletion has not begun, after one of its objects was not found.
+        """Check that the file's deletion has not begun; called after one of its objects was not found.
 
         Raises:
-            JournalGoneError: it has.
+            JournalGoneError: the deletion has begun.
         """
         with translated():
             if self.path.objects.head(self._key(BIRTH)) is not None:
@@ -140,7 +141,7 @@ class ObjectFile:
         return self._required(parse_head(content, name)[0], number, name)
 
     def sizes(self, behind: int | None = None) -> Mapping[int, int]:
-        """List the file's objects, or those behind one of them: their sizes in bytes by number."""
+        """List the file's objects, or those behind number `behind`: their sizes in bytes by number."""
         prefix = file_prefix(self.incarnation, self.file)
         after = "" if behind is None else self._key(behind)
         with translated():
@@ -159,7 +160,7 @@ class ObjectFile:
         return self._bodies(sizes, BIRTH)
 
     def data_sizes_behind(self, number: int) -> list[int]:
-        """List the sizes of the bodies behind a data object that is there, up to the first gap or fence."""
+        """List the sizes of the bodies behind an existing data object, up to the first gap or fence."""
         return self._bodies(self.sizes(number), number)
 
     def _bodies(self, sizes: Mapping[int, int], behind: int) -> list[int]:
@@ -193,7 +194,7 @@ class ObjectFile:
     def _required(self, head: ObjectHead, number: int, name: str) -> ObjectHead:
         if (head.incarnation, head.file, head.number) != (self.incarnation, self.file, number):
             raise CorruptJournalError(
-                f"{name} says that it is object {head.number} of file {head.file} of {head.incarnation}: read another "
+                f"{name} has the head of object {head.number} of file {head.file} of {head.incarnation}: read another "
                 "copy."
             )
         return head
@@ -202,17 +203,17 @@ class ObjectFile:
 class ObjectBytes:
     """The bytes of a file on an object store (`JournalBytes`): the bodies of its prefix, one after another.
 
-    Each object is read as a whole and checked; the last ones are kept, and the next ones are read ahead. The end of the
-    prefix is only the present one, as long as no fence is there: an object that is not there yet may come, unless the
-    file is being deleted.
+    Each object is read as a whole and checked. The objects that were read last are kept, and the next ones are read
+    ahead. As long as there is no fence, the prefix may grow: the next object may still arrive, unless the file is being
+    deleted.
     """
 
     def __init__(self, file: ObjectFile) -> None:
         """Open the file.
 
         Raises:
-            FileNotFoundError: the path is there, and has no such file.
-            StorageError: it cannot be reached, or its birth is damaged.
+            FileNotFoundError: the path is there, but has no such file.
+            StorageError: the path cannot be reached, or the file's birth is damaged.
         """
         self._file = file
         self._token = file.read_birth().token
@@ -232,7 +233,7 @@ class ObjectBytes:
         return int(self._token[:half], 16), int(self._token[half:], 16)
 
     def size(self) -> int:
-        """List the objects; later, look for the next one, and list again if there are more."""
+        """Return the size of the prefix. The first call lists the objects; later calls read the next ones, if any."""
         if not self._is_listed:
             self._add(self._file.data_sizes())
             self._is_listed = True
@@ -245,7 +246,7 @@ class ObjectBytes:
             self._ends.append(self._ends[-1] + size)
 
     def position_before(self, number: FrameNumber) -> ScanPosition | None:
-        """Search the heads for the object with the frame; the first one needs no search."""
+        """Search the heads for the last object that begins at or before the frame; None for the first object."""
         if not self._is_listed:
             self.size()
         low, high, found = BIRTH + 2, len(self._ends) - 1, None
@@ -267,7 +268,7 @@ class ObjectBytes:
 
     def _gone(self, number: int) -> JournalGoneError:
         self._file.require_birth()
-        return JournalGoneError(f"{self._file.object_name(number)} is not there, and objects behind it are.")
+        return JournalGoneError(f"{self._file.object_name(number)} is missing, although objects behind it are there.")
 
     def _look_for_next(self) -> bool:
         """Read the object behind the last one; returns True if it is there."""
@@ -299,10 +300,10 @@ class ObjectBytes:
         return filled
 
     def drop_cached_bytes(self, end: int) -> None:
-        """Do nothing: little is kept."""
+        """Do nothing, because few bytes are kept."""
 
     def close(self) -> None:
-        """Forget what is kept; requests that are on their way end by themselves."""
+        """Drop the bytes that are kept; requests on their way end by themselves."""
         self._kept.clear()
         self._ahead.clear()
 
@@ -322,7 +323,7 @@ class ObjectBytes:
         return body
 
     def _read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
-        """Read an object; if the one before it was read last, those behind it are read ahead."""
+        """Read an object. If the object before it was read last, start to read the objects behind it."""
         self._in_a_row = self._in_a_row + 1 if number == self._last_read + 1 else 0
         self._last_read = number
         begun = self._ahead.pop(number, None)
@@ -347,7 +348,7 @@ class ObjectBytes:
     def _check(self, head: ObjectHead) -> None:
         if head.kind is not ObjectKind.DATA or head.token != self._token:
             raise CorruptJournalError(
-                f"{self._file.object_name(head.number)} is not its file's writer's: read another copy."
+                f"{self._file.object_name(head.number)} was not written by its file's writer: read another copy."
             )
 
     def _keep(self, number: int, body: memoryview) -> None:

@@ -31,9 +31,10 @@ TOKEN_BYTES: Final = 16
 
 _MAGIC: Final = b"PULSARPO"
 _HEAD: Final = struct.Struct("<8sHHBBBx16sIIQqIIII")
-"""Magic, format version, the head's bytes, kind, length of the incarnation's id, of the file's, the writer's token,
-number, number up to which all objects were confirmed, number of the first frame, LAC, CRC of the frame before the first
-one, bytes of the body, CRC of the body, CRC of the rest of the head. Both ids follow, and zeros up to a multiple of 8.
+"""Magic, format version, length of the head, kind, lengths of the incarnation's id and the file's id, the writer's
+token, number, number up to which all objects were confirmed, number of the first frame, LAC, CRC of the frame before
+the first one, length of the body, CRC of the body, CRC of the rest of the head. Both ids follow, and zeros up to a
+multiple of 8.
 
 Magic, format version, head length and the place of the last CRC stay in every version."""
 _CRC_AT: Final = _HEAD.size - 4
@@ -59,10 +60,10 @@ class ObjectHead:
         incarnation: The log's incarnation.
         file: The file's id.
         number: The object's number.
-        token: Its writer's token, in hexadecimal; the same in all objects of the file but for fences.
-        first: Data: the position of its first frame in the chain of the log's frames.
-        lac: Data: the LAC that its last frame names.
-        confirmed: Data: the number up to which all objects were there when this one was made.
+        token: Its writer's token, in hexadecimal; the same in all objects of the file except fences.
+        first: For data, the position of its first frame in the chain of the log's frames.
+        lac: For data, the LAC that its last frame names.
+        confirmed: For data, the number up to which all objects were confirmed when this object was made.
     """
 
     kind: ObjectKind
@@ -125,7 +126,7 @@ def parse_head(content: bytes | memoryview, name: str) -> tuple[ObjectHead, int,
         The head, the length of the body, and the body's CRC.
 
     Raises:
-        CorruptJournalError: the bytes are not a head as a writer makes it.
+        CorruptJournalError: the bytes are not a head that a writer makes.
         FormatVersionError: a newer version wrote them.
     """
     view = memoryview(content)

@@ -6,15 +6,17 @@ A file is a sequence of numbered objects, each of which is created once, if it i
     1, 2, ..  data: whole frames, in order
     k         or a fence, at the first number that a recoverer found absent; it is never deleted
 
-The file holds the *prefix*: the data objects from 1 up to the first number that is absent or a fence. What lies behind
-is no data, because the writer counts an object only when all before it are there. So a fence at the first absent number
-ends the file for good: the writer finds that number taken, whenever it comes, and counts nothing from there on.
+The content of the file is the *prefix*: the data objects from 1 up to the first number that is absent or a fence.
+Objects behind the prefix do not count, because the writer counts an object only when all objects before it are there.
+So a fence at the first absent number ends the file for good: when the writer's request for that number arrives, the
+number is taken, and the writer counts nothing from there on.
 
     appender   create n (several at once) -> 1..n are all confirmed -> Ok(watermark)
     reader     birth -> list -> fence at the first gap, if absent -> birth again -> scan -> answer
 
-The birth is deleted first. If it is there after a number was found absent, none of the file's objects was deleted by
-then, so the number was never filled. (`copy_protocol` has the rules of a file on a disk, and the answers of both.)
+A deletion of the file deletes the birth first. So if the birth is still there after a number was found absent, no
+object of the file had been deleted, and the number was never filled. (`copy_protocol` has the rules of a file on a
+disk, and the answers of both kinds of readers.)
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameFacts, FrameNumber
 BIRTH: Final = 0
 """The number of the birth; data begin behind it."""
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes on their way to one file above which no further object is put."""
+"""Limit of the bytes on their way to one file; at this limit no further object is put."""
 MAX_LOOKS: Final = 64
 """Attempts to fence a file to which its writer still adds; then the copy is read without a fence."""
 
@@ -51,12 +53,12 @@ MAX_LOOKS: Final = 64
 class CommitPolicy:
     """The rule for cutting a file's frames into objects: a request costs money and time, whatever its size.
 
-    Frames are put at once if nothing is on its way; else when the interval has passed since the last object was cut, or
-    when enough bytes wait.
+    If no object is on its way, waiting frames are put at once. Otherwise they are put when the interval has passed
+    since the last object was cut, or when enough bytes wait.
 
     Attributes:
         interval_s: The interval, in seconds.
-        max_bytes: Bytes that wait at which an object is cut before that; about the largest object.
+        max_bytes: Waiting bytes at which an object is cut before the interval has passed; about the largest object.
         in_flight: Limit of objects on their way.
     """
 
@@ -70,7 +72,7 @@ DEFAULT_COMMITS: Final = CommitPolicy()
 
 @dataclass(frozen=True, slots=True)
 class GiveFrames:
-    """Event: append the frames from `first` on, which have these sizes in bytes."""
+    """Event: append frames from number `first` on; `sizes` has the bytes of each frame."""
 
     first: FrameNumber
     sizes: tuple[int, ...]
@@ -85,7 +87,7 @@ class ObjectConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectExists:
-    """Event: the number was taken before, by an object with this token; "" for one that cannot be parsed."""
+    """Event: another object had the number already; `token` is its token, or "" if the object cannot be parsed."""
 
     number: int
     token: str
@@ -93,7 +95,7 @@ class ObjectExists:
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """Event: it is not known if the object was created, and it may still be."""
+    """Event: it is not known whether the object was created; it may still be created later."""
 
     number: int
 
@@ -134,7 +136,7 @@ class _Cut:
 
 
 class ObjectAppender:
-    """A writer's file: objects in order, several on their way, and one watermark, which follows the prefix."""
+    """The state of a file that its writer appends to: ordered objects, several on their way, and one watermark."""
 
     def __init__(self, first: FrameNumber, token: str, policy: CommitPolicy) -> None:
         """Begin a file.
@@ -162,7 +164,7 @@ class ObjectAppender:
 
     @property
     def is_drained(self) -> bool:
-        """True if every frame that was given is in a confirmed object."""
+        """True if every frame is in a confirmed object."""
         return not (self._waiting or self._on_their_way or self._ahead)
 
     def handle(self, event: ObjectAppendEvent) -> list[ObjectAppendEffect]:
@@ -255,11 +257,11 @@ class ObjectAppender:
         return self._lose(f"fenced: object {number} is another process's")
 
     def _is_mine(self, token: str) -> bool:
-        """Return True if an object that was there before is this writer's: that needs proof, by its token."""
+        """Return True if the token proves that this writer made the existing object."""
         return token == self._token
 
     def _again(self, number: int) -> list[ObjectAppendEffect]:
-        """Put the same object again: an error says nothing about it, and the path's owner decides when to give up."""
+        """Put the same object again: an error leaves its outcome unknown, and the path's owner decides when to stop."""
         cut = self._on_their_way.get(number)
         return [] if cut is None else [PutObject(number, cut.first, cut.last, cut.confirmed)]
 
@@ -320,8 +322,8 @@ class ObjectsScanned:
         frames: Good frames from the requested start on, without gap.
         end: The reason why the scan ended; never TORN, because an object is there as a whole or not at all.
         lac: The highest LAC in the prefix.
-        lac_behind: The highest LAC in objects behind the prefix: they are no data, but what they say is true.
-        confirmed_behind: The highest number that they say was there, with all before it; 0 if there are none.
+        lac_behind: The highest LAC in objects behind the prefix; their frames do not count, but their LACs are true.
+        confirmed_behind: The highest `ObjectHead.confirmed` in objects behind the prefix; 0 if there are none.
     """
 
     first: FrameNumber | None
@@ -353,7 +355,7 @@ class PutFence:
 class ScanObjects:
     """Effect: read the data objects before `end`, check their frames and return up to `limit` of them from `start` on.
 
-    A `limit` of 0 asks for no frames but for the LACs only, also from objects behind `end`.
+    With a `limit` of 0, return only the LACs, also from objects behind `end`.
     """
 
     start: FrameNumber
@@ -368,7 +370,7 @@ _ALL_FRAMES: Final = 1 << 62
 
 
 class ObjectReader:
-    """A recoverer's view of one copy on an object store; one request at a time, answered as by `CopyReader`."""
+    """The state of a copy on an object store that a recovery fences and reads, with the requests of `CopyReader`."""
 
     def __init__(self) -> None:
         self._request: FenceFirst | ReadFrames | None = None
@@ -404,7 +406,7 @@ class ObjectReader:
         return self._scan() if self._is_fenced else [Look()]
 
     def _missing(self) -> list[ObjectReadEffect]:
-        """Answer for a file without birth. The record names it, so it existed: its absence proves nothing."""
+        """Answer for a file without birth. The record names the file, so it existed: its absence proves nothing."""
         return self._no_answer()
 
     def _looked(self, looked: Looked) -> list[ObjectReadEffect]:
@@ -447,7 +449,7 @@ class ObjectReader:
         return [ReadAnswer(request.start, scanned.frames, self._statement(scanned, request.start))]
 
     def _known_lac(self, scanned: ObjectsScanned) -> FrameNumber:
-        """Return the LAC: an object that somebody deleted must not hide that its frames were acknowledged."""
+        """Return the highest LAC, also from behind the prefix: a deleted object must not hide acknowledged frames."""
         return max(scanned.lac, scanned.lac_behind)
 
     def _statement(self, scanned: ObjectsScanned, start: FrameNumber) -> End:
@@ -457,9 +459,9 @@ class ObjectReader:
         return End.NO if self._may_say_no(scanned) and not begins_later else End.UNKNOWN
 
     def _may_say_no(self, scanned: ObjectsScanned) -> bool:
-        """Return True if a no counts: the copy was fenced before the read, and could be read to the end of its prefix.
+        """Return True if `NO` counts as an answer: the copy was fenced first, and its prefix was read to the end.
 
-        If an object behind the prefix says that the first missing one was there, somebody has deleted that.
+        `NO` does not count if an object behind the prefix proves that the first missing object existed.
         """
         is_whole = scanned.end is ScanEnd.CLEAN and scanned.confirmed_behind < self._end
         return self._is_fenced and is_whole

@@ -1,7 +1,7 @@
 """Writing journal files on an object store: a thread for each storage path, and threads that send its requests.
 
-The path's thread serves the `ObjectAppender` of every file on the path. A request may take as long as the store's
-patience, and is repeated after that, until the path is given up: an error of a request is not the end of a file.
+The path's thread serves the `ObjectAppender` of every file on the path. A request that fails, which may take as long as
+the store's patience, is repeated until the path is given up: the error of a request is not the end of a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BornFile(NewFile):
-    """A new file on an object store: its birth is there.
+    """A new file on an object store, whose birth has been created.
 
     Attributes:
         file: The file.
@@ -68,7 +68,7 @@ def create_objects(path: ObjectPath, incarnation: IncarnationId, copy: Copy) -> 
     """Check the path's identity, and create the file by its birth.
 
     Raises:
-        StoragePathError: the store is not this path, or cannot be reached.
+        StoragePathError: the store belongs to another path, or cannot be reached.
         FileExistsError: the file exists.
     """
     path.check()
@@ -117,7 +117,7 @@ _Order: TypeAlias = _Begin | _Append | _Release | _Answered | _Stop
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file that is written. `contents` are the objects that are not confirmed; `due_s` ends the interval."""
+    """A file that is being written. `contents` are the unconfirmed objects; `due_s` is the end of the interval."""
 
     copy: Copy
     born: BornFile
@@ -219,7 +219,7 @@ class ObjectPathThread(PathWriter):
         return self._abandoned or (self._is_stopping and not self._open)
 
     def _next_orders(self) -> list[_Order]:
-        """Wait for orders or for the end of an interval; what was appended to a file meanwhile is one order."""
+        """Wait for orders or the end of an interval. Consecutive appends to a file are merged into one order."""
         due_s = min((file.due_s for file in self._open.values() if file.due_s is not None), default=None)
         orders: list[_Order] = []
         try:
@@ -331,7 +331,7 @@ class ObjectPathThread(PathWriter):
 
 
 def _outcome(request: _Request) -> ObjectConfirmed | ObjectExists | PutFailed:
-    """Create an object; the store's errors say nothing about it."""
+    """Create an object; after an error of the store, the outcome is unknown."""
     try:
         written = request.file.create(request.number, request.content)
     except StorageError as error:

@@ -1,9 +1,9 @@
 """Limiter of the operating system's cache of a path's journal files: only their newest bytes stay cached.
 
-Sealer and tail readers read soon after the write; later readers are rare. The pages left in the cache would displace
-those of other readers, or take memory that was never used before, and a new page costs more than the write itself: on a
-2-core virtual machine a group of 416 KiB was written in 1.7 ms once 2 GiB had been written, and in 0.13 ms with reused
-pages. The sealer also releases the pages that it has read.
+Sealer and tail readers read soon after the write; later readers are rare. Pages left in the cache would displace those
+of other readers, or fill memory that was never used before. A new page costs more than the write itself: on a 2-core
+virtual machine, writing a group of 416 KiB took 1.7 ms with new pages, after 2 GiB had been written, and 0.13 ms with
+reused pages. The sealer also releases the pages that it has read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pulsar_on_spark.ledger.journal.files import open_journal_file
 from pulsar_on_spark.storage.files import FileOps
 
 KEPT_BYTES = 128 << 20
-"""Kept bytes of a path: twice the amount that a sealer waits for before it begins."""
+"""Bytes of a path that stay cached: twice the amount that a sealer waits for before it begins."""
 STEP_BYTES = 16 << 20
-"""Excess at which bytes are released at once."""
+"""Excess over the kept bytes at which the oldest bytes are released."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class PageCache:
         self._cached_bytes = 0
 
     def wrote(self, directory: Path, size_bytes: int) -> None:
-        """Count bytes that were appended to a directory's file and synced: only then they can be released."""
+        """Count bytes that were appended to a directory's file and synced; unsynced pages could not be released."""
         self._files.setdefault(directory, _File()).written += size_bytes
         self._cached_bytes += size_bytes
         if self._cached_bytes >= self._kept_bytes + self._step_bytes:

@@ -23,7 +23,7 @@ class _Offered:
 class Placement:
     """The paths that new files may be created on, best ones first. File names are never used twice.
 
-    Copies are under different labels as far as there are such paths.
+    The copies of a fragment are on paths with different labels, as far as such paths are available.
     """
 
     def __init__(self, quorum: Quorum) -> None:
@@ -34,7 +34,7 @@ class Placement:
         self._files = 0
 
     def offer_path(self, path: PathId, label: str = "") -> None:
-        """Add a new path, or one that failed and came back; data lost on it stay lost. `label` is its rack."""
+        """Add a new path, or a failed path that came back; data lost on it stay lost. `label` is its rack."""
         self._failed.discard(path)
         self._paths[path] = _Offered(path, label)
 
@@ -49,14 +49,14 @@ class Placement:
         )
 
     def can_widen(self, copies: Collection[Copy]) -> bool:
-        """Return True if the copies are fewer than the write quorum, and there is a path for one more."""
+        """Return True if there are fewer copies than the write quorum, and a path for one more is available."""
         used = {copy.path for copy in copies}
         return len(copies) < self._quorum.write and not self._failed.union(used).issuperset(self._paths)
 
     def placed(
         self, copies: tuple[Copy, ...], lost: Collection[Copy], preferred: Iterable[PathId]
     ) -> tuple[Copy, ...] | None:
-        """Replace lost copies by new files on spare paths, as far as there are any.
+        """Replace lost copies by new files on spare paths, as far as spare paths are available.
 
         Args:
             copies: The copies of a fragment; empty for a new fragment.

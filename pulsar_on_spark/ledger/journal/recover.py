@@ -1,6 +1,6 @@
 """Recovering the log of a writer that is gone: the shell around `Recovery`. Any process may run it at any time.
 
-One thread for each storage path fences and reads the copies there, another thread writes frames back; the caller's
+Each storage path has one thread that fences and reads its copies, and another one that writes frames back; the caller's
 thread decides and commits. Memory holds positions of frames and a few MiB for each path, because frames are read again
 when they are written back.
 """
@@ -56,7 +56,7 @@ TICK_S = 0.25
 SILENT_AFTER_S = 30.0
 """A path without progress for this time counts as not answering."""
 DISPENSABLE_AFTER_S = 2.0
-"""Time for which a close waits for files beyond the ack quorum; sealing makes all copies soon."""
+"""Time for which a close waits for files beyond the ack quorum; sealing soon makes the missing copies anyway."""
 _LOGGER = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int], None]
@@ -86,9 +86,9 @@ def recover(
         paths: Returns the root's current storage paths; the record may name a path that was added recently.
         writable: Ids of the paths that may be written to, best ones first; frames whose acknowledgement is uncertain
             are copied there.
-        give_up: Ids of the paths that an operator accepts as lost for good: data that cannot be read on them count as
-            absent, and the record names these paths. Acknowledged frames that only these paths had are lost then. The
-            readable data on them still count.
+        give_up: Ids of the paths that an operator accepts as lost for good. Data that cannot be read on these paths
+            count as absent, so acknowledged frames that only they had are lost. Data that can be read on them still
+            count. The record names the paths.
         progress: Called with the number of bytes read.
         files: The operating system.
         silent_after_s: Seconds without progress after which a path counts as not answering.
@@ -130,16 +130,16 @@ class _ReaderThread:
         threading.Thread(target=self._run, name="journal-recover", daemon=True).start()
 
     def ask(self, file: RecoveredCopy, copy: Copy, request: FenceFirst | ReadFrames) -> None:
-        """Queue a request."""
+        """Queue a request for a copy."""
         self.waiting[copy] = request
         self._requests.put((file, copy, request))
 
     def moved(self) -> None:
-        """Count bytes that were read; called in the thread."""
+        """Note that bytes were read; called in the thread."""
         self._moved = True
 
     def tick(self) -> int:
-        """Count a tick, and return the number of ticks without progress while requests wait."""
+        """Count a tick. Return the number of ticks for which requests have waited without progress."""
         self.quiet_ticks = 0 if self._moved or not self.waiting else self.quiet_ticks + 1
         self._moved = False
         return self.quiet_ticks
@@ -337,11 +337,11 @@ class _Recovering:
         )
         if self._metadata_problem:
             return (
-                f"The journal of {self._incarnation} is not recovered: {reason}, the last one: {self._metadata_problem}"
+                f"The journal of {self._incarnation} is not recovered: {reason}; last error: {self._metadata_problem}"
             )
         details = f" ({problems})" if problems else ""
         return (
             f"The journal of {self._incarnation} is not recovered: {reason}{details}. Bring its storage paths back and "
-            "try again, or give up those that are lost for good (`pulsarpy recover --give-up-path`); what was "
-            "acknowledged is not touched."
+            "try again, or give up those that are lost for good (`pulsarpy recover --give-up-path`); acknowledged "
+            "data were not changed."
         )

@@ -2,17 +2,17 @@
 
     STARTING  compare-and-set to IN_RECOVERY; from here on the writer can change nothing in the record
     FENCING   fence the copies of the fragments that may still be written to, and learn the highest LAC in them
-    READING   frame by frame from the LAC on, over ROLL frames: a yes of one copy is enough, a no needs enough copies
-              that the frame can never reach its ack quorum; else stop rather than guess. Frames above the LAC are
-              written back into files of this recovery
+    READING   read frame by frame from the LAC on, across ROLL frames. A frame exists if one copy has it. It does not
+              exist if too many copies lack it for it ever to reach its ack quorum. In any other case, stop instead of
+              guessing. Frames above the LAC are written back into files of this recovery
     CLOSING   compare-and-set to CLOSED, naming the files that count
 
 An operator who knows that a path is lost for good may give it up (`GiveUpPath`). Only then does "unknown" count as
 "lost", if every other copy of the write set has answered. Frames that a given-up path still returns count as usual.
 
 Sources of the rules: forward reading and fencing reads are from BookKeeper #2614, the floor from #2615, and the new
-version at each start from its TLA+ specification. `recovery_answers` has the meaning of answers, `recovery_files` the
-frames that are written back.
+version at each start from BookKeeper's TLA+ specification. `recovery_answers` decides what the answers mean,
+`recovery_files` has the frames that are written back.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Recovery:
             name: A name that is unique to this attempt; it marks the attempt's commits and names its files.
             paths: Paths that may be written to, best ones first.
             read_limit: Number of frames that are requested at once.
-            window: Number of frames read and not yet written back above which reading waits.
+            window: Reading waits while this number of frames is read and not yet written back.
         """
         self._name = name
         self._read_limit = read_limit
@@ -163,7 +163,7 @@ class Recovery:
         return f"{self._name}:{self._proposals}"
 
     def _start(self, record: LogRecord) -> LogRecord:
-        """Start the recovery, also if the log is IN_RECOVERY already: only the latest recoverer may close."""
+        """Make the record that starts the recovery, also of a log IN_RECOVERY: only the latest one may close it."""
         return replace(record, state=LogState.IN_RECOVERY, token=self._token())
 
     def _committed(self, version: int) -> list[RecoveryEffect]:
@@ -204,16 +204,16 @@ class Recovery:
         return []
 
     def _is_settled(self, copies: Collection[Copy]) -> bool:
-        """Return True if no answer to a fence request that is awaited can change where reading starts."""
+        """Return True if none of the awaited answers to fence requests can change the frame at which reading starts."""
         is_known = self._answers.is_fenced(copies) and not self._answers.lacks_first_frame(copies)
         return is_known or self._answers.have_answered(copies)
 
     def _floor(self) -> FrameNumber:
-        """Return the frame before which all are acknowledged, whatever LAC the copies know (BookKeeper #2615)."""
+        """Return the frame before which all frames are acknowledged, whatever LAC copies know (BookKeeper #2615)."""
         return ended_before(self._taken)
 
     def _find_start(self) -> None:
-        """Find the frame to start at: the LAC's own, which may be a ROLL, or the first of a fragment that has begun.
+        """Find the frame to start at: the frame of the LAC, which may be a ROLL, or a later fragment's first frame.
 
         Earlier frames are acknowledged, and their files need no fence.
         """
@@ -241,7 +241,7 @@ class Recovery:
         return self._judge() if self._phase is _Phase.READING and self._answers.read(answer) else []
 
     def _judge(self) -> list[RecoveryEffect]:
-        """Advance as far as the answers reach, then request more frames, conclude or stop."""
+        """Advance over the frames that the answers have, then request more frames, conclude or stop."""
         effects: list[RecoveryEffect] = []
         while self._phase is _Phase.READING and not self._negative:
             holder = self._answers.holder(self._next)
@@ -302,7 +302,7 @@ class Recovery:
 
     @property
     def dispensable(self) -> list[Copy]:
-        """The files for which alone the close waits, although an ack quorum of others has all frames."""
+        """The files that the close still waits for, although an ack quorum of other files has all frames."""
         if self._phase is not _Phase.READING or not self._negative:
             return []
         return self._files.dispensable(self._next - 1, self._taken.ack_quorum)
@@ -316,9 +316,10 @@ class Recovery:
         return self._propose(self._end())
 
     def _end(self) -> LogRecord:
-        """Make the record of the closed log: acknowledged frames stay in their files, later ones are in the recovery's.
+        """Make the record of the closed log.
 
-        Fragments after the one in which the recovery's files begin hold no frame that counts, and are left out.
+        Frames up to the LAC stay in their files, later frames are in the recovery's files. The fragments that these
+        files replace hold no frame that counts, and are left out.
         """
         last = self._next - 1
         ended = self._taken.fragments[: len(self._taken.fragments) - len(self._fragments)]

@@ -1,7 +1,7 @@
 """The answers of copies to a recovery, and the conclusions that they allow. No IO, no clock.
 
-A yes of one copy is enough. A no needs enough copies that the frame can never reach its ack quorum on the others. An
-unknown counts as a no only if an operator has given the path up, and every other copy has answered.
+A frame exists if one copy has it. It does not exist if enough copies lack it that the others are no ack quorum. An
+unknown answer counts as "lacks it" only if an operator has given the path up, and every other copy has answered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """A copy's answer: it holds all frames up to `last`; `end` is its statement about the next one, None before it."""
+    """A copy's answers: it has all frames up to `last`; `end` is its statement about the next one, None before that."""
 
     last: FrameNumber
     asked: bool = False
@@ -59,7 +59,7 @@ class Answers:
         self._fences[answer.copy] = answer
 
     def is_fenced(self, copies: Collection[Copy]) -> bool:
-        """Return True if no frame can reach its ack quorum on these copies, or all unfenced ones were given up."""
+        """Return True if no new frame can reach its ack quorum on these copies, or all unfenced ones were given up."""
         unfenced = [copy for copy in copies if not (isinstance(got := self._fences[copy], CopyFenced) and got.fenced)]
         if len(copies) - len(unfenced) >= self._threshold(len(copies)):
             return True
@@ -74,34 +74,35 @@ class Answers:
         return [answer.lac for answer in self._fences.values() if isinstance(answer, CopyFenced)]
 
     def first_frames(self, copies: Iterable[Copy]) -> list[FrameNumber]:
-        """Return the first frame that each of these copies reports; an empty file reports none."""
+        """Return the first frames that these copies report; an empty file reports none."""
         answers = [self._fences[copy] for copy in copies]
         firsts = [answer.first for answer in answers if isinstance(answer, CopyFenced)]
         return [first for first in firsts if first is not None]
 
     def lacks_first_frame(self, copies: Collection[Copy]) -> bool:
-        """Return True if one of these copies knows a LAC, and none has reported its first frame.
+        """Return True if a copy knows a LAC although no copy has reported a first frame.
 
-        That copy has lost its first frames, as by an object deleted by hand; another one may have them.
+        That copy has lost its first frames, for example because an object was deleted by hand; another copy may have
+        them.
         """
         answers = [answer for copy in copies if isinstance(answer := self._fences[copy], CopyFenced)]
         return any(answer.lac != NO_FRAME for answer in answers) and all(answer.first is None for answer in answers)
 
     def _threshold(self, copies: int) -> int:
-        """Return how many of the copies must lack a frame so that it cannot reach the ack quorum on the others."""
+        """Return the number of copies that must lack a frame so that the others are no ack quorum."""
         return copies - self._ack_quorum + 1
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def begin(self, copies: Sequence[Copy], next_frame: FrameNumber) -> None:
-        """Begin to read these copies of one fragment from a frame on; those with an open fence request come later."""
+        """Begin to read one fragment's copies from a frame on; a copy with an open fence request is read after it."""
         self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
 
     def late(self, answer: CopyFenced | CopySilent) -> bool:
-        """Record the answer to a fence request that was still open: its copy takes one at a time, and may be read now.
+        """Record a late answer to a fence request. A copy takes one request at a time, so it may be read only now.
 
         Returns:
-            False if the copy is not among those to read.
+            False if the copy is not one of the copies to read.
         """
         source = self._sources.get(answer.copy)
         if source is None:
@@ -127,7 +128,7 @@ class Answers:
         return True
 
     def holder(self, frame: FrameNumber) -> tuple[Copy, Source] | None:
-        """Return a copy of the journal file that has the frame; None if none is known yet."""
+        """Return a copy that is known to have the frame, or None."""
         return next(((copy, source) for copy, source in self._sources.items() if source.last >= frame), None)
 
     def ask(self, frame: FrameNumber, limit: int) -> list[ReadCopy]:
@@ -152,8 +153,8 @@ class Answers:
     def is_negative(self) -> bool:
         """Return True if the requested frame can never have been acknowledged, or its loss is accepted.
 
-        A short or bad last frame may be an acknowledged frame that was damaged since: it counts as a no only if the
-        whole write set was read, which would have shown a good copy.
+        A short or bad last frame may be an acknowledged frame that was damaged later. It counts as "lacks it" only if
+        the whole write set was read and no copy was good.
         """
         noes = sum(source.end is End.NO for source in self._sources.values())
         torn = sum(source.end is End.TORN for source in self._sources.values())

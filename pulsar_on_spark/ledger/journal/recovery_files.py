@@ -1,7 +1,7 @@
-"""The files of a recovery: frames above the LAC are written back into them, and the closed log names them. No IO.
+"""The files into which a recovery writes back frames above the LAC, and which the closed log's record names. No IO.
 
 Frames above the LAC count only in these files, where the recovery wrote and synced them: the writer's own files may
-lack them. A file that fails is replaced at once, because the record names none of these files before the close.
+lack them. A file that fails can be replaced at once, because the record names none of these files before the close.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Held:
 
 
 class RecoveryFiles:
-    """The files of a recovery; none at first.
+    """The set of a recovery's files, which is empty at first.
 
     Attributes:
         held: The frames to write back, in order.
@@ -32,10 +32,10 @@ class RecoveryFiles:
     """
 
     def __init__(self, name: str, paths: Sequence[PathId]) -> None:
-        """Create an empty set of files.
+        """Create an empty set.
 
         Args:
-            name: The recovery's name, with which file names begin.
+            name: The recovery's name; the names of its files begin with it.
             paths: Ids of the paths that may be written to, best ones first.
         """
         self._name = name
@@ -46,7 +46,7 @@ class RecoveryFiles:
         self.targets: dict[Copy, FrameNumber | None] = {}
 
     def add_targets(self, write_quorum: int) -> list[RecoveryEffect]:
-        """Create files up to the write quorum, or on as many paths as there are."""
+        """Create files up to the write quorum, as far as there are paths."""
         used = {copy.path for copy in self.targets}
         free = [path for path in self._paths if path not in used and path not in self._unfit]
         effects: list[RecoveryEffect] = []
@@ -58,7 +58,7 @@ class RecoveryFiles:
         return effects
 
     def write_back_frames(self, first: FrameNumber, last: FrameNumber, source: Copy) -> list[RecoveryEffect]:
-        """Write more frames back, into all files that are created."""
+        """Write more frames back, into all files that were created so far."""
         self.held.append(Held(first, last, source))
         return [WriteBack(copy, source, first, last) for copy, acked in self.targets.items() if acked is not None]
 
@@ -72,7 +72,7 @@ class RecoveryFiles:
         return [BeginFiles((copy,), first), *held]
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> bool:
-        """Record that a file has all frames up to the watermark durably; returns False if that was known."""
+        """Record that a file durably has all frames up to the watermark; returns False if that was known already."""
         acked = self.targets.get(copy)
         if acked is None or watermark <= acked:
             return False
@@ -80,7 +80,7 @@ class RecoveryFiles:
         return True
 
     def failed(self, copy: Copy) -> list[RecoveryEffect]:
-        """Give up a file that failed or was not created, and its path for further files."""
+        """Give up a file that failed or was not created; its path gets no further file."""
         del self.targets[copy]
         self._unfit.add(copy.path)
         return [ReleaseFiles((copy,))]
@@ -95,7 +95,7 @@ class RecoveryFiles:
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
     def dispensable(self, last: FrameNumber, ack_quorum: int) -> list[Copy]:
-        """Return the files that lack frames up to `last`; none unless an ack quorum of other files has them all."""
+        """Return the files that lack frames up to `last`, if an ack quorum of other files has all these frames."""
         lacking = [copy for copy, acked in self.targets.items() if acked is None or acked < last]
         return lacking if len(self.targets) - len(lacking) >= ack_quorum else []
 

@@ -1,4 +1,4 @@
-"""The register of an incarnation's log: its record in the main table, changed by compare-and-set on its `log` key."""
+"""The register of an incarnation's log: a record in the main table, changed by compare-and-set on its `log` key."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class LogRegister:
         self._seal_key = keys.incarnation_seal(incarnation)
 
     def commit(self, commit: CommitLog) -> LogCommitted | LogConflict | LogCommitUnknown:
-        """Compare-and-set the record; the answer, and all state that it depends on, is durable.
+        """Compare-and-set the record. The answer is durable, and so is all state that it depends on.
 
-        The store determines the outcome of a commit if it can. If it cannot, the answer is `LogCommitUnknown`: later,
-        the record's token identifies its proposer.
+        If the store cannot determine the outcome of the commit, the answer is `LogCommitUnknown`. Then a later read
+        shows by the record's token whether this commit succeeded.
         """
         conflict: LogConflict | None = None
 
@@ -59,8 +59,8 @@ class LogRegister:
         """Return the current record, durably.
 
         Raises:
-            MetadataError: the table cannot be read, or the record cannot be made durable or is not one that a journal
-                writes.
+            MetadataError: the table cannot be read, the record cannot be made durable, or no journal writes such a
+                record.
         """
         answer = LogRead(None, 0)
 
@@ -114,7 +114,7 @@ def log_record(row: IncarnationRecord) -> LogRecord:
     fault = fault_in(record)
     if fault is not None:
         raise MetadataError(
-            f"The record of incarnation {row.incarnation} cannot be right ({fault}): restore the metadata of this root."
+            f"The record of incarnation {row.incarnation} is inconsistent ({fault}): restore the metadata of this root."
         )
     return record
 

@@ -34,19 +34,19 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class NotLooked:
-    """Report: the record's state could not be read, although it was tried for `wait_s` seconds."""
+    """Report: `post_record` could not read the record's state for `wait_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterSilent:
-    """Report: the record could not be read for `wait_s` seconds."""
+    """Report: `read` could not read the record for `wait_s` seconds."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterLost:
-    """Report: the thread has failed by a defect of this program."""
+    """Report: a request has failed by a defect of this program."""
 
     reason: str
 
@@ -57,7 +57,7 @@ RegisterReport: TypeAlias = (
 
 
 class RegisterThread:
-    """Thread that executes one request after the other; the methods queue requests and never block.
+    """Thread that executes requests one after another; the methods queue requests and never block.
 
     Args:
         register: The log's register.
@@ -87,7 +87,7 @@ class RegisterThread:
         self._work.put(lambda: self._do_commit(commit))
 
     def read(self) -> None:
-        """Request the record; the thread posts LogRead or RegisterSilent, later after each further unknown commit."""
+        """Request the record; the thread posts LogRead or RegisterSilent, after a pause if commits were unknown."""
         self._work.put(self._do_read)
 
     def post_record(self) -> None:
@@ -153,7 +153,7 @@ class RegisterThread:
                     extra={"incarnation": self._register.incarnation},
                 )
                 if self._is_stopped or time.monotonic() >= end_s:
-                    return RegisterSilent(f"its record could not be read for {self._wait_s:g} s, at last: {error}")
+                    return RegisterSilent(f"its record could not be read for {self._wait_s:g} s; last error: {error}")
             time.sleep(_pause_s(failures))
             failures += 1
 
@@ -165,5 +165,5 @@ class RegisterThread:
 
 
 def _pause_s(failures: int) -> float:
-    """Return the pause before a read, which grows with the failures up to a second: the metadata store may be down."""
+    """Return the pause before a read. It grows with the failures up to a second, as the metadata store may be down."""
     return min(1.0, 0.05 * 2.0 ** min(failures, 5))

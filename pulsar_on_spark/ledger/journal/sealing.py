@@ -1,13 +1,14 @@
 """Decisions about sealing, closing, trimming and deleting of a log, on one view of main, without IO.
 
-    seal     the next frames in order, up to the last that is proved to be acknowledged; a ledger's entries have no gap
-    close    once all of a CLOSED log is sealed, the ends of its ledgers are the ends of their sealed entries
+    seal     the next frames in order, up to the last one that is proved to be acknowledged, without gaps in a ledger
+    close    the ledgers of a CLOSED log, when the log is completely sealed: each ends with its last sealed entry
     trim     whole fragments that have ended, with all entries sealed and all cursor records snapshotted; in a CLOSED
              log only after the close rows
-    prune    the record of a CLOSED log drops trimmed fragments when their files are deleted; an empty log is deleted
+    prune    trimmed fragments from the record of a CLOSED log when their files are deleted; an empty log is deleted
 
-All these steps are committed under the incarnation's `seal` key, at the version of the view that the decision is based
-on. A takeover moves that key: an earlier decision fails to commit, and a later one sees that the log is not OPEN.
+Each step is committed under the incarnation's `seal` key, at the key's version in the view on which the step was
+decided. A takeover moves the key, so the commit of an earlier decision fails, and a later decision sees that the log is
+not OPEN.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class SealMarks:
-    """The frames up to which a log is sealed and trimmed, in one view of main.
+    """The marks up to which a log is sealed and trimmed, in one view of main.
 
     Attributes:
         sealed_before: The frame below which all entries are in segments.
-        trimmed_before: The frame below which no frame is needed: their files may be deleted.
+        trimmed_before: The frame below which no frame is needed, so that their files may be deleted.
         has_ends: True if every ledger that was opened in the log has its close row.
     """
 
@@ -54,7 +55,7 @@ class EntryRange:
 def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
     """Return the last frame that readers may read: the end of a CLOSED log, else the highest proved LAC.
 
-    A LAC is proved by any frame's header that names it, and by a fragment that has ended according to the record.
+    A LAC is proved by any frame header that names it, and by a fragment that has ended according to the record.
     """
     if record.last_frame is not None:
         return record.last_frame
@@ -86,7 +87,7 @@ def may_seal(record: LogRecord, marks: SealMarks, state: LogState, begin: FrameN
 
 
 def first_gap(ends: Mapping[LedgerId, EntryId], ranges: Iterable[EntryRange]) -> EntryRange | None:
-    """Return the first of these ranges, in order, that does not continue its ledger's sealed entries; None if all do.
+    """Return the first of these ranges that does not continue its ledger's sealed entries; None if all of them do.
 
     Args:
         ends: The number after the last sealed entry of each ledger; 0 for a ledger without sealed entries.
@@ -106,7 +107,7 @@ class GivenUp:
 
     Attributes:
         entries: Lost entries of the frames whose directory could be read.
-        unknown_runs: Number of other runs of lost frames; with each, a run of entries may be lost in every ledger.
+        unknown_runs: Number of all other runs of lost frames. Each may have cost every ledger one run of entries.
     """
 
     entries: tuple[EntryRange, ...] = ()
@@ -125,7 +126,7 @@ class GivenUp:
 
 
 def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
-    """Return True if the log is CLOSED and completely sealed: then its ledgers end with their sealed entries."""
+    """Return True if the log is CLOSED and completely sealed, so that its ledgers end with their sealed entries."""
     return record.last_frame is not None and marks.sealed_before > record.last_frame
 
 
@@ -140,7 +141,8 @@ def trimmable_before(
     Args:
         record: The log's record in a durable view.
         marks: The marks in the same view.
-        is_snapshotted: Returns True if each cursor record in frames [begin, end) has a durable snapshot at or past it.
+        is_snapshotted: Returns True if every cursor with a record in frames [begin, end) has a durable snapshot that is
+            not older than the record.
     """
     before = marks.trimmed_before
     if record.state is LogState.IN_RECOVERY:
@@ -157,7 +159,7 @@ def trimmable_before(
 
 
 def may_trim(record: LogRecord, marks: SealMarks, before: FrameNumber) -> bool:
-    """Return True if a trim up to `before`, whose cursor records are in snapshots, may be committed on this view."""
+    """Return True if a trim up to `before` may be committed on this view; its cursor records must be in snapshots."""
     trimmable = trimmable_before(record, marks, lambda _begin, end: end <= before)
     return marks.trimmed_before < before <= trimmable
 
@@ -175,12 +177,12 @@ def files_to_delete(record: LogRecord, trimmed_before: FrameNumber) -> tuple[Cop
 def deleted_before(record: LogRecord, trimmed_before: FrameNumber, deleted: Collection[Copy]) -> FrameNumber:
     """Return the frame before which the log's record may drop its fragments, because all their files are deleted.
 
-    A trimmed fragment stays in the record while one of its files is not deleted, for example because a later fragment
-    needs it: only the record names such a file.
+    A trimmed fragment stays in the record until all its files are deleted, because only the record names them. A file
+    stays, for example, while a later fragment needs it.
 
     Args:
         record: The log's record.
-        trimmed_before: The mark of the same view.
+        trimmed_before: The mark in the same view as the record.
         deleted: The files that are known to be deleted.
     """
     remaining = [fragment for fragment in record.fragments if not set(deleted).issuperset(fragment.copies)]
@@ -193,8 +195,7 @@ def pruned(record: LogRecord, marks: SealMarks, deleted: Collection[Copy]) -> tu
     Only its writer prunes the record of an OPEN log.
 
     Returns:
-        The remaining fragments; empty if the log may be deleted altogether. None if nothing can be dropped, or nothing
-        may be dropped yet.
+        The remaining fragments; empty if the whole log may be deleted. None if no fragment can be dropped now.
     """
     if record.last_frame is None:
         return None

@@ -38,16 +38,21 @@ class ShellOwner(Protocol):
     """Callbacks of `WriterShell`. All are called in the event loop."""
 
     def on_opened(self) -> None:
-        """Handle the open log: groups may be sent."""
+        """Begin to send groups: the log is open."""
 
     def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
         """Handle durable groups, in the order in which they were sent."""
 
     def on_starved(self) -> None:
-        """Handle a lack of paths: too few are left to acknowledge anything, or to open the log."""
+        """Handle a lack of paths: fewer than the ack quorum are left, so nothing is acknowledged and no log opened."""
 
     def on_turn(self) -> None:
         """Try to send a group: an event has arrived, or time has passed."""
 
     def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
-        """Handle the end of the log, closed or lost for a reason; these groups are never acknowledged. Called once."""
+        """Handle the end of the log. Called once.
+
+        Args:
+            reason: The reason why the log was lost; None if it was closed.
+            groups: The groups that will never be acknowledged.
+        """

@@ -3,14 +3,15 @@
     read the main table -> open a file of each fragment that it names -> read the main table again, until no file had to
     be opened -> read frame by frame
 
-Files are opened before the metadata are read: entries of files that were trimmed and deleted before they could be
-opened are then known to be sealed. In the other order, entries sealed in between would be in neither. An open file can
-be read after its deletion.
+Files are opened before the metadata are read. If a file was trimmed and deleted before it could be opened, the metadata
+then show that its entries are sealed. In the other order, a reader would find entries that were sealed in between
+neither in files nor in the metadata. An open file can be read after its deletion.
 
 One good copy of a frame is enough, whichever writer or recovery wrote it: a number means the same frame in every file
-of a log. If a copy lacks the frame or has it damaged, another copy is tried. A missing frame may come later, unless it
-is proved to be acknowledged: then it is due, and its absence is an error, never skipped. Frames are read in order, so
-that a file is left only at the end of its fragment: bytes written after the last read are never taken for a hole.
+of a log. If a copy lacks the frame or has it damaged, another copy is tried. If no copy has the frame, it may still be
+written, unless it is proved to be acknowledged. An acknowledged frame is due: its absence is an error, and it is never
+skipped. Frames are read in order, and a file is left only at the end of its fragment, so a frame that is written after
+the last read is never taken for a hole.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LogWalk:
     Attributes:
         next: The number of the next frame.
         lac: The highest LAC in the frames so far.
-        copy: The copy in use, which is tried first for the next frame; None for any copy.
+        copy: The copy in use, which is tried first for the next frame; None if no copy is in use.
     """
 
     def __init__(self, begin: FrameNumber = 0, spread: int = 0) -> None:
@@ -82,11 +83,11 @@ class LogWalk:
 
     @property
     def is_ready(self) -> bool:
-        """True if frames may be read: the main table was read after an attempt to open each file that it names."""
+        """True if frames may be read: all files were tried, and the main table was read after the last attempt."""
         return not self._opened_since_main and self.to_open() is None
 
     def to_open(self) -> Copy | None:
-        """Return the file to open next, so that one of each unread fragment is open."""
+        """Return the next file to open; None if each unread fragment has an open file, or all its files were tried."""
         for fragment in self._ahead():
             if not any(self._files.get(copy) for copy in fragment.copies):
                 untried = [copy for copy in self._in_order(fragment) if copy not in self._files]
@@ -95,7 +96,7 @@ class LogWalk:
         return None
 
     def opened(self, copy: Copy, is_open: bool) -> None:
-        """Record if a file could be opened, under either name, on a path whose identity was checked."""
+        """Record the attempt to open a file under either name, on a path whose identity was checked."""
         self._files[copy] = is_open
         self._opened_since_main = True
         if is_open:
@@ -104,7 +105,7 @@ class LogWalk:
             self._failing.add(copy.path)
 
     def has_tried(self, copy: Copy) -> bool:
-        """Return True if opening the file was tried since `forget_failures`."""
+        """Return True if the file is open, or could not be opened since the last `forget_failures`."""
         return copy in self._files
 
     def on_copy_lost(self, copy: Copy) -> None:
@@ -115,7 +116,7 @@ class LogWalk:
             self.copy = None
 
     def all_closed(self) -> None:
-        """Record that all files were closed: each may be opened again."""
+        """Record that all files were closed, so that each may be opened again."""
         self._files.clear()
         self.copy = None
 
@@ -133,7 +134,7 @@ class LogWalk:
 
     @property
     def last_readable(self) -> FrameNumber:
-        """The last frame that may be read: never past the proved LAC."""
+        """The last frame that may be read, which is at most the proved LAC."""
         return readable_to(self._record, self.lac)
 
     @property
@@ -147,9 +148,10 @@ class LogWalk:
         return self._found_none and self.is_due
 
     def others(self, *, every: bool = False) -> Sequence[Copy]:
-        """Return the copies to try, in this order, for the next frame if the copy in use lacks it.
+        """Return the copies to try in order for the next frame if the copy in use lacks it.
 
-        The headers of a prepared fragment's files name its first frame, possibly before the main table does.
+        Files of a prepared fragment are among them, because their headers may name its first frame before the main
+        table does.
 
         Args:
             every: True to return every copy, even if the frame need not exist.
@@ -162,7 +164,7 @@ class LogWalk:
         return [*(copy for copy in self._in_order(self._fragment) if copy != self.copy), *prepared]
 
     def use(self, copy: Copy, first: FrameNumber) -> None:
-        """Use this copy from now on: its first frame is `first`, and it has all frames from there to the next one."""
+        """Use this copy from the next frame on; `first` is the copy's first frame."""
         assert first <= self.next, "a file has no frame before its first"
         self._firsts[copy] = first
         self.copy = copy
@@ -178,7 +180,7 @@ class LogWalk:
             self._enter()
 
     def found_none(self) -> None:
-        """Record that each copy that was tried lacks the next frame: if it is due, the walk is stuck."""
+        """Record that all copies that were tried lack the next frame; if the frame is due, the walk is stuck."""
         self._found_none = True
 
     def rewind(self, number: FrameNumber) -> None:
@@ -191,10 +193,10 @@ class LogWalk:
         self.next, self.copy = 0, None
 
     def skip_hole(self) -> FrameNumber | None:
-        """Skip a lost next frame, for a reader that may skip lost frames: go to the first frame of the next fragment.
+        """Go to the first frame of the next fragment, for a reader that may skip lost frames.
 
         Returns:
-            That first frame; None if the next frame is not due, or no fragment follows.
+            The frame; None if the next frame is not due, or no fragment follows.
         """
         later = [f.first for f in self._resolved.fragments if f.first is not None and f.first > self.next]
         if not self.is_due or not later:
@@ -207,7 +209,7 @@ class LogWalk:
     def resolved(self) -> LogRecord:
         """The record, completed by the first frame of the prepared fragment if one of its files has begun.
 
-        It gives the files of frames. Only the record itself proves which frames are acknowledged.
+        It shows in which files a frame is. Only the record itself proves which frames are acknowledged.
         """
         return self._resolved
 
@@ -225,7 +227,7 @@ class LogWalk:
 
     @property
     def _prepared(self) -> Fragment | None:
-        """Return the fragment that was prepared ahead, while its start is unknown."""
+        """Return the fragment that was prepared ahead, as long as its first frame is unknown."""
         last = self._resolved.fragments[-1] if self._resolved.fragments else None
         return last if last is not None and last.first is None else None
 
@@ -237,22 +239,22 @@ class LogWalk:
         return replace(self._record, fragments=(*earlier, Fragment(first, last.copies)))
 
     def _begins(self) -> list[FrameNumber]:
-        """Return the starts of fragments, and after them the end of a CLOSED log."""
+        """Return the first frames of fragments, followed by the end of a CLOSED log."""
         last = self._record.last_frame
         firsts = [fragment.first for fragment in self._resolved.fragments if fragment.first is not None]
         return firsts if last is None else [*firsts, last + 1]
 
     def _ahead(self) -> Iterator[Fragment]:
-        """Iterate over the fragments with frames that were not read yet."""
+        """Iterate over the fragments that have frames not read yet."""
         ends = self._begins()[1:]
         for fragment, end in zip_longest(self._resolved.fragments, ends):
             if end is None or end > self.next:
                 yield fragment
 
     def _in_order(self, fragment: Fragment) -> list[Copy]:
-        """Return the fragment's open copies, then others, and last those on failing paths.
+        """Return the fragment's open copies first, then other copies, and those on failing paths last.
 
-        `spread` varies the order otherwise.
+        `spread` varies the order within these three groups.
         """
         start = self._spread % len(fragment.copies)
         spread = (*fragment.copies[start:], *fragment.copies[:start])

@@ -63,7 +63,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 
 MAX_COMMIT_ATTEMPTS = 20
-"""Commits of one awaited change; if the outcome of all stays unknown, the incarnation gives up."""
+"""Limit of the commits of one change that acknowledgements wait for; then the incarnation ends."""
 
 
 class _Phase(Enum):
@@ -83,7 +83,7 @@ class JournalWriter:
         Args:
             name: A name that is unique to this writer; it marks the writer's commits.
             quorum: The quorum; the ensemble is the write quorum, as there is no striping.
-            roll_bytes: The size from which a file gets a ROLL frame as soon as the next file is prepared.
+            roll_bytes: The size at which a file gets a ROLL frame, once the next file is prepared.
             max_in_flight: The limit of frames that are sent and not acknowledged.
         """
         self._name = name
@@ -134,7 +134,7 @@ class JournalWriter:
 
     @property
     def can_add(self) -> bool:
-        """True if `AddGroup` is accepted now; its sender checks this before each group."""
+        """True if `AddGroup` is accepted now; the caller checks this before each group."""
         in_flight = self._next - 1 - self._lac
         return self._phase is _Phase.OPEN and not self.is_starved and in_flight < self._max_in_flight
 
@@ -229,7 +229,7 @@ class JournalWriter:
     # -- rolling -------------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """Return True if the next group begins the prepared fragment: the running one is full, or has worse paths."""
+        """Return True if the next group begins the prepared fragment: the running one is full or on worse paths."""
         prepared, runs = self._fragments.prepared, self._fragments.runs
         if prepared is None or self._changing or len(runs) > 1:
             return False
@@ -243,7 +243,7 @@ class JournalWriter:
     # -- changes of the record -----------------------------------------------------------------------------------------
 
     def _copy_failed(self, copy: Copy) -> list[WriterEffect]:
-        """Give up the whole path; one change of the record replaces all copies that fail before its commit."""
+        """Give up the copy's whole path. One change of the record replaces all copies that fail before its commit."""
         in_use = self._fragments.used() | set(self._change.new if self._change else ())
         is_used = copy in in_use
         self._fragments.fail(copy.path, in_use if is_used else set())
@@ -257,7 +257,7 @@ class JournalWriter:
         return self._drop_unfit_prepared()
 
     def _drop_unfit_prepared(self) -> list[WriterEffect]:
-        """Drop the prepared fragment if it can be on better paths, unless the record is being changed."""
+        """Drop the prepared fragment if a new one can be on better paths, unless the record is being changed."""
         return [] if self._changing else self._fragments.drop_unfit_prepared()
 
     def _spare(self, path: PathId, label: str) -> list[WriterEffect]:
@@ -271,7 +271,7 @@ class JournalWriter:
         return self._drop_unfit_prepared()
 
     def _next_change(self) -> list[WriterEffect]:
-        """Return the next change of the record; one change at a time."""
+        """Begin the next change of the record, if one is needed and none is in progress."""
         if self._change is not None or self._phase in (_Phase.NEW, _Phase.OVER):
             return []
         if self._phase is _Phase.OPENING:
@@ -289,7 +289,7 @@ class JournalWriter:
         return []
 
     def _may_prepare(self) -> bool:
-        """Return True if the next fragment is to be prepared, and the last attempt did not lack paths."""
+        """Return True if the next fragment should be prepared, and the last attempt did not fail for lack of paths."""
         fragments = self._fragments
         is_wanted = fragments.prepared is None and len(fragments.runs) == 1 and self._phase is _Phase.OPEN
         return is_wanted and not self._prepare_blocked
@@ -326,7 +326,7 @@ class JournalWriter:
         return [CommitLog(change.proposed, self._version, moves_seal=change.purpose is Purpose.CLOSE)]
 
     def _is_waited_for(self, change: Change) -> bool:
-        """Return True if acknowledgements wait for the change; else the running fragment just grows on without it."""
+        """Return True if acknowledgements wait for the change; otherwise the running fragment just keeps growing."""
         return change.purpose is not Purpose.PREPARE or self.waits_for_record
 
     def _proposal(self, change: Change) -> LogRecord:
@@ -337,7 +337,7 @@ class JournalWriter:
         return LogRecord(state, self._quorum.write, self._quorum.ack, fragments, last_frame, token)
 
     def _outcome(self, record: LogRecord | None, version: int) -> list[WriterEffect]:
-        """Handle a conflict, or the record after an unknown outcome; the token shows if this writer committed it."""
+        """Handle a conflict, or the record after an unknown outcome. Its token shows if this writer committed it."""
         change = self._change
         if change is None or change.proposed is None:
             return []
@@ -364,7 +364,7 @@ class JournalWriter:
         return self._adopt(change)
 
     def _adopt(self, change: Change) -> list[WriterEffect]:
-        """Use the new copies that the record names, then acknowledge again."""
+        """Use the new copies, which the record names now, and resume acknowledging."""
         self._change = None
         effects = self._fragments.adopt(change, self._lac)
         if change.purpose is Purpose.OPEN:

@@ -1,10 +1,10 @@
-"""The fragments of a log that is being written: their files, and the frames in these. No IO, no clock.
+"""The fragments of a log that is being written: their files, and the frames in these files. No IO, no clock.
 
     ended      acknowledged to their last frame; their entries in the record are final
     running    one; two from a ROLL frame until all frames up to it are acknowledged
     prepared   the files of the next fragment, which the record names before a byte is written to them
 
-`JournalWriter` decides when to roll, to change the record and to acknowledge; this module applies it to files.
+`JournalWriter` decides when to roll, to change the record and to acknowledge; this module applies its decisions.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Run:
 
 @dataclass(slots=True)
 class Change:
-    """A change of the record in progress: its files are created first, then it is committed.
+    """A change of the record in progress: first its files are created, then it is committed.
 
-    `runs` are the new copies of each run, `prepared` those of the prepared fragment.
+    `runs` has the copies of each run after the change, `prepared` the copies of the prepared fragment. `new` are those
+    of the copies that must be created.
     """
 
     purpose: Purpose
@@ -57,7 +58,7 @@ class Change:
 
 
 class WriterFragments:
-    """The fragments of a writer; none at first.
+    """The set of a writer's fragments, which is empty at first.
 
     Attributes:
         ended: The ended fragments that the record still names, in order.
@@ -146,7 +147,7 @@ class WriterFragments:
     def drop_unfit_prepared(self) -> list[WriterEffect]:
         """Drop the prepared fragment, which is empty, if a new one can be on better paths.
 
-        That is, if one of its copies is lost or on an excluded path, or if there is a path for one more copy.
+        A new one can be if a copy is lost or on an excluded path, or if there is a path for one more copy.
         """
         if self.prepared is None:
             return []
@@ -190,7 +191,7 @@ class WriterFragments:
         return tuple(fragments)
 
     def _running(self, change: Change, lac: FrameNumber) -> list[Fragment]:
-        """Return the fragments of running files; the first frame is final only if the predecessor has ended."""
+        """Return the fragments of the runs. One whose predecessor has not ended gets no first frame yet."""
         fragments = []
         start = lac + 1
         for index, (run, copies) in enumerate(zip(self.runs, change.runs, strict=True)):

@@ -5,8 +5,8 @@
                       └────────────── copies' answers, commits' outcomes <─┘
                       └─> owner.on_groups_acknowledged(groups), in the order of the frames
 
-A path is given up completely at its first failure. Before it is marked as failed, the record is read: if the log was
-taken over, the files were fenced, and the path is well.
+A path is given up completely at its first failure. Before the path is marked as failed, the record is read: if the log
+was taken over, the files were fenced and the path is healthy.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from pulsar_on_spark.storage.storage_path import PathFailure
 TICK_S = 0.25
 """Interval of checks for paths without progress."""
 MAX_OBJECTS = 2_000
-"""Groups after which a file on an object store is full, whatever their size: a recovery lists its objects."""
+"""Number of groups that fill a file on an object store, whatever their size, because a recovery lists its objects."""
 _LOGGER = logging.getLogger(__name__)
 _GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
 
@@ -82,7 +82,7 @@ _Post: TypeAlias = CopyEvent | RegisterReport
 
 
 class WriterShell:
-    """An incarnation's log while it is written; see `Journal` for the arguments."""
+    """An incarnation's log while it is being written; see `Journal` for the arguments."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class WriterShell:
     def are_paths_free(self) -> bool:
         """True if an ack quorum of paths is free; otherwise a group would wait, and should keep growing instead.
 
-        On object stores several groups are on their way, one in each interval of the commit policy.
+        On object stores, several groups may be on their way: one more in each interval of the commit policy.
         """
         if self._ensemble.free(self._core.copies) >= self._quorum.ack:
             return True
@@ -198,7 +198,7 @@ class WriterShell:
                 self._owner.on_turn()
 
     def expect(self) -> None:
-        """Let reports wake the loop only when an ack quorum has the next frame; called when all groups are sent."""
+        """Let reports wake the loop only when an ack quorum has the next frame. Called when all groups are sent."""
         self._inbox.expect(None if self.is_behind else self._core.awaited)
 
     def idle(self) -> None:
@@ -242,7 +242,7 @@ class WriterShell:
 
     @contextmanager
     def ending_at_defects(self) -> Iterator[None]:
-        """End the log at any exception: a change may be half done, and only a recovery can find out how far."""
+        """End the log at any exception, because a change may be half done and only a recovery can find out."""
         try:
             yield
         except Exception as error:
@@ -365,7 +365,7 @@ class WriterShell:
             self._give_up(event)
 
     def _unreadable(self, reason: str) -> None:
-        """Continue in the last fragment while the metadata is away and the next one cannot be recorded."""
+        """Continue in the current fragment while the metadata cannot be read, unless the record must be changed."""
         if self._core.waits_for_record:
             self.end_log(reason)
         else:
@@ -393,7 +393,7 @@ class WriterShell:
         self._register.post_record()
 
     def _looked(self, state: LogState | None) -> None:
-        """Handle the record's state after a failure: the log was taken over, or else the path has really failed."""
+        """Handle the record's state after a failure of a path, which has failed unless the log was taken over."""
         if self.is_over:
             return
         if state is LogState.OPEN or (state is None and not self._is_opened):

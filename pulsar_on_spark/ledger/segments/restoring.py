@@ -1,7 +1,7 @@
 """Making one more copy of a segment file from its other copies: repair's work on one path.
 
-The copy gets a name of its own, so no copy is ever overwritten: one that was judged bad by mistake stays as it is.
-Every byte is checked while it is copied: each tile comes from any copy that holds it undamaged.
+The new copy gets a name of its own, so no copy is ever overwritten, not even one that was judged bad by mistake.
+Every byte is checked while it is copied; each tile comes from any copy that has it undamaged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def restore_copy(
 
     Args:
         file: The file's record.
-        sources: Paths that may have copies, the best first; the target itself may be among them.
+        sources: Paths that may have copies, best ones first; the target may be among them.
         target: The path that gets the copy.
         name: The name of the new copy.
-        pace: Called with the size of each tile in bytes, to limit the speed; its errors end the work.
+        pace: Called with the size of each tile in bytes, to limit the speed; its errors abort the restoration.
         files: The operating system.
 
     Raises:
-        SegmentGoneError: no source has the file, or the tiles that are needed.
+        SegmentGoneError: no source has the file.
         CopiesUnreachableError: a tile cannot be read from any source now, but an unreachable source may have it.
         CorruptSegmentError: no source has an undamaged copy of a tile; the error names each source's problem.
         StoragePathError: the target is not the path in the root's metadata, cannot be written, or returns other bytes.
@@ -80,7 +80,7 @@ class _Tiles:
         return self._copies[0][1].tiles
 
     def read(self, number: int) -> bytearray:
-        """Read an undamaged tile; the copy that has it is tried first for the next tile."""
+        """Read a tile from the first copy that has it undamaged; that copy is tried first for the next tile."""
         for source, copy in tuple(self._copies):
             try:
                 return copy.read_tile(number)
@@ -95,9 +95,9 @@ class _Tiles:
         causes = in_words(self._causes)
         verdict = summary(verdict_on(cause, self._sources[path_id]) for path_id, cause in self._causes.items())
         if verdict is CopyVerdict.UNREACHABLE:
-            return unreachable(f"File {self._file.file_id}, to be restored from its copies,", causes)
+            return unreachable(f"File {self._file.file_id}, which repair restores from its copies,", causes)
         return (SegmentGoneError if verdict is CopyVerdict.GONE else CorruptSegmentError)(
-            f"File {self._file.file_id} cannot be restored from its copies, bring one back from a backup: {causes}"
+            f"File {self._file.file_id} cannot be restored from its copies: bring one back from a backup. {causes}"
         )
 
 

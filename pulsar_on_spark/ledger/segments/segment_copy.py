@@ -21,10 +21,10 @@ IN_FLIGHT_BYTES = 16 * 1024 * 1024
 
 
 class SegmentCopy:
-    """Copy that is written, and then sealed: durable and visible under its name.
+    """A copy that is written and then sealed, which makes it durable and visible under its name.
 
     Operations are queued and executed in order by the copy's own thread. `failure` is the first error, after which all
-    later operations are skipped. `sealed` is true once the copy is sealed. Both are up to date only after `drain`.
+    later operations are skipped. `sealed` is True once the copy is sealed. Both are up to date only after `drain`.
 
     Args:
         path: The storage path of the copy.
@@ -73,7 +73,7 @@ class SegmentCopy:
         return self._sink is not None and self._sink.is_readable
 
     def release(self, *, delete: bool) -> None:
-        """End the thread and close the copy; `delete` also removes what was written, as far as possible."""
+        """End the thread and close the copy; with `delete`, also try to remove the written bytes."""
         self.drain()
         self._executor.shutdown()
         if self._sink is not None:

@@ -21,7 +21,7 @@ SEGMENT_FORMAT = 2
 """1: each batch belongs to one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
 FORMAT_KEY = b"pulsarpy.segment_format"
 INLINE_BATCHES = 16
-"""Largest number of batches whose tiles are in the file's metadata record; those of more are in a sidecar file."""
+"""Limit of the batches whose tiles the file's metadata record lists. With more batches, a sidecar file lists them."""
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -115,7 +115,9 @@ class SegmentEncoder:
             InvalidArgumentError: the batch is not in `SEGMENT_SCHEMA`.
         """
         if not batch.schema.equals(SEGMENT_SCHEMA):
-            raise InvalidArgumentError(f"A segment takes batches in SEGMENT_SCHEMA, this one has {batch.schema.names}.")
+            raise InvalidArgumentError(
+                f"A batch with columns {batch.schema.names} is no segment's: give batches in SEGMENT_SCHEMA."
+            )
         self._writer.write_batch(batch)
         return self._take()
 
@@ -216,9 +218,9 @@ def decode_sidecar(content: bytes, length: int, crc: int, name: str) -> Tiles:
 
 
 def group_end(tiles: Tiles, first_batch: int, end: int, max_bytes: int) -> int:
-    """Find the end of a group of batches from `first_batch`: at most `end`, and at most `max_bytes` encoded.
+    """Return the end of the group of batches that begins at `first_batch`, which is at most `end`.
 
-    A group has at least one batch.
+    The group has at most `max_bytes` encoded bytes, but at least one batch.
     """
     size = tiles.lengths[first_batch + 1]
     for batch in range(first_batch + 1, end):

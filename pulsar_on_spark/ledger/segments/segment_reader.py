@@ -48,11 +48,11 @@ def read_batches(
         file: The file's record.
         paths: Returns the root's storage paths.
         numbers: The batches' numbers, ascending; adjacent ones are read together.
-        columns: Names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
-        on_bad_copy: Called with path id and reason, once for each copy that is bad, missing or unreachable while
+        columns: Names from `SEGMENT_SCHEMA`, or None for all; the batches have them in the order of the schema.
+        on_bad_copy: Called with path id and reason, once for each copy that is bad, missing or unreachable although
             another copy is good; if no copy is good, only for the damaged copies.
         files: The operating system.
-        at_stake: The content of the batches (topic, ledger, entries), for the error if no copy is good.
+        at_stake: The content of the batches (topic, ledger, entries), named by the error if no copy is good.
 
     Raises:
         SegmentGoneError: some copies are gone and the others bad. The file may have been merged: look up where its
@@ -68,7 +68,7 @@ def read_batches(
         return
     if numbers[0] < 0 or numbers[-1] >= file.batches or any(after <= before for before, after in pairwise(numbers)):
         raise InvalidArgumentError(
-            f"Segment file {file.file_id} has {file.batches} batches: {_named(numbers)} are not rising numbers in it."
+            f"Segment file {file.file_id} has {file.batches} batches: {_named(numbers)} are not rising numbers of them."
         )
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
@@ -118,7 +118,7 @@ def verify_file(
         name: The copy's name, if the record does not name it yet.
 
     Raises:
-        SegmentGoneError: the path is the right one and has no such file.
+        SegmentGoneError: the path is intact and has no such file.
         CorruptSegmentError: the copy is damaged.
         StoragePathError: the path or the copy cannot be examined now; the copy may be good.
         FormatVersionError: a newer version wrote the sidecar.
@@ -153,7 +153,7 @@ class _TileChecks:
         """Add the next bytes.
 
         Raises:
-            CorruptSegmentError: a tile that is complete now is damaged.
+            CorruptSegmentError: a tile that these bytes complete is damaged.
         """
         while piece:
             part, piece = piece[: self._left], piece[self._left :]
@@ -167,7 +167,7 @@ class _TileChecks:
 
 
 class OpenCopy:
-    """An open copy whose identity, length (if it is known at once) and table of tiles have been checked.
+    """An open copy whose identity, table of tiles and length (unless only reading shows it) have been checked.
 
     Args:
         file: The file's record.
@@ -205,7 +205,7 @@ class OpenCopy:
         self.expect([self._range(group) for group in groups])
 
     def next_group(self, first: int, end: int) -> range:
-        """Return the batches of the group that begins at `first`: at most up to `end`."""
+        """Return the batches of the group that begins at `first`; the group ends at `end` or before."""
         return range(first, group_end(self.tiles, first, end, self.group_bytes))
 
     def read_group(self, batches: range) -> pa.Buffer:
@@ -274,10 +274,10 @@ class OpenCopy:
 
 
 class _Groups:
-    """Reader of a file's groups of batches, from its copies in turn.
+    """Reader of a file's groups of batches. If a copy is bad, the next one is used.
 
-    All readers start with the first copy, so that they share its cached pages. Its path depends on the file's id, which
-    spreads the load.
+    All readers start with the first copy, so that they share its cached pages. The path of the first copy depends on
+    the file's id, which spreads the load.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class _Groups:
         self._copies.close()
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
-        """Report bad copies, or `only` those with this verdict."""
+        """Report the new bad copies to the caller; `only` restricts them to one verdict."""
         # Called only when another copy proved good or all failed: a file that is missing everywhere was deleted on
         # purpose, and unreachable copies often have one common cause.
         problems = list(self._copies.problems.items())[self._reported :]
@@ -346,9 +346,9 @@ def _field_indexes(columns: Sequence[str] | None) -> list[int] | None:
     if columns is None:
         return None
     if unknown := sorted(set(columns) - set(SEGMENT_SCHEMA.names)):
-        raise InvalidArgumentError(f"Segments have no column {unknown[0]!r}: take some of {SEGMENT_SCHEMA.names}.")
+        raise InvalidArgumentError(f"Segments have no column {unknown[0]!r}: use columns of {SEGMENT_SCHEMA.names}.")
     if not columns:
-        raise InvalidArgumentError("Reading a segment needs at least one column: name the cheapest, such as entry_id.")
+        raise InvalidArgumentError("Reading a segment needs at least one column: name a cheap one, such as entry_id.")
     return sorted(SEGMENT_SCHEMA.get_field_index(name) for name in set(columns))
 
 

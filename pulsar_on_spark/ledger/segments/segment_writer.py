@@ -1,4 +1,4 @@
-"""Writer of one segment file: encoded once, written as write-quorum copies, complete once ack-quorum are durable."""
+"""Writer of one segment file: encoded once, written in write-quorum copies, complete if ack-quorum are durable."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class WrittenFile:
 class SegmentFileWriter:
     """Writer of one segment file to write-quorum storage paths in parallel, from one encoding.
 
-    If a path fails, the next candidate path replaces it for this file and gets the earlier bytes from a good copy, if
-    those can be read. (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is
-    committed.) Without a replacement, writing continues while ack-quorum copies are good. Memory is bounded by the
-    tiles in flight, not by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
+    If a path fails, the next candidate path replaces it for this file. Its copy gets the earlier bytes from a good copy
+    that can be read back. (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before
+    it is committed.) Without a replacement, writing continues while ack-quorum copies are good. Memory is bounded by
+    the tiles in flight, not by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
 
     Args:
         file_id: An unused id, `<write id>-<number>`.
@@ -151,7 +151,7 @@ class SegmentFileWriter:
         )
 
     def abort(self) -> None:
-        """Delete the written files, as far as the paths allow; harmless after `close` or `abort`."""
+        """Delete the written copies, as far as their paths can be reached. No effect after `close` or `abort`."""
         if not self._ended:
             self._release(delete=True)
 
@@ -178,7 +178,7 @@ class SegmentFileWriter:
         self._size_bytes += len(tile)
 
     def _change_ensemble(self) -> None:
-        """Replace failed copies by copies on spare paths that catch up with the good ones."""
+        """Replace failed copies by copies on spare paths, which get the earlier tiles from good copies."""
         self._drain()
         self._retire_failed()
         while self._spares and len(self._copies) < self._quorum.write and self._can_replace():
@@ -195,11 +195,11 @@ class SegmentFileWriter:
             raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _can_replace(self) -> bool:
-        """True if a new copy can get the bytes so far."""
+        """Return True if a new copy can get the earlier tiles, or there are none."""
         return not self._lengths or any(copy.is_readable for copy in self._copies)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
-        """Copy the tiles so far to a new copy; if a source turns out to be bad, use another one."""
+        """Copy the earlier tiles to a new copy; if a source turns out to be bad, use another one."""
         for source in [each for each in self._copies if each.is_readable]:
             copy.append_from(source, self._tiles())
             copy.drain()

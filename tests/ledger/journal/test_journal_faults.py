@@ -413,7 +413,7 @@ def test_unreadable_metadata_end_only_a_journal_that_needs_them(tmp_path):
 
     listener = asyncio.run(run())
     assert listener.said[1:] == [
-        "ended: its record could not be read for 0.2 s, at last: The table cannot be read: no such device."
+        "ended: its record could not be read for 0.2 s; last error: The table cannot be read: no such device."
     ]
     assert len(listener.acked) >= 60
     # The other two paths may have taken it before the third was missed.

@@ -525,7 +525,7 @@ def test_an_object_of_another_writer_is_no_data(tmp_path: Path) -> None:
     stores.key(2).unlink()
     stores.key(2).write_bytes(replace(head, token="00" * 16).encode(body))
     source = ObjectBytes(stores.file())
-    with pytest.raises(CorruptJournalError, match="is not its file's writer's"):
+    with pytest.raises(CorruptJournalError, match="was not written by its file's writer"):
         source.read_into(0, memoryview(bytearray(source.size())))
 
 

@@ -161,7 +161,7 @@ def test_metadata_that_take_no_commit_are_named(tmp_path):
 
     place = Place(tmp_path)
     write(place)
-    with pytest.raises(JournalUndecidedError, match=r"20 commits of the record failed, the last one: no space left"):
+    with pytest.raises(JournalUndecidedError, match=r"20 commits of the record failed; last error: no space left"):
         recover(Full(place.store, place.register.incarnation), lambda: place.paths, list(place.paths))
 
 

@@ -92,7 +92,7 @@ def test_a_commit_that_fails_has_an_unknown_outcome(store, tmp_path):
 def test_a_record_that_no_journal_writes_is_an_error(store):
     row = IncarnationRecord(incarnation=NAME, state="CLOSED")
     store.commit(lambda view: Change(puts=[row], keys={keys.incarnation_log(NAME): None}))
-    with pytest.raises(MetadataError, match=r"broker-1 cannot be right \(last_frame belongs"):
+    with pytest.raises(MetadataError, match=r"broker-1 is inconsistent \(last_frame belongs"):
         LogRegister(store, NAME).read()
 
 
