@@ -1,4 +1,4 @@
-"""The copies of one file, tried in turn until one is good: the rule that all readers of stored files share."""
+"""The rule by which all readers of stored files try the copies of a file in turn until one is good."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class NoGoodCopyError(Exception):
 
 
 class CopiesInTurn(Generic[P, C]):
-    """The copies of one file: the one in use, those not tried yet, and the problems of those given up.
+    """The copies of one file: the copy in use, the untried copies, and the problems of the copies that were given up.
 
-    A copy that fails is closed and given up; the next one is opened.
+    A copy that fails is closed and given up; the next copy is opened.
 
     Args:
-        order: The storage paths of the copies, in the order of trying.
+        order: The storage paths of the copies, in the order in which to try them.
         paths: Returns the root's storage paths; called whenever a copy is opened or judged.
         open_copy: Opens the copy on a path; may raise StorageError or OSError.
 
@@ -70,7 +70,7 @@ class CopiesInTurn(Generic[P, C]):
         return verdict_on(self.problems[path_id], self._paths().get(path_id))
 
     def summary(self) -> CopyVerdict:
-        """Judge all copies that were given up: data are lost only if none is UNREACHABLE (`storage/loss.py`)."""
+        """Judge all copies that were given up together; see `loss.summary`."""
         return summary(map(self.verdict, self.problems))
 
     def in_words(self) -> str:

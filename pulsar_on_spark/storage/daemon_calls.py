@@ -1,4 +1,4 @@
-"""Calls in daemon threads, which do not hold up the end of the process, as those of a pool do."""
+"""Calls in daemon threads, which do not delay the end of the process as the threads of a pool do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 from weakref import WeakSet
 
 END_S: Final = 1.0
-"""Time in seconds for which the end of the process waits for calls: a library may fail if it is stopped in one."""
+"""Longest wait for calls at the end of the process, in seconds: a library may fail if it is stopped during a call."""
 ENDING: Final = threading.Event()
-"""Set when the process ends: calls that wait for a store return then."""
+"""Set when the process ends; calls that wait for a store then return."""
 _running: Final[WeakSet[threading.Thread]] = WeakSet()
 
 _T = TypeVar("_T")
@@ -23,11 +23,11 @@ def start_call(call: Callable[[], _T], name: str) -> Future[_T]:
     """Call a function in a daemon thread.
 
     Args:
-        call: The function. If it waits, it waits for `ENDING`, too.
+        call: The function. If it waits, it must also return when `ENDING` is set.
         name: The thread's name.
 
     Returns:
-        Its result or error. It has begun, so it cannot be cancelled.
+        The future of the call's result or error. The call has begun, so the future cannot be cancelled.
     """
     future: Future[_T] = Future()
     future.set_running_or_notify_cancel()
@@ -46,7 +46,7 @@ def start_call(call: Callable[[], _T], name: str) -> Future[_T]:
 
 @atexit.register
 def _end() -> None:
-    """Let the calls end, as far as they do soon."""
+    """Set `ENDING`, and wait up to `END_S` for the calls to end."""
     ENDING.set()
     until_s = time.monotonic() + END_S
     for thread in list(_running):

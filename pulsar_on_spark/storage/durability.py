@@ -16,7 +16,7 @@ from pulsar_on_spark.storage.permissions import adopt, opener
 LOCK_WAIT_S = 60.0
 """The longest wait for the root's lock, in seconds: holders keep it only while they copy or write metadata."""
 SYNC_WAIT_S = 1.0
-"""The longest wait for another process that syncs a table: a suspended process must not block the others."""
+"""The longest wait for another process that syncs a table, in seconds: a suspended one must not block the others."""
 _held = threading.local()
 
 
@@ -33,7 +33,7 @@ def fsync_path(path: Path) -> None:
 
     Raises:
         UnsyncedError: fsync itself failed.
-        OSError: the file could not be opened, or its permissions not be set; its content may be durable or not.
+        OSError: the file could not be opened, or its permissions could not be set; its content may not be durable.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -50,7 +50,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The id of the machine's current boot: there was no power cut within one boot.
+    """Return the id of the machine's current boot. While it stays the same, there was no power cut.
 
     Raises:
         MetadataError: this process has no access to the id's file in /proc.
@@ -60,8 +60,8 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except FileNotFoundError as error:
         raise MetadataError(
-            f"{_BOOT_ID} is missing, which commits need to tell a power cut from damage: give this process the whole "
-            "of /proc (in a systemd service, remove ProcSubset=pid)."
+            f"{_BOOT_ID} is missing, by which commits tell a power cut from damage: give this process the whole of "
+            "/proc (in a systemd service, remove ProcSubset=pid)."
         ) from error
 
 
@@ -100,7 +100,7 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _taken(descriptor: int, wait_s: float) -> bool:
-    """Acquire flock; False if others hold it during the whole wait."""
+    """Try to acquire flock for `wait_s` seconds; returns False if others hold it until then."""
     deadline_s = time.monotonic() + wait_s
     pause_s = 0.000_5
     while True:
@@ -117,10 +117,11 @@ def _taken(descriptor: int, wait_s: float) -> bool:
 
 @contextmanager
 def syncing(log: Path) -> Iterator[None]:
-    """Exclude other processes from syncing a table's log until this one has synced it, or has marked its failure.
+    """Keep other processes from syncing a table's log until this process has synced it, or has marked its failure.
 
-    The kernel reports an fsync error once, so another process could otherwise sync without error, and report its
-    commits, before the mark is there. The wait ends after `SYNC_WAIT_S`, because a suspended process may hold the lock.
+    The kernel reports an fsync error only once. Without the lock, another process could sync without an error and
+    report its commits before the failure is marked. The wait for the lock ends after `SYNC_WAIT_S`, because a suspended
+    process may hold it.
     """
     descriptor = os.open(log, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -133,7 +134,7 @@ def syncing(log: Path) -> Iterator[None]:
 
 @contextmanager
 def unheld(directory: Path) -> Iterator[bool]:
-    """Keep programs of format 1 from opening a table; yields False if one has it open: they hold a shared lock."""
+    """Keep programs of format 1 from opening a table; yields False if such a program has it open, by a shared lock."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _taken(descriptor, 0)

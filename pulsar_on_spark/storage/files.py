@@ -1,8 +1,8 @@
 """The seam between this package and the operating system: every durable step is one method of `FileOps`.
 
-`OsFiles` is the real one. `pulsar_on_spark.testing.recording_files` records the steps instead, so that a test can
-rebuild the possible states of a disk after a crash at each step. All methods raise `OSError` and never retry: after a
-failed fsync the kernel has marked the pages clean, so a second one would report success for data that is gone.
+`OsFiles` calls the operating system. `pulsar_on_spark.testing.recording_files` records the steps, too, so that a test
+can rebuild the possible states of a disk after a crash at each step. All methods raise `OSError` and never retry: after
+a failed fsync the kernel has marked the pages clean, so a second fsync would report success for data that is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pulsar_on_spark.storage import permissions
 
 
 class FileOps(Protocol):
-    """Operations that durable files are made of. Implementations are picklable and thread-safe."""
+    """Operations of which durable files are made. Implementations are picklable and thread-safe."""
 
     def create(self, path: Path) -> int:
         """Make a new file for appending and return its descriptor; `FileExistsError` if the name is taken."""
@@ -32,7 +32,7 @@ class FileOps(Protocol):
         """Append all of `data`."""
 
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Append up to 1,024 buffers one after the other; a short write is an error."""
+        """Append up to 1,024 buffers one after another; a short write is an error."""
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
@@ -84,7 +84,7 @@ class OsFiles:
             view = view[os.write(fd, view) :]
 
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Call the system's `writev` once; after a short write, write the rest to get the disk's error."""
+        """Call the system's `writev` once; after a short write, write the rest only to get the disk's error."""
         wanted = sum(map(len, buffers))
         written = os.writev(fd, buffers)
         if written != wanted:
@@ -151,7 +151,7 @@ TMP_INFIX = ".tmp-"
 
 
 def tmp_name(path: Path) -> Path:
-    """A fresh temporary name beside `path`, for writing before the rename."""
+    """Return a new temporary name beside `path`, for writing before the rename."""
     return path.with_name(f"{path.name}{TMP_INFIX}{secrets.token_hex(4)}")
 
 
@@ -192,7 +192,7 @@ def write_synced(files: FileOps, path: Path, content: bytes) -> None:
 def make_directory(files: FileOps, path: Path) -> None:
     """Make a directory and its missing parents, and make their names durable.
 
-    The parent is synced even if the directory exists already: its creator may have crashed before that step.
+    The parent is synced even if the directory exists, because the process that made it may have crashed before that.
     """
     if not path.parent.is_dir():
         make_directory(files, path.parent)

@@ -1,15 +1,15 @@
-"""The health of a storage path: the one value that placement, repair, status and metrics decide by. Pure.
+"""The health of a storage path: the one value on which placement, repair, status and metrics base decisions. Pure.
 
     condition     result of examining the path                           its copies
     -----------   ----------------------------------------------------   -------------------------------
     well          it is there                                            are there
-    full          it is there; its last write found no room              are there
+    full          it is there; its last write found no space             are there
     failing       it is there; its last write failed                     are there
-    wiped         a directory is there that is not this path             may be good: on another disk
+    wiped         in its place is a directory without its identity       may be good: on another disk
     unreachable   its disk is away, or does not answer                   may be good
     elsewhere     it is on a disk of another host                        may be good
 
-A copy counts as lost only if it is damaged, or if it is missing from a path that can be reached: see `loss`.
+A copy counts as lost only if it is damaged, or if it is missing from a path that can be reached; see `loss`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class PathHealth:
         path_id: The path's id.
         label: The path's rack.
         state: The path's state in the metadata.
-        is_checked: False for a path that came back and was not read in full yet: its copies do not count.
-        is_overdue: True if the path has been away for longer than repair waits: its copies are replaced.
+        is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
+        is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.
         total_bytes: Size of the path's file system; None while the path cannot be reached.
@@ -82,7 +82,7 @@ class PathHealth:
 
     @property
     def is_writable(self) -> bool:
-        """True if new copies go there."""
+        """True if new copies are written to the path."""
         return self.is_there and self.state == "writable"
 
     @property
@@ -92,12 +92,12 @@ class PathHealth:
 
     @property
     def is_away(self) -> bool:
-        """True if the path cannot be reached and was not given up: its copies may be good."""
+        """True if the path cannot be reached and was not given up, so that its copies may be good."""
         return not self.is_there and self.state not in ("lost", "retired")
 
     @property
     def holds_copies(self) -> bool:
-        """True if copies on the path exist, and will not be moved away."""
+        """True if the path's copies exist, and are not being moved to other paths."""
         return self.is_there and keeps_copies(self.state)
 
 

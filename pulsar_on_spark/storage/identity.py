@@ -1,4 +1,4 @@
-"""The identity of a storage path or a root: a small file or object that shows that it is there, and which one it is.
+"""The identity of a storage path or a root: a small file or object that proves which path or root a place holds.
 
 It corresponds to a bookie's cookie. An empty or foreign disk mounted in a path's place, or a bucket of another cluster,
 must not make files look deleted.
@@ -27,7 +27,7 @@ class Identity:
     """The content of an identity.
 
     Attributes:
-        cluster_id: The identity of the root's cluster.
+        cluster_id: The id of the root's cluster.
         path_id: The storage path in the root; None for the root itself.
     """
 
@@ -38,18 +38,19 @@ class Identity:
         """Return the identity as it is stored: JSON.
 
         Args:
-            hidden: A token, different each time, for a path that is being retired: no process then uses it.
+            hidden: A token, different each time, that hides the identity of a path that is being retired, so that no
+                process uses the path; empty for a visible identity.
         """
         mark = {"hidden": hidden} if hidden else {}
         return json.dumps({"format_version": _FORMAT, **asdict(self), **mark}).encode()
 
     @classmethod
     def decode(cls, content: bytes, name: str) -> Identity:
-        """Read what is stored; `name` is the owner's name for errors.
+        """Parse a stored identity; `name` names the path or root in errors.
 
         Raises:
             HiddenPathError: the path is being retired.
-            StoragePathError: it is damaged, or from a newer version.
+            StoragePathError: the content is damaged, or from a newer version.
         """
         try:
             fields = json.loads(content)
@@ -67,15 +68,15 @@ class Identity:
         return found
 
     def require(self, found: Identity, name: str, remedy: str) -> None:
-        """Compare the identity that is there with this one, the wanted one.
+        """Check that the identity found in a place equals this identity.
 
         Args:
-            found: The identity that is there.
-            name: The owner's name for errors.
-            remedy: What to do if it is another one.
+            found: The identity that was found.
+            name: The name of the path or root in errors.
+            remedy: The operator's remedy if the identities differ, for the error.
 
         Raises:
-            WrongPathError: it differs.
+            WrongPathError: they differ.
         """
         if found != self:
             raise WrongPathError(

@@ -1,8 +1,8 @@
-"""The check that a journal is on a local disk, and not on a file system with caches of its own on each host.
+"""The check that a journal is on a local disk, and not on a file system whose clients have caches of their own.
 
-The fence is a rename that the writer must see immediately. That holds within one kernel, but not on network or
+The fence is a rename that the writer must see immediately. This is certain within one kernel, but not on network or
 user-space file systems, whose clients cache names and attributes for a while. Both the writer and the recoverer of a
-journal check, because a fence set from another host may reach the writer late. Sealers, trimmers and readers need not
+journal check, because a fence that another host sets may reach the writer late. Sealers, trimmers and readers need not
 check: they act on checksummed frames and committed records only, so a stale cache merely delays them.
 """
 
@@ -42,9 +42,9 @@ _REFUSED = {
     0xBACBACBC: "vmhgfs",
     0x7C7C6673: "prl_fs",
 }
-"""Refused file systems by `f_type` of statfs(2): other hosts may change them, or a user's process serves them."""
+"""Refused file systems by `f_type` of statfs(2): other hosts may change them, or a user-space process serves them."""
 _STATFS_BYTES = 256
-"""A size that no Linux exceeds; the first word is `f_type`."""
+"""Size of the buffer for statfs(2), larger than the result on any Linux; the result's first word is `f_type`."""
 
 
 def refused_file_system(directory: Path) -> str | None:
@@ -58,7 +58,7 @@ def refused_file_system(directory: Path) -> str | None:
 
 
 def file_system_type(directory: Path) -> int | None:
-    """`f_type` of the file system under `directory`; None if it cannot be examined, or the system is not Linux."""
+    """Return `f_type` of the file system under `directory`; None if it cannot be examined, or not on Linux."""
     if sys.platform != "linux":
         return None
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)

@@ -39,16 +39,16 @@ _HIDDEN_IDENTITY = f"{IDENTITY_NAME}.retired"
 
 @dataclass(frozen=True, slots=True)
 class LocalPath:
-    """A storage path in a directory; `StoragePath` describes what is not said here.
+    """A storage path in a directory; `StoragePath` describes the methods in full.
 
     Attributes:
         path_id: The path's id in the root.
         directory: The path's directory.
         cluster_id: The root's identity.
         label: The path's rack.
-        host: The host on whose disk the directory is; "" for the directory of that name on this host.
+        host: The host on whose disk the directory is; "" for this host.
         weight: The path's share of new files: its free bytes when they were last measured.
-        is_given_up: True if an operator declared its disk lost: a copy that cannot be reached on it is gone.
+        is_given_up: True if an operator declared the disk lost, so that copies which cannot be reached count as gone.
     """
 
     path_id: PathId
@@ -69,7 +69,7 @@ class LocalPath:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the path's host is another one than this."""
+        """True if the path is on another host."""
         return self.host not in ("", socket.gethostname())
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
@@ -93,7 +93,7 @@ class LocalPath:
     def check(self, files: FileOps = OS_FILES) -> None:
         """Read the identity file."""
         if self.is_elsewhere:
-            # Of the same name here may be anything: it says nothing about what is there.
+            # A directory of the same name on this host says nothing about the path.
             raise StoragePathError(f"{self._name} is on the host {self.host}, and cannot be reached from this one.")
         try:
             content = read_file(files, self.directory / IDENTITY_NAME)
@@ -127,14 +127,14 @@ class LocalPath:
             raise StoragePathError(f"{self._name} cannot be retired ({error}): make it writable.") from error
 
     def measured(self) -> LocalPath:
-        """Ask the operating system for the free bytes."""
+        """Get the free bytes from the operating system; unchanged if it cannot tell."""
         try:
             return replace(self, weight=self.space().free)
         except StoragePathError:
             return self
 
     def space(self) -> DiskSpace:
-        """Ask the operating system."""
+        """Get the size and the free bytes of the file system from the operating system."""
         try:
             usage = shutil.disk_usage(self.directory)
         except OSError as error:
@@ -159,7 +159,7 @@ class LocalPath:
         return self.directory / segment_key(name)
 
     def sidecar_file(self, name: SegmentName) -> Path:
-        """The path of the checksums of a segment file with more than 16 batches (raises as `segment_file`)."""
+        """The path of the sidecar of a segment file with more than 16 batches (raises as `segment_file`)."""
         return self.directory / sidecar_key(name)
 
     def make_segment_directory(self, name: SegmentName, files: FileOps = OS_FILES) -> None:
@@ -246,12 +246,12 @@ class LocalPath:
         )
         if foreign:
             raise StoragePathError(
-                f"{self._name} is not empty (it holds {foreign[0]!r}) and not a storage path: give an empty directory."
+                f"{self._name} is no storage path, and not empty (it holds {foreign[0]!r}): give an empty directory."
             )
 
 
 def local_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, LocalPath]:
-    """Return the paths in directories."""
+    """Return those of the paths that are directories."""
     return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath)}
 
 

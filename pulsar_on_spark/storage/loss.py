@@ -32,7 +32,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 LOOK_AGAIN: Final = (SegmentGoneError, JournalGoneError, CopiesUnreachableError)
-"""Read errors after which the metadata may name another place, as data are merged, sealed and moved meanwhile."""
+"""Read errors after which a reader looks up the data in the metadata again: they may be merged, sealed or moved."""
 
 
 class CopyVerdict(Enum):
@@ -48,7 +48,7 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
 
     Args:
         cause: The reader's error. A `FileNotFoundError` must come from a path whose identity was checked.
-        path: The copy's storage path; None if the root has none with its id.
+        path: The copy's storage path; None if the root has no path with this id.
     """
     if isinstance(cause, (SegmentGoneError, JournalGoneError, FileNotFoundError)):
         return CopyVerdict.GONE
@@ -59,7 +59,10 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
 
 
 def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
-    """Sum up the verdicts on all copies: DAMAGED data are lost, GONE data only if no other file has them."""
+    """Return the verdict on data, of the verdicts on all copies: DAMAGED data are lost, UNREACHABLE data may be good.
+
+    GONE data are lost unless the metadata now name another file for them.
+    """
     distinct = set(verdicts)
     for verdict in (CopyVerdict.UNREACHABLE, CopyVerdict.GONE):
         if verdict in distinct:
@@ -68,7 +71,7 @@ def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
 
 
 def in_words(causes: Mapping[PathId, Exception]) -> str:
-    """Name the problem of each copy."""
+    """Describe the problem of each copy, in sentences."""
     return " ".join(f"[path {path_id}] {cause}" for path_id, cause in causes.items()) or "It has no copies."
 
 
@@ -81,10 +84,10 @@ def unreachable(what: str, causes: str) -> CopiesUnreachableError:
     """Make the error for data of which no copy is good and at least one cannot be reached.
 
     Args:
-        what: The data, as the sentence's subject, in singular.
+        what: The data, as the subject of a sentence, in the singular.
         causes: The problem of each copy, in sentences.
     """
     return CopiesUnreachableError(
-        f"{what} cannot be read now, which does not mean that it is lost: bring its storage paths back, or say with "
-        f"`pulsarpy storage lost` which of them are gone for good. {causes}"
+        f"{what} cannot be read now, which does not mean that it is lost: bring its storage paths back, or declare "
+        f"with `pulsarpy storage lost` which of them are gone for good. {causes}"
     )

@@ -1,7 +1,7 @@
-"""A storage path on an object store. A copy has its name when it is complete, and is never changed.
+"""A storage path on an object store. A copy appears under its name when it is complete, and is never changed.
 
-A copy counts as absent only in a process that has read the path's identity object, and read it again after the store
-had said "not found": a proxy, a wrong endpoint or an emptied bucket must not make copies look deleted.
+A copy counts as absent only if the process has read the path's identity object, and has read it again after the store
+answered "not found": a proxy, a wrong endpoint or an emptied bucket must not make copies look deleted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _known: set[tuple[int, RootPlace, str, PathId]] = set()
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """A storage path below a URL; for what is not described here, see `StoragePath`.
+    """A storage path below a URL; `StoragePath` describes the methods in full.
 
     Attributes:
         path_id: The path's id in the root.
         place: The path's URL and profile.
         cluster_id: The root's identity.
         label: The path's rack.
-        weight: The path's share of new files: the same for all, as an object store is never full.
-        is_given_up: True if an operator declared it lost.
+        weight: The path's share of new files, which is the same for all, as an object store is never full.
+        is_given_up: True if an operator declared the path lost.
     """
 
     path_id: PathId
@@ -53,11 +53,11 @@ class ObjectPath:
 
     @property
     def is_elsewhere(self) -> bool:
-        """False: every host reaches an object store, or finds out by asking it."""
+        """False: an object store belongs to no host."""
         return False
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Put the identity object; an existing one must be this path's."""
+        """Create the identity object; if one exists, check that it is this path's."""
         with translated():
             written = self.objects.create(IDENTITY_NAME, self._identity.encode())
         if isinstance(written, Exists):
@@ -107,23 +107,23 @@ class ObjectPath:
         return self
 
     def space(self) -> None:
-        """Check that the path can be reached; its space is unlimited, which None means."""
+        """Check that the path can be reached; returns None, because its space is unlimited."""
         self.check()
 
     def try_write(self) -> None:
-        """Put an object and delete it."""
+        """Create an object and delete it."""
         key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
         with translated():
             self.objects.create(key, key.encode())
             self.objects.delete(key)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> ObjectSink:
-        """Begin an upload. The path is checked before and after it, so that no copy ends on a retired path."""
+        """Begin an upload. The path is checked before and after the upload, so that no copy ends on a retired path."""
         self.check()
         return ObjectSink(self.objects, segment_key(name), sidecar_key(name), self.check)
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> ObjectSource:
-        """Return the source without a request for the copy: the first range tells if it is there."""
+        """Return the source without a request for the copy; reading its first range shows if it exists."""
         self._check_once()
         key = segment_key(name)
         return ObjectSource(self.objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
@@ -169,7 +169,7 @@ class ObjectPath:
 
     @property
     def objects(self) -> ObjectStore:
-        """The store, from the path's URL on."""
+        """The object store; keys are relative to the path's URL."""
         return objects_at(self.place)
 
     @property

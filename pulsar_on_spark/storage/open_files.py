@@ -1,4 +1,4 @@
-"""Processes of this host with open files under a directory, which keep its disk from being unmounted."""
+"""Search for this host's processes with open files under a directory, which prevent its disk from being unmounted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def processes_with_open_files(directory: Path) -> Mapping[int, int]:
-    """Count each process's open files under a directory, by process id; deleted files count, too.
+    """Count the open files under a directory by process id; deleted files count, too.
 
-    Processes of other users are visible to root only; without `/proc` no process is.
+    Processes of other users are visible to root only. Without `/proc`, no process is visible.
     """
     prefix = f"{os.path.realpath(directory)}/"
     counts: Counter[int] = Counter()

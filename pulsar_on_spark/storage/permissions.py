@@ -1,8 +1,8 @@
-"""Permissions: new files and folders in a root get those of their folder.
+"""Permissions: new files and folders in a root get the permissions of the folder in which they are created.
 
-The root's folder thus decides access to everything in it, whichever process creates it and under any umask: for its
-owner alone (0700), or for a group that a broker and Spark share (2770: new files belong to the folder's group). Other
-permissions of an existing root are kept, and a `chmod -R` changes them.
+So the root's folder decides about access to everything in it, whichever process creates a file and under any umask. The
+owner alone has access (0700), or a group that a broker and Spark share (2770: new files belong to the folder's group).
+Other permissions of an existing root are kept, and a `chmod -R` changes them.
 
 A library may create files with the permissions of the umask; they are corrected when the file is synced.
 """
@@ -25,7 +25,7 @@ _FILE_BITS: Final = 0o666
 
 
 def folder_mode(file_mode: int) -> int:
-    """The permissions of folders for files with `PRIVATE` or `SHARED` mode."""
+    """Return the mode of folders for files of mode `PRIVATE` or `SHARED`."""
     return 0o2770 if file_mode == SHARED else 0o700
 
 
@@ -66,7 +66,7 @@ def make_folders(path: Path) -> None:
 
 
 def mode_of(folder: Path) -> int:
-    """The permissions of a folder that its content inherits."""
+    """Return the permissions that new content of a folder inherits from it."""
     return stat.S_IMODE(os.stat(folder).st_mode) & _FOLDER_BITS
 
 

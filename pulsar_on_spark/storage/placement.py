@@ -2,7 +2,7 @@
 
 Weighted rendezvous hashing (Thaler and Ravishankar; weights after Mosharaf and Schindelhauer): each path's score is a
 hash of file id and path, divided by the path's weight, and the best scores win. All processes that know the same paths
-make the same choice without shared state, and adding or removing a path moves only the copies on that path.
+make the same choice without shared state. Adding or removing a path moves only the copies on that path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNIT = 2.0**64
 
 
 class Place(Protocol):
-    """A storage path among which the copies' paths are chosen."""
+    """A storage path that can be chosen."""
 
     @property
     def path_id(self) -> PathId:
@@ -38,9 +38,9 @@ P = TypeVar("P", bound=Place)
 
 
 def preferred(places: Iterable[P], key: str) -> list[P]:
-    """Order storage paths by preference for the file `key`: the first N, for any N, share as few labels as possible.
+    """Order storage paths by preference for the file `key`. For any N, the first N share as few labels as possible.
 
-    The order of the argument has no effect.
+    The order of `places` has no effect.
     """
     remaining = sorted(places, key=lambda place: (_score(place, key), place.path_id))
     ordered: list[P] = []

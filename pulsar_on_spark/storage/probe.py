@@ -1,7 +1,7 @@
-"""Checks of storage paths: `examine` determines a path's condition, `try_out` also writes to it.
+"""Checks of storage paths: `examine` determines a path's condition, `try_out` also writes to the path.
 
-`examine` reads the path's identity and the size of its file system. `try_out` is for a path that failed: it writes and
-syncs a file, too.
+`examine` reads the path's identity and the size of its file system. `try_out` is for a path that failed: it also writes
+and syncs a file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 ROOM_BYTES: Final = 512 * 1024 * 1024
-"""Free bytes from which a full path is healthy again, a journal file's size: with less it would fail again at once."""
+"""Free bytes at which a full path is well again: a journal file's size, as with less it would fail again at once."""
 _ROOM_PARTS: Final = 10
-"""On a disk that is smaller than ten such files, a tenth of it is enough."""
+"""On a disk smaller than ten journal files, a tenth of the disk is enough."""
 _FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 ANSWER_WITHIN_S: Final = 1.0
 FIRST_PAUSE_S: Final = 5.0
@@ -32,11 +32,11 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 def examine(path: StoragePath, mark: str = "") -> PathHealth:
-    """Determine a path's condition: unreachable or wiped now, else full or failing by its mark, else well.
+    """Determine a path's condition: elsewhere, wiped or unreachable now; else full or failing by its mark; else well.
 
     Args:
         path: The path.
-        mark: The reason for which a write or an audit marked the path as failed; empty if none did.
+        mark: The reason with which a write or an audit marked the path as failed; empty for a path without a mark.
     """
     if isinstance(path, LocalPath) and path.is_elsewhere:
         return _away(path, f"it is on the host {path.host}", Condition.ELSEWHERE)
@@ -59,7 +59,7 @@ def examine(path: StoragePath, mark: str = "") -> PathHealth:
 
 
 def try_out(path: StoragePath, mark: str) -> PathHealth:
-    """Write to a path that failed: it is well again if a file can be made durable and the path is no longer full.
+    """Write to a path that failed. It is well again if a file can be made durable and the path is no longer full.
 
     Args:
         path: The path.
@@ -102,8 +102,8 @@ class _Pause:
 class Trials:
     """Retries of failed storage paths, for one caller that retries periodically.
 
-    A path that seems healthy and fails again is retried with growing pauses: 5 s, 10 s, up to a minute. A disk that
-    hangs delays the caller once, for a moment: it is checked in a thread of its own.
+    A path that seems well and fails again is retried with growing pauses: 5 s, 10 s, up to a minute. A disk that hangs
+    delays the caller only once, and for at most `wait_s`, because it is checked in a thread of its own.
 
     Args:
         clock: Returns monotonic seconds.
@@ -117,12 +117,12 @@ class Trials:
         self._looks: dict[PathId, Future[PathHealth]] = {}
 
     def may_try(self, path: PathId) -> bool:
-        """True if the pause since the path's last trial is over."""
+        """Return True if the pause after the path's last trial is over."""
         pause = self._pauses.get(path)
         return pause is None or self._clock() >= pause.until_s
 
     def record_trial(self, path: PathId) -> None:
-        """Record a trial of a path: its next pause is longer, or the shortest if the last pause ended a minute ago."""
+        """Record a trial and begin a pause: twice the last pause, or the shortest if that ended a minute ago."""
         now_s = self._clock()
         pause = self._pauses.get(path)
         is_again = pause is not None and now_s < pause.until_s + LONGEST_PAUSE_S

@@ -1,8 +1,8 @@
 """Reports of bad copies and losses: small objects of the root that readers leave for status, audit and repair.
 
 A reading task must not commit metadata, so it writes one JSON object for each finding. The object's key identifies the
-bad copy or the lost batches: a repeat overwrites it, so a thousand tasks that meet one bad copy leave one report.
-Losses found by several tasks may overlap; `sum_losses` counts each batch once.
+bad copy or the lost batches, so a repeated report overwrites the first: a thousand tasks that meet one bad copy leave
+one report. Losses that several tasks found may overlap; `sum_losses` counts each batch once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pulsar_on_spark.storage.objects.contract import Exists
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 MAX_REPORTS = 1000
-"""Limit of reports. Further findings are dropped: the first ones suffice to start a repair."""
+"""Limit of reports. Further findings are dropped, because the first ones suffice to start a repair."""
 
 REPORTS = "reports"
 """The prefix of the reports' keys under the root."""
@@ -37,7 +37,7 @@ class ReportKind(StrEnum):
     """Kind of a finding."""
 
     BAD_COPY = "bad-copy"
-    """A copy is missing or damaged; others may be good."""
+    """A copy is missing or damaged; other copies may be good."""
     LOSS = "loss"
     """No copy was good."""
 
@@ -58,7 +58,7 @@ class LostBatches:
 
     @property
     def end(self) -> int:
-        """Number of the batch after the last."""
+        """Number of the batch after the last one."""
         return self.first + len(self.rows)
 
 
@@ -84,7 +84,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """The report's key, which depends on kind, file, and path or batches only."""
+        """The report's key, made of kind, file, and path or batches."""
         what = "all" if self.path_id is None else str(self.path_id)
         if self.lost is not None:
             what = f"{self.lost.first}-{self.lost.end}"
@@ -105,13 +105,13 @@ def write_report(root: RootPlace, report: Finding) -> bool:
     try:
         others = {listed.key for listed in objects.list_after(REPORTS)} - {report.key}
         if len(others) >= MAX_REPORTS:
-            _log.warning("Dropped a report, there are %d in %s: %s", len(others), root, report)
+            _log.warning("Dropped a report, because there are already %d in %s: %s", len(others), root, report)
             return False
         written = objects.create(report.key, content)
         if isinstance(written, Exists):
             objects.replace(report.key, content, written.version)
     except StorageError as error:
-        _log.warning("Dropped a report, %s cannot be written (%s): %s", root, error, report)
+        _log.warning("Dropped a report, because %s cannot be written (%s): %s", root, error, report)
         return False
     return True
 
@@ -129,7 +129,7 @@ def report_bad_copy(root: RootPlace, file_id: str, path_id: PathId, reason: str)
 
 
 def read_reports(root: RootPlace) -> list[Finding]:
-    """Read the reports under the root, sorted by key. A report with damaged content is restored from its key.
+    """Read the reports under the root, sorted by key. If a report's content is damaged, its key gives the rest.
 
     Raises:
         StorageError: the reports cannot be read.
@@ -147,7 +147,7 @@ def read_reports(root: RootPlace) -> list[Finding]:
 def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
     """Merge the losses of each file and topic into one, whose reason begins with the number of lost messages.
 
-    A batch in several reports counts once. Losses that name no batch are returned unchanged, behind the others.
+    A batch in several reports counts once. Losses that name no batch are returned unchanged, after all others.
     """
     rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
     first_reports: dict[tuple[FileId, str], Finding] = {}
@@ -169,7 +169,7 @@ def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
 
 
 def clear_report(root: RootPlace, report: Finding) -> None:
-    """Remove a report after its finding was resolved; harmless if it is gone.
+    """Remove a report after its finding was resolved; no effect if it is gone already.
 
     Raises:
         StorageError: it cannot be removed.

@@ -1,6 +1,6 @@
 """Places of roots: a folder of this host, or a prefix of an object store.
 
-A local place is a `Path`. Both kinds are picklable and hold no credentials: each process resolves those by itself.
+A local place is a `Path`. Both kinds are picklable and hold no credentials; each process resolves its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pulsar_on_spark.storage.objects.local import LocalObjects
 LEASES: Final = "leases"
 BROKERS: Final = "brokers"
 LOADS: Final = "broker-loads"
-"""The group of brokers' leases; no subscription's group has this name."""
+"""The group of the leases that hold brokers' loads; no subscription's group has this name."""
 _SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 _URL: Final = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<bucket>[A-Za-z0-9.@_-]+)(?P<prefix>(?:/[A-Za-z0-9._=!()-]+)*)/*")
 _MAX_STORES: Final = 32
-"""Object stores that a process keeps open."""
+"""Limit of the object stores that a process keeps open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ObjectPlace:
 
     Attributes:
         url: The URL, without a slash at its end.
-        profile: The name of the profile with the store's options; "" for the one that matches the URL, or none.
+        profile: The name of the profile with the store's options; "" for the profile that matches the URL, if any.
     """
 
     url: str
@@ -75,7 +75,7 @@ def parse_place(given: str | Path | ObjectPlace, profile: str = "") -> RootPlace
             "s3://bucket/prefix (also gs: and abfss:), with letters, digits and ._=!()- only."
         )
     if {".", ".."} & set(parts["prefix"].split("/")):
-        raise InvalidArgumentError(f"{text!r} has a name of dots alone, which stores read differently: leave it out.")
+        raise InvalidArgumentError(f"{text!r} has a part . or .., which stores treat differently: leave it out.")
     return ObjectPlace(f"{_SCHEMES[parts['scheme']]}://{parts['bucket']}{parts['prefix']}", profile)
 
 
@@ -83,7 +83,7 @@ def objects_at(place: RootPlace) -> ObjectStore:
     """Open the objects at a place; an object store stays open in this process.
 
     Raises:
-        InvalidArgumentError: there is no such profile, or an option of it is not known.
+        InvalidArgumentError: there is no such profile, or the profile has an unknown option.
     """
     if isinstance(place, Path):
         return LocalObjects(place)
@@ -91,7 +91,7 @@ def objects_at(place: RootPlace) -> ObjectStore:
 
 
 def lease_store(place: RootPlace, group: str) -> LeaseStore:
-    """Open the leases of a group of holders at a root: `BROKERS`, their `LOADS`, or `consumers_of` a subscription."""
+    """Open a group of leases at a root: `BROKERS`, `LOADS`, or the group that `consumers_of` returns."""
     if isinstance(place, Path):
         return LeaseFiles(place / LEASES / group)
     prefix = f"{LEASES}/{group}"
@@ -99,7 +99,7 @@ def lease_store(place: RootPlace, group: str) -> LeaseStore:
 
 
 def consumers_of(subscription: str) -> str:
-    """Return the group of a subscription's leases, which the consumers of all its topics share."""
+    """Return the group of leases of a subscription's consumers, on all topics that have a subscription of this name."""
     return lease_name(subscription)
 
 

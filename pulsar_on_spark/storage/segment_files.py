@@ -11,17 +11,17 @@ from pulsar_on_spark.model.errors import SegmentGoneError, StoragePathError
 from pulsar_on_spark.storage.files import FileOps, read_file, tmp_name, write_synced
 
 GROUP_BYTES: Final = 2 * 1024 * 1024
-"""Bytes to read at once: many enough to amortize a read's fixed cost, few enough to stay in the processor's cache."""
+"""Bytes to read at once: enough to amortize a read's fixed cost, and few enough to stay in the processor's cache."""
 SYNC_BYTES: Final = 8 * 1024 * 1024
-"""Bytes after which a copy is synced: the disk works while the next bytes are encoded, and a journal on the same disk
-never waits long for one sync."""
+"""Bytes after which a copy is synced. So the disk works while the next bytes are encoded, and a journal on the same
+disk never waits long for one sync."""
 
 Check = Callable[[], None]
-"""Raises StoragePathError if the directory is not the storage path."""
+"""Function that raises StoragePathError if the directory is not the storage path."""
 
 
 class FileSink:
-    """A file that is being written; raises `OSError`.
+    """A copy that is being written; its methods raise `OSError`.
 
     Args:
         final: The file's final name.
@@ -52,7 +52,7 @@ class FileSink:
         self._made.add(self._tmp)
 
     def write(self, content: bytes) -> None:
-        """Append the bytes, and sync from time to time."""
+        """Append the bytes, and sync after each `SYNC_BYTES`."""
         self._files.write(self._fd, content)
         self._written_bytes += len(content)
         self._unsynced_bytes += len(content)
@@ -108,11 +108,11 @@ class FileSink:
 
 
 class FileSource:
-    """An open file.
+    """A copy that is open for reading.
 
     Args:
         file: The file.
-        sidecar: Its sidecar, which need not exist.
+        sidecar: The file's sidecar, which need not exist.
         files: The operating system.
         check: Checks the storage path.
     """
@@ -128,7 +128,7 @@ class FileSource:
             self._fd = files.open(file)
 
     def size_bytes(self) -> int:
-        """Ask the operating system."""
+        """Return the file's length."""
         with self._examining(f"Segment file {self.location}"):
             return self._files.size(self._fd)
 
@@ -138,7 +138,7 @@ class FileSource:
             return read_file(self._files, self._sidecar)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: the operating system reads ahead."""
+        """Do nothing, because the operating system reads ahead."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read from the file."""
@@ -151,7 +151,7 @@ class FileSource:
 
     @contextmanager
     def _examining(self, name: str) -> Iterator[None]:
-        """Translate the operating system's errors into those of a copy that is gone or unreachable."""
+        """Translate the operating system's errors into SegmentGoneError or StoragePathError."""
         try:
             yield
         except FileNotFoundError as error:

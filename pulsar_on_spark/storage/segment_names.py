@@ -34,12 +34,12 @@ def segment_key(name: SegmentName) -> str:
 
 
 def sidecar_key(name: SegmentName) -> str:
-    """Return the path of the checksums of a copy with many batches (raises as `folder_of`)."""
+    """Return the path of the sidecar of a copy with many batches (raises as `folder_of`)."""
     return f"{folder_of(name)}/{name}{SIDECAR_SUFFIX}"
 
 
 def parse_file_name(file_name: str) -> tuple[SegmentName, bool] | None:
-    """Return the copy that a file belongs to, and True for a sidecar; None for a foreign name."""
+    """Return the name of the copy that a file belongs to, and True if the file is a sidecar; None for other files."""
     found = _FILE.fullmatch(file_name)
     if found is None:
         return None

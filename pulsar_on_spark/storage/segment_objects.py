@@ -21,17 +21,17 @@ from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
-"""Bytes to fetch at once: a request costs as much as some megabytes."""
+"""Bytes to fetch at once: the fixed cost of a request is that of some megabytes."""
 IN_FLIGHT: Final = 8
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Limits of the ranges that a source fetches ahead."""
 
 Check = Callable[[], None]
-"""Raises StoragePathError if the place is not the storage path."""
+"""Function that raises StoragePathError if the place is not the storage path."""
 
 
 class ObjectSink:
-    """A copy that is being uploaded: it exists once it is complete.
+    """A copy that is being uploaded. It exists only when it is complete.
 
     Args:
         objects: The path's objects.
@@ -57,7 +57,7 @@ class ObjectSink:
             self._upload.write(content)
 
     def open_written(self) -> ObjectSource:
-        """Refuse: nothing can be read before it is complete."""
+        """Raise `StoragePathError`: the copy cannot be read before it is complete."""
         raise StoragePathError(f"Object {self._key} is being written, and can be read when it is complete.")
 
     def seal(self, sidecar: bytes | None) -> None:
@@ -72,10 +72,10 @@ class ObjectSink:
         self._check()
 
     def close(self) -> None:
-        """Do nothing: a finished upload has nothing open."""
+        """Do nothing: a finished upload holds no resources."""
 
     def discard(self) -> None:
-        """Abandon the upload, and delete what it made; a late request may still bring it, as garbage."""
+        """Abandon the upload, and delete its objects. A late request may still create one, which is garbage."""
         if not self._is_sealed:
             self._upload.abandon()
         for key in (self._key, self._sidecar_key):
@@ -106,22 +106,22 @@ class ObjectSource:
         self.location = location
 
     def size_bytes(self) -> None:
-        """Return nothing: it would cost a request."""
+        """Return None, because the length would cost a request."""
 
     def sidecar(self) -> bytes:
-        """Get the sidecar."""
+        """Fetch the sidecar."""
         with translated():
             fetched = self._objects.fetch(self._sidecar_key)
         return self._present(None if fetched is None else fetched.content, "Sidecar of segment file")
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch the ranges in threads, as far as the limits allow."""
+        """Begin to fetch the ranges in threads, as far as the limits allow."""
         self._forget()
         self._expected.extend(ranges)
         self._fetch_ahead()
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Take the range if it was expected, else get it."""
+        """Use the range that is being fetched if it is the expected one, else fetch it."""
         wanted = (offset, offset + len(target))
         if self._fetching and self._fetching[0][0] == wanted:
             _, fetching = self._fetching.popleft()
@@ -136,7 +136,7 @@ class ObjectSource:
         return len(found)
 
     def close(self) -> None:
-        """Forget the ranges that were expected."""
+        """Drop the ranges that are fetched ahead."""
         self._forget()
 
     def _fetch_ahead(self) -> None:
@@ -161,7 +161,7 @@ class ObjectSource:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Translate errors of an object store into those of a storage path that cannot be used now."""
+    """Translate errors of an object store into StoragePathError, for a path that cannot be used now."""
     try:
         yield
     except (ObjectsUnreachableError, ObjectsRefusedError, UnsyncedFolderError) as error:

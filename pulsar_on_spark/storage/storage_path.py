@@ -20,10 +20,10 @@ class StoredFile:
     """A file or object under `segments/`: a segment or a sidecar, complete or still being written.
 
     Attributes:
-        name: The copy that it belongs to.
+        name: The name of the copy that it belongs to.
         location: Its path or key, for its deletion and for messages.
-        age_s: The time since its last write by the wall clock, in seconds. It may nominate garbage, but never decide
-            its deletion.
+        age_s: The time since its last write by the wall clock, in seconds. It may make the file a candidate for
+            garbage collection, but must never decide its deletion.
         size_bytes: Its size.
         is_sidecar: True for the checksums of a segment file with many batches.
         is_tmp: True for a file that is still being written, or was left unfinished.
@@ -45,35 +45,35 @@ class DiskSpace(NamedTuple):
 
 
 class SegmentSink(Protocol):
-    """A copy of a segment file that is being written. Not thread-safe, but for `open_written` of a sink at rest.
+    """A copy of a segment file that is being written. Methods raise `OSError` or `StorageError`.
 
-    Methods raise `OSError` or `StorageError`.
+    Not thread-safe, except that any thread may call `open_written` while no other method runs.
     """
 
     @property
     def is_readable(self) -> bool:
-        """True if the bytes so far can be read back before the copy is complete."""
+        """True if the bytes that were written can be read back before the copy is complete."""
 
     def write(self, content: bytes) -> None:
         """Append bytes."""
 
     def open_written(self) -> SegmentSource:
-        """Open the bytes so far for reading, if they are readable."""
+        """Open the bytes that were written so far for reading; only if `is_readable`."""
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Make the copy durable and visible under its name, the sidecar first."""
+        """Make first the sidecar, then the copy durable and visible under its name."""
 
     def close(self) -> None:
-        """Close what is open; harmless after `seal`."""
+        """Close the copy; allowed after `seal`."""
 
     def discard(self) -> None:
-        """Close what is open and delete what was written, as far as the path allows."""
+        """Close the copy and try to delete its files or objects."""
 
 
 class SegmentSource(Protocol):
     """A copy of a segment file that is open for reading. Not thread-safe.
 
-    Methods raise `SegmentGoneError` if the path is there and has no such copy, and `StoragePathError` if the copy
+    Methods raise `SegmentGoneError` if the path can be reached and has no such copy, and `StoragePathError` if the copy
     cannot be read now.
     """
 
@@ -83,10 +83,10 @@ class SegmentSource(Protocol):
 
     @property
     def group_bytes(self) -> int:
-        """The number of bytes to read at once: many enough to amortize the fixed cost of a read."""
+        """The number of bytes to read at once: enough to amortize the fixed cost of a read."""
 
     def size_bytes(self) -> int | None:
-        """Return the copy's length; None where it would cost a request: the ranges tell."""
+        """Return the copy's length; None if that would cost a request, as reading shows a wrong length."""
 
     def sidecar(self) -> bytes:
         """Read the copy's sidecar."""
@@ -98,7 +98,7 @@ class SegmentSource(Protocol):
         """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the copy's end."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the copy."""
 
 
 class StoragePath(Protocol):
@@ -114,7 +114,7 @@ class StoragePath(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the path is on the disk of another host, and can't be read from this one."""
+        """True if the path is on a disk of another host, and cannot be read from this one."""
 
     @property
     def cluster_id(self) -> str:
@@ -130,32 +130,34 @@ class StoragePath(Protocol):
 
     @property
     def is_given_up(self) -> bool:
-        """True if an operator declared its disk lost: a copy that cannot be reached on it is gone."""
+        """True if an operator declared the path lost, so that copies which cannot be reached count as gone."""
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the path with its identity durably; harmless if it is already this path.
+        """Make the path and its identity durably; no effect if the place is this path already.
 
         Args:
             files: The operating system, for a path in a directory.
-            mode: Permissions for a directory, which its content inherits; None to keep those it has.
+            mode: Permissions for a directory, which its content inherits; None to keep the directory's own.
 
         Raises:
             StoragePathError: the place holds other files or another path, or cannot be written.
         """
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Check that the place is this path and no other.
+        """Check that the place is this path.
 
         Raises:
-            WrongPathError: it has no identity, or another path's.
-            StoragePathError: it cannot be reached, or the identity is damaged or from a newer version.
+            WrongPathError: the place has no identity, or another path's.
+            StoragePathError: the place cannot be reached, or its identity is damaged or from a newer version.
         """
 
     def hide_identity(self) -> bool:
-        """Let no process begin or finish a file on the path, before it is retired; harmless if it is hidden already.
+        """Hide the identity of a path that is to be retired, so that no process begins or finishes a file on it.
+
+        Calling it again has no effect.
 
         Returns:
-            False if the place is there and not this path.
+            False if the place can be reached but is not this path.
 
         Raises:
             StoragePathError: the path cannot be reached or changed.
@@ -165,7 +167,7 @@ class StoragePath(Protocol):
         """Undo `hide_identity` (raises `StoragePathError`)."""
 
     def measured(self) -> StoragePath:
-        """Return the path with its free bytes as weight; with the lowest weight if they cannot be measured."""
+        """Return the path with its free bytes as weight; unchanged if they cannot be measured."""
 
     def space(self) -> DiskSpace | None:
         """Return the size of the path's file system; None for a place without a limit.
@@ -175,7 +177,7 @@ class StoragePath(Protocol):
         """
 
     def try_write(self) -> None:
-        """Write something durably and delete it again (raises `OSError` or `StorageError`)."""
+        """Write a small file or object durably and delete it again (raises `OSError` or `StorageError`)."""
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> SegmentSink:
         """Begin a copy.
@@ -186,32 +188,32 @@ class StoragePath(Protocol):
             stays_cached: True if the operating system may keep the copy in memory for readers.
 
         Raises:
-            OSError, StorageError: it cannot be begun.
+            OSError, StorageError: the copy cannot be begun.
         """
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> SegmentSource:
         """Open a copy for reading.
 
         Raises:
-            SegmentGoneError: the path is there and has no such copy (on an object store, a later read may say so).
+            SegmentGoneError: the path can be reached and has no such copy. On an object store, a read raises it.
             StoragePathError: the path or the copy cannot be read now.
         """
 
     def has_segment(self, name: SegmentName) -> bool:
-        """True if the path has a complete copy of this name (raises `StoragePathError`)."""
+        """Return True if the path has a complete copy of this name (raises `StoragePathError`)."""
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List what is under `segments/`, with ages as of `now_s` (seconds since 1970).
+        """List the files under `segments/`, with ages as of `now_s` (seconds since 1970).
 
-        A listing only nominates garbage; a keyed read of the metadata decides whether a file may be deleted. What
-        vanishes meanwhile and foreign names are left out.
+        A listing yields only candidates for garbage collection; a keyed read of the metadata decides whether a file may
+        be deleted. Files that vanish meanwhile and foreign names are left out.
 
         Raises:
             StoragePathError: the place is not this path, or cannot be listed.
         """
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List as `segment_files`, while the path's identity is hidden."""
+        """List the files as `segment_files` does, but without a check of the identity, which may be hidden."""
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
         """Delete all files of a copy (segment, sidecar, unfinished ones) durably; returns their number.
@@ -221,7 +223,7 @@ class StoragePath(Protocol):
         """
 
     def delete_stored(self, stored: StoredFile) -> bool:
-        """Delete one file of a listing, not durably; returns False if it was gone.
+        """Delete one file of a listing, not durably; returns False if it did not exist.
 
         Raises:
             StoragePathError: the place is not this path, or the file cannot be deleted.

@@ -1,12 +1,13 @@
-"""The mark in a folder whose names could not be synced: no process builds on objects that may not survive a power cut.
+"""The mark of a folder whose names could not be synced, so that no process relies on what a power cut may undo.
 
-Linux reports a failed write-back once. A later fsync of the same folder succeeds whatever the disk holds, so its caller
-would report what is not durable. Therefore the process that meets the failure leaves a mark, and no process writes
-while the mark exists. After a restart of the machine the folder has the disk's content: the mark is obsolete.
+Linux reports a failed write-back only once. A later fsync of the same folder succeeds whatever the disk holds, so its
+caller would report objects as durable that are not. Therefore the process that meets the failure leaves a mark, and no
+process writes while the mark exists. After a restart of the machine the folder has the disk's content, so the mark is
+obsolete.
 
-The same is true after the file system was remounted, and in a snapshot of a live root. Processes cannot detect these
-cases, so the operator declares them by an empty mark. A mark is written atomically: within one boot only a disk can
-tear it, and in that case, too, the folder has the disk's content.
+A mark is also obsolete after the file system was remounted, and in a snapshot of a live root. Processes cannot detect
+these cases, so the operator declares them by emptying the mark. A mark is written atomically, so a torn one comes from
+the disk; it counts as empty, because the folder then has the disk's content, too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def sync_folder(base: Path, folder: Path) -> None:
-    """Make the names in a folder durable, or mark its base.
+    """Make the names in a folder durable; if that fails, leave the mark.
 
     Args:
-        base: The folder of the store, which has the mark.
-        folder: The folder to sync, in it.
+        base: The store's folder, in which the mark is.
+        folder: The folder to sync, which is in `base`.
 
     Raises:
         UnsyncedFolderError: fsync failed, now or earlier, in this process or another.
@@ -47,7 +48,7 @@ def sync_folder(base: Path, folder: Path) -> None:
 
 
 def _leave_mark(base: Path, folder: Path, error: UnsyncedError) -> UnsyncedFolderError:
-    """Mark the store; returns the error to raise. If that fails, only this process refuses further work."""
+    """Write the mark; returns the error to raise. If writing fails, only this process knows of the failed sync."""
     unfinished = base / f"{MARK}.tmp"
     try:
         mark = {"boot": boot_id(), "folder": str(folder), "error": str(error)}
@@ -67,7 +68,7 @@ def refuse_marked(base: Path) -> None:
 
     Raises:
         UnsyncedFolderError: one has failed, in any process.
-        OSError: it is unknown whether there is a mark.
+        OSError: the mark cannot be read, so it is unknown whether there is one.
     """
     mark = _read_mark(base)
     if mark is not None and mark.get("boot") == boot_id():
@@ -75,19 +76,19 @@ def refuse_marked(base: Path) -> None:
 
 
 def is_remounted(base: Path) -> bool:
-    """True if the mark is empty: then names of this boot may be lost as after a power cut, too."""
+    """Return True if the mark is empty: names of this boot may then be lost, as after a power cut."""
     return _read_mark(base) == {}
 
 
 def mark_path(base: Path) -> Path:
-    """The mark's file."""
+    """Return the mark's file."""
     return base / MARK
 
 
 def remove_obsolete_mark(base: Path) -> None:
-    """Remove a mark from an earlier boot, or an empty one, after the store was found whole.
+    """Remove a mark from an earlier boot, or an empty mark, after the store was found complete.
 
-    It stays if this process may not write; the next process that may will remove it.
+    If this process has no permission to write, the mark stays for a process that has.
     """
     try:
         mark = _read_mark(base)

@@ -15,7 +15,7 @@ class StoredLease(NamedTuple):
     """A holder's lease as it is stored.
 
     Attributes:
-        name: The name under which it is stored, `lease_name` of its holder.
+        name: The name under which the lease is stored, which is `lease_name` of its holder.
         content: The content of the last renewal.
         written_s: The time of the last renewal by the store's clock, in seconds since 1970.
     """
@@ -36,14 +36,14 @@ class LeaseStore(Protocol):
         """The store's path or URL, for messages."""
 
     def prepare(self, now_s: float) -> None:
-        """Make the group's place, and remove what killed processes left unfinished in it.
+        """Create the group's folder, if leases are files, and remove unfinished files of killed processes.
 
         Args:
             now_s: The time, in seconds since 1970.
         """
 
     def read(self, holder: str) -> bytes | None:
-        """Read a holder's lease; None without one."""
+        """Read a holder's lease; None if there is none."""
 
     def read_all(self) -> list[StoredLease]:
         """Read all leases of the group."""
@@ -53,21 +53,21 @@ class LeaseStore(Protocol):
 
         Args:
             holder: The holder.
-            token: Id of the writing process, unique among the processes of this holder.
+            token: Id of the writing process, unique among all processes that write this holder's lease.
             content: The new content, different from all earlier ones.
 
         Returns:
-            False if another process has written it since the last `read`: read it again.
+            False if another process has written the lease since the last `read`, so that it must be read again.
         """
 
     def remove(self, holder: str, token: str, released: bytes) -> None:
-        """End a holder's lease: delete it, or overwrite it with `released` where a deletion could hit another's."""
+        """End a holder's lease: delete it, or overwrite it with `released` where a deletion could hit a new lease."""
 
     def discard_unfinished(self, holder: str, token: str) -> None:
         """Delete what a failed `write` left behind, if anything."""
 
 
 def lease_name(text: str) -> str:
-    """Return a name for any text: short, readable, and different for different texts in any store."""
+    """Return a short, readable name for any text, legal in any store, and different for different texts."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:60]
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"

@@ -13,7 +13,7 @@ from pulsar_on_spark.storage.leases.contract import StoredLease, lease_name
 from pulsar_on_spark.storage.permissions import make_folder, make_folders, opener
 
 UNFINISHED_S: Final = 60.0
-"""A temporary file this old was left by a process that was killed: writing one takes milliseconds."""
+"""Age in seconds at which a temporary file counts as left by a killed process; writing one takes milliseconds."""
 _SUFFIX: Final = ".json"
 
 
@@ -63,8 +63,8 @@ class LeaseFiles:
     def write(self, holder: str, token: str, content: bytes) -> bool:
         """Write a temporary file and rename it.
 
-        The folder is created if it is absent, as housekeeping deletes empty ones; its parent is not, so a deleted root
-        stays deleted.
+        The folder is created if it is absent, because housekeeping deletes empty folders. Its parent is not created, so
+        a deleted root stays deleted.
         """
         with _writing(self.path(holder)):
             with contextlib.suppress(FileExistsError):
@@ -76,7 +76,7 @@ class LeaseFiles:
         return True
 
     def remove(self, holder: str, token: str, released: bytes) -> None:
-        """Delete the file: another process of this holder writes its own again at its next renewal."""
+        """Delete the file; another process of the same holder writes it again with its next renewal."""
         with _writing(self.path(holder)):
             self.path(holder).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Leases on an object store: one object for each holder, overwritten if it still has the version that was read.
 
-No object is deleted when its holder ends: stores exist that ignore the condition of a deletion, which could then hit
-the lease that another process has just acquired. A released lease stays until housekeeping deletes old ones.
+No object is deleted when its holder ends: some stores ignore the condition of a deletion, which could then hit a lease
+that another process has just acquired. A released lease stays until housekeeping deletes old leases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeaseObjects:
         self.place = url
 
     def prepare(self, now_s: float) -> None:
-        """Do nothing: objects need no folder, and are whole or absent."""
+        """Do nothing: objects need no folder, and are never unfinished."""
 
     def read(self, holder: str) -> bytes | None:
         """Get the object, and remember its version for `write`."""
@@ -53,7 +53,7 @@ class LeaseObjects:
         return [lease for _, lease in listed.values()]
 
     def write(self, holder: str, token: str, content: bytes) -> bool:
-        """Put the object if it has the version that was read."""
+        """Write the object if it still has the version that was read."""
         read = self._read.get(holder)
         if read is None:
             answer = self._objects.create(self._key(holder), content)

@@ -8,11 +8,11 @@ from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, L
 
 
 class ObjectsBelow:
-    """A part of an object store. The identity that shows an absence is that of the whole store.
+    """A part of an object store. `confirm_absent` relies on the identity of the whole store.
 
     Args:
         store: The store.
-        prefix: Whole names, without a slash at the end.
+        prefix: The prefix: whole names joined by `/`, without a slash at the end.
     """
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
@@ -36,7 +36,7 @@ class ObjectsBelow:
         return self._store.fetch_range(self._full(key), start, end)
 
     def confirm_absent(self, key: str) -> bool:
-        """Look for the object and the store's identity."""
+        """Look for the object, and for the identity of the whole store."""
         return self._store.confirm_absent(self._full(key))
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:

@@ -1,8 +1,8 @@
-"""The object store in a local folder: an object is a file that gets its name when it is durable, never before.
+"""The object store in a local folder: an object is a file that gets its name only when its content is durable.
 
-A file is written under a name that begins with a dot, synced, and linked to its key. So a key never stands for half of
-an object, and what a reader finds under it survives a power cut, but for the name itself: `sync` makes names durable
-that another process may have linked just now.
+A file is written under a name that begins with a dot, synced, and linked to its key. So a key never names half of an
+object, and the content under a key survives a power cut. Only the name may be lost, if another process has linked it
+just now: `sync` makes names durable.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LONGEST_PAUSE_S: Final = 0.2
 _REFUSALS: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR)
 )
-"""Errors that another attempt does not change. Others, such as too many open files, pass."""
+"""Errors for which another attempt is pointless. All others, such as too many open files, may pass."""
 _TMP_PREFIX: Final = "."
 ABANDONED_S: Final = 3600.0
-"""Age in seconds from which an unnamed file is deleted; a writer that comes back later writes it again."""
+"""Age in seconds at which an unnamed file is deleted; a writer that is suspended for longer must write it again."""
 
 _T = TypeVar("_T")
 
@@ -57,12 +57,12 @@ class LocalObjects:
         """Write, sync and link the file.
 
         Raises:
-            ObjectsRefusedError: the disk is full or broken, or this process may not write: there is no new object.
-            UnsyncedFolderError: the object may exist, and it is unknown if it survives a power cut.
+            ObjectsRefusedError: the disk is full or broken, or this process may not write; there is no new object.
+            UnsyncedFolderError: the object may exist, but it is unknown whether it survives a power cut.
         """
         path = self.folder / key
         answer = self._until_certain(f"write {key}", lambda: self._create(path, content), _REFUSALS)
-        if isinstance(answer, Created):  # from here on no error means that nothing was written
+        if isinstance(answer, Created):  # the object exists, so no error may be a refusal from here on
             self.sync(_folder_of(key))
         return answer
 
@@ -91,7 +91,7 @@ class LocalObjects:
         return self._until_certain(f"read {key}", attempt)
 
     def confirm_absent(self, key: str) -> bool:
-        """Look at the folder, and then for the file: a file system that is not mounted proves nothing."""
+        """Check that the folder exists, then look for the file: an unmounted file system would prove nothing."""
 
         def attempt() -> bool:
             os.stat(self.folder)
@@ -100,13 +100,13 @@ class LocalObjects:
         return self._until_certain(f"look for {key}", attempt)
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """List the names at once, and look at each file when it is asked for."""
+        """List all names first, then read each file's status when the caller asks for it."""
         for key in sorted(self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix, after))):
             with suppress(FileNotFoundError):  # deleted since
                 yield self._listed(key)
 
     def head(self, key: str) -> Listed | None:
-        """Look at the file's status."""
+        """Read the file's status."""
 
         def attempt() -> Listed | None:
             try:
@@ -117,7 +117,7 @@ class LocalObjects:
         return self._until_certain(f"look at {key}", attempt)
 
     def upload(self, key: str) -> Upload:
-        """Write a file without its name (errors as `create`)."""
+        """Write a file that gets its name at the end (errors as `create`)."""
         return _LocalUpload(self, key)
 
     def delete(self, key: str) -> None:
@@ -133,7 +133,7 @@ class LocalObjects:
         self._until_certain(f"sync {prefix}", lambda: sync_folder(self.folder, self.folder / prefix))
 
     def sweep(self, prefix: str) -> None:
-        """Delete unnamed files that their writers have left behind."""
+        """Delete old unnamed files, which killed writers have left behind."""
         latest_s = time.time() - ABANDONED_S
         with suppress(FileNotFoundError), os.scandir(self.folder / prefix) as files:
             for file in files:
@@ -172,7 +172,7 @@ class LocalObjects:
 
     @contextmanager
     def _unnamed(self, path: Path, content: bytes) -> Iterator[tuple[Path, Version]]:
-        """Write a durable file beside `path`, and remove its own name at the end."""
+        """Write a durable file under a temporary name beside `path`, and remove that name at the end."""
         self.make_folders(path.parent)
         unnamed = path.parent / f"{_TMP_PREFIX}{uuid.uuid4().hex}"
         try:
@@ -196,7 +196,7 @@ class LocalObjects:
         sync_folder(self.folder, folder.parent)
 
     def _keys(self, prefix: str, after: str) -> list[str]:
-        """Return the keys behind `after`; Python orders text as UTF-8 orders its bytes."""
+        """Return the keys after `after`. Python's order of texts is the order of their UTF-8 bytes."""
         keys: list[str] = []
         folders = [prefix]
         while folders:
@@ -211,10 +211,10 @@ class LocalObjects:
         return keys
 
     def _entries(self, folder: str, after: str) -> Iterator[tuple[str, bool]]:
-        """Yield the names in a folder, and which are folders, without most names before `after`."""
+        """Yield the names in a folder, with True for folders; most names before `after` are left out."""
         base = f"{folder}/" if folder else ""
         if after.startswith(base) and (rest := after[len(base) :]):
-            # A folder comes behind a key that begins with its name, too. Few names are left to look at.
+            # `rest` may begin with a folder's name; that folder may have later keys. Few names need a status.
             for name in os.listdir(self.folder / folder):
                 if name > rest or rest.startswith(name):
                     yield name, (self.folder / folder / name).is_dir()
@@ -224,16 +224,16 @@ class LocalObjects:
                     yield entry.name, entry.is_dir()
 
     def _until_certain(self, what: str, attempt: Callable[[], _T], refusals: Collection[int | None] = ()) -> _T:
-        """Attempt something again while an error may pass.
+        """Repeat an operation while its error may pass.
 
         Args:
-            what: What is attempted, for messages.
-            attempt: Does it.
-            refusals: Numbers of errors after which a write is certain not to have happened, and will not.
+            what: The operation, for messages: a verb and its object.
+            attempt: Attempts the operation once.
+            refusals: Numbers of errors after which it is certain that nothing was written, nor will be.
 
         Raises:
-            ObjectsRefusedError: it was refused.
-            ObjectsUnreachableError: it did not pass within the patience.
+            ObjectsRefusedError: the operation failed with one of `refusals`.
+            ObjectsUnreachableError: it failed with another permanent error, or throughout the patience.
         """
         deadline_s = time.monotonic() + self._patience_s
         pause_s = 0.001
@@ -291,10 +291,10 @@ class _LocalUpload:
         return open(self._unnamed, "xb", opener=opener)
 
     def _certain(self, step: Callable[[], _T]) -> _T:
-        """Take a step once: a failed write or sync proves nothing when it is repeated.
+        """Take a step, but only once: success of a repeated write or sync would prove nothing.
 
         Raises:
-            ObjectsUnreachableError: it failed.
+            ObjectsUnreachableError: the step failed.
         """
         try:
             return step()

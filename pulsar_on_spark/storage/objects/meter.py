@@ -1,4 +1,4 @@
-"""Counts of the requests to object stores, by operation and result: what stores charge for, and what goes wrong."""
+"""Counts of the requests to object stores by operation and result, which show costs and failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 
 class Operation(StrEnum):
-    """Kind of a request, as stores charge for it; an upload in parts counts as one."""
+    """Kind of a request, by which stores charge; an upload in parts counts as one request."""
 
     PUT = "put"
     UPLOAD = "upload"
@@ -40,9 +40,9 @@ _RESULTS: Final[Mapping[int, Result]] = {404: Result.ABSENT, 409: Result.CONFLIC
 
 Cells: TypeAlias = MutableSequence[int] | Array[c_int64]
 Counts: TypeAlias = Mapping[tuple[Operation, Result], int]
-"""Numbers of requests by operation and result, without those that are 0."""
+"""Numbers of requests by operation and result; zeros are left out."""
 CELLS: Final = len(Operation) * len(Result)
-"""Number of counts of a meter."""
+"""Number of a meter's counts."""
 _KINDS: Final = tuple(product(Operation, Result))
 
 
@@ -61,11 +61,11 @@ class RequestMeter:
         self._on_request()
 
     def watch(self, on_request: Callable[[], None]) -> None:
-        """Call a function at the end of each request from now on, in the thread of the request."""
+        """From now on, call a function at the end of each request, in the request's thread."""
         self._on_request = on_request
 
     def move_to(self, cells: Cells) -> None:
-        """Add the counts to `CELLS` numbers, and count there from now on: in memory that another process reads."""
+        """Add the counts to `cells`, and count there from now on: it is memory that another process reads."""
         with self._lock:
             for number, count in enumerate(self._cells):
                 cells[number] += count
@@ -77,12 +77,12 @@ class RequestMeter:
 
 
 def counts_in(cells: Cells) -> Counts:
-    """Return the counts in the numbers of a meter."""
+    """Return the counts in a meter's cells by operation and result, without zeros."""
     return {kind: cells[number] for number, kind in enumerate(_KINDS) if cells[number]}
 
 
 def result_of(status: int | None) -> Result:
-    """Return the result that an HTTP status of an error stands for; None if there was no answer."""
+    """Return the result for the HTTP status of a failed request; `status` is None if there was no answer."""
     if status is None or not 400 <= status < 500:
         return Result.FAILED
     return _RESULTS.get(status, Result.REFUSED)

@@ -1,4 +1,4 @@
-"""The probe of an object store: try the rules that the engine relies on, and refuse a store that does not keep one."""
+"""The probe of an object store: it tries the rules that the engine relies on, and refuses a store that breaks one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def probe(store: ObjectStore, name: str) -> None:
 
     Args:
         store: The store.
-        name: Its URL, for errors.
+        name: The store's URL, for errors.
 
     Raises:
-        UnsuitableStoreError: it does not keep a rule; the error says which.
-        ObjectsUnreachableError: it gave no certain answer.
+        UnsuitableStoreError: the store breaks a rule, which the error names.
+        ObjectsUnreachableError: the store gave no certain answer.
     """
     key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
     try:
@@ -43,7 +43,7 @@ def _probe(store: ObjectStore, name: str, key: str) -> None:
         absent = store.fetch(key)
     except ObjectsUnreachableError as error:
         raise ObjectsUnreachableError(
-            f"{error} A store also answers so if this process may read objects but not list them: grant both."
+            f"{error} A store may also answer this way if this process may read objects but not list them: grant both."
         ) from error
     require(absent is None, "an object that was never written can be read")
     created = store.create(key, b"1")

@@ -1,8 +1,8 @@
-"""Profiles: the options of object stores that each process resolves for itself, by a name that metadata may hold.
+"""Profiles: named sets of options of object stores, which each process resolves for itself.
 
-Metadata, plans and logs hold URLs and names of profiles, never the value of an option. A value comes from, the first
-that has it: `PULSARPY_STORAGE_<PROFILE>_<OPTION>` in the environment, the file of profiles, and what the store's own
-tools read (environment variables such as `AWS_ACCESS_KEY_ID`, the role of the machine, a web identity).
+Metadata, plans and logs hold URLs and names of profiles, never the value of an option. A value comes from the first of
+these that has it: `PULSARPY_STORAGE_<PROFILE>_<OPTION>` in the environment; the file of profiles; the sources of the
+store's own tools (environment variables such as `AWS_ACCESS_KEY_ID`, the machine's role, a web identity).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Profile:
     """A set of options.
 
     Attributes:
-        name: Its name; "" for the options of the environment alone.
-        match: The URLs that it is for begin with this; "" for those that name it.
+        name: Its name; "" if the store's own tools give all options.
+        match: The prefix of the URLs that the profile is for; "" if a root must name the profile.
         options: Options by obstore's names; values are secret.
     """
 
@@ -51,7 +51,7 @@ def resolve_profile(url: str, name: str = "", environment: Mapping[str, str] = o
 
     Args:
         url: The URL of a store.
-        name: The profile's name; "" for the one with the longest `match`, or none.
+        name: The profile's name; "" for the profile with the longest matching `match`, if any.
         environment: Environment variables.
 
     Raises:
@@ -60,7 +60,7 @@ def resolve_profile(url: str, name: str = "", environment: Mapping[str, str] = o
     profiles = _read(_file(environment))
     if name:
         if _NAME.fullmatch(name) is None:
-            raise InvalidArgumentError(f"Profile {name!r} is not a name: use up to 64 letters, digits, - and _.")
+            raise InvalidArgumentError(f"{name!r} is not a name of a profile: use up to 64 letters, digits, - and _.")
         chosen = profiles.get(name, Profile(name, "", {}))
     else:
         fitting = [each for each in profiles.values() if each.match and _is_below(url, each.match)]
@@ -111,5 +111,5 @@ def _profile(name: str, table: Mapping[str, object]) -> Profile:
 
 
 def _is_below(url: str, match: str) -> bool:
-    """True if a URL begins with whole names of another one."""
+    """Return True if `url` is `match` or below it; `match` must end with a whole name."""
     return f"{url.rstrip('/')}/".startswith(f"{match.rstrip('/')}/")

@@ -1,9 +1,10 @@
 """The object store over obstore, for S3, Google Cloud Storage and Azure.
 
-obstore retries nothing: a conditional write that it repeats by itself turns its own success into "precondition failed"
-(aws-sdk-java-v2, issue 6580), and it reports a conflict of two writers as "already exists" although neither's object is
-there (arrow-rs-object-store, issue 852). So after anything else than success a read decides: the caller's content means
-success, another's means that it came first, and none means that the write is tried again.
+obstore is configured to retry nothing. A client that repeats a conditional write turns its own success into
+"precondition failed" (aws-sdk-java-v2, issue 6580), and obstore reports a conflict of two writers as "already exists"
+although neither's object is there (arrow-rs-object-store, issue 852). So after any failure of a write, a read decides:
+the caller's content means success, other content means that another writer came first, and without an object the write
+is tried again.
 """
 
 from __future__ import annotations
@@ -42,49 +43,49 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 60.0
 REFUSED_PATIENCE_S: Final = 10.0
-"""Time in seconds for which a process tries while a store refuses its credentials, in all its requests together."""
+"""Time in seconds for which all requests of a process together try again while a store refuses its credentials."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 PART_BYTES: Final = 16 << 20
-"""Size of a part of a large object; smaller objects are put at once."""
+"""Size of a part of a large object; smaller objects are put in one request."""
 PARTS_IN_FLIGHT: Final = 4
 _PAGE: Final = 1_000
 _BEYOND_THE_END: Final = "416"
 _MAX_REFUSALS: Final = 64
 _first_process: list[int] = []
-"""The id of the process that opened an object store first; empty before. A forked process inherits it."""
+"""The id of the process that first opened an object store; empty before that. A forked process inherits the id."""
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 """The store's own name of an error, such as `ExpiredToken`."""
 _ABSENT: Final = frozenset({"NoSuchKey", "BlobNotFound"})
-"""Codes of status 404 that mean a missing object; all others mean a missing bucket or user."""
+"""Codes of status 404 that mean a missing object; all other codes mean a missing bucket or user."""
 _PASSING: Final = frozenset({"408", "425", "429"})
-"""Statuses of refusals that concern a moment, such as too many requests."""
+"""Statuses of temporary refusals, such as too many requests."""
 
 _ERRORS: Final = (BaseError, OSError)
-"""Errors of obstore for a store that refuses a request or does not answer; others are mistakes of the caller."""
+"""Errors of obstore for a store that refuses a request or does not answer; other errors are mistakes of the caller."""
 
 _RESULTS: Final = (
     (FileNotFoundError, Result.ABSENT),
     ((AlreadyExistsError, PreconditionError), Result.CONFLICT),
     ((PermissionDeniedError, UnauthenticatedError), Result.REFUSED),
 )
-"""Results that an error's kind tells."""
+"""Results by the kinds of errors that determine them."""
 
 _T = TypeVar("_T")
 
 
 class _GoneError(OSError):
-    """The store answers, but is not the one that it was."""
+    """The store answers, but lacks the identity object."""
 
 
 class _Refusals:
-    """The refusals of requests with the same options, by the monotonic clock, since one was not refused.
+    """The refusals of requests with the same options since the last request that was not refused.
 
-    All requests of the process share the patience with them: a reader or writer makes some requests more on its way to
-    its error, and each would take as long as the first.
+    All these requests of a process share one patience. Otherwise each of the further requests that a reader or writer
+    makes before it fails would take as long as the first.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class _Refusals:
         return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
 
     def note(self, now_s: float) -> None:
-        """Note a refusal; earlier ones that are long past do not count with it."""
+        """Note a refusal; if the one before it is long past, the patience starts again."""
         if now_s - self._last_s > PATIENCE_S:
             self._first_s = now_s
         self._last_s = now_s
@@ -117,15 +118,15 @@ class RemoteObjects:
 
     Args:
         url: `s3://bucket/prefix`, `gs://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`.
-        options: Options by obstore's names, such as `aws_endpoint`; others come from the environment, as for the
-            store's own tools.
-        renewed_options: Called after a request that failed; returns the options of the next one, because credentials
+        options: Options by obstore's names, such as `aws_endpoint`; missing options come from the environment, as for
+            the store's own tools.
+        renewed_options: Called after a failed request; returns the options for the next request, because credentials
             may have expired. None to keep `options`.
         patience_s: Time in seconds for which a method tries before it raises `ObjectsUnreachableError`; None for
             `PATIENCE_S`. While the store refuses the credentials, all methods together try for `REFUSED_PATIENCE_S`.
 
     Raises:
-        InvalidArgumentError: the URL or an option is not one of obstore's.
+        InvalidArgumentError: obstore does not know the URL or an option.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class RemoteObjects:
         return written
 
     def fetch(self, key: str) -> Fetched | None:
-        """Get the object."""
+        """Get the whole object."""
         (fetched,) = self._until_certain(f"read {key}", lambda: (self._get(key),))
         return fetched
 
@@ -194,7 +195,7 @@ class RemoteObjects:
         return content
 
     def confirm_absent(self, key: str) -> bool:
-        """Get the identity object, and then the object: the store is there, so "not found" is about the object."""
+        """Get the identity object, then the object: if the store is the right one, "not found" is about the object."""
 
         def attempt() -> tuple[bool]:
             self._require_identity()
@@ -204,7 +205,7 @@ class RemoteObjects:
         return is_absent
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """List page by page; after an error, go on behind the last object."""
+        """List page by page; after an error, continue after the last object."""
         while True:
             page = self._until_certain(f"list {prefix or 'everything'}", partial(self._page, prefix, after))
             yield from page
@@ -227,12 +228,12 @@ class RemoteObjects:
         return listed
 
     def upload(self, key: str) -> Upload:
-        """Put the object at once if it is small, else in parts."""
+        """Put the object in one request if it is small, else in parts."""
         _require_first_process(self.url)
         return _RemoteUpload(self, key)
 
     def put_whole(self, key: str, content: bytes) -> None:
-        """Put an object that has this writer only: after an unclear outcome the same is put again."""
+        """Put an object that no other writer uses; after an unclear outcome, put the same object again."""
 
         def attempt() -> tuple[()]:
             with _counted(Operation.UPLOAD):
@@ -265,7 +266,7 @@ class RemoteObjects:
         self._uploads = _open(self.url, options, {"retry_timeout": timedelta(seconds=self._patience_s)})
 
     def _renew(self) -> None:
-        """Use the options as they are now; while they are being written and not valid, keep the former ones."""
+        """Use the current options; if they are not valid, because they are just being written, keep the old ones."""
         if self._renewed_options is None:
             return
         with suppress(InvalidArgumentError):
@@ -287,7 +288,7 @@ class RemoteObjects:
             return None
 
     def _settle_create(self, key: str, content: bytes) -> tuple[Created | Exists] | None:
-        """Decide an unclear write by what is there; None if nothing is."""
+        """Decide an unclear write by reading the object; None if there is none."""
         present = self._get(key)
         if present is None:
             return None
@@ -296,7 +297,7 @@ class RemoteObjects:
         return (Exists(present.content, present.version),)
 
     def _settle_replace(self, key: str, content: bytes, before: Version) -> tuple[Version | None] | None:
-        """Decide an unclear overwrite by what is there; None if nothing has changed."""
+        """Decide an unclear overwrite by reading the object; None if it is unchanged."""
         present = self._get(key)
         if present is None:
             self._require_identity()
@@ -315,10 +316,10 @@ class RemoteObjects:
             return [_listed(each) for each in next(iter(listing), [])]
 
     def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
-        """Attempt something until it has an answer, which None is not.
+        """Repeat an operation until it returns an answer; None is no answer.
 
         Raises:
-            ObjectsUnreachableError: it had none within the patience.
+            ObjectsUnreachableError: it returned none within the patience.
         """
         _require_first_process(self.url)
         began_s = time.monotonic()
@@ -342,9 +343,9 @@ class RemoteObjects:
 
 
 class _RemoteUpload:
-    """An upload: of one part by an own request, of several by obstore, which may repeat them.
+    """An upload: a single part by `put_whole`, several parts by obstore, which may repeat their requests.
 
-    Nothing can go wrong by a repetition, as the object has one writer.
+    A repeated request does no harm, because the object has only one writer.
     """
 
     def __init__(self, objects: RemoteObjects, key: str) -> None:
@@ -355,7 +356,7 @@ class _RemoteUpload:
         self._writer: WritableFile | None = None
 
     def write(self, content: bytes) -> None:
-        """Append to the part that is being filled; blocks while all others are on their way."""
+        """Append to the current part; blocks while too many parts are on their way."""
         self._size += len(content)
         if self._writer is None:
             self._first_part.append(content)
@@ -367,7 +368,7 @@ class _RemoteUpload:
             self._writer.write(content)
 
     def finish(self) -> None:
-        """Put the last part and complete the upload; after an error, look if that was carried out."""
+        """Put the last part and complete the upload; after an error, look whether the object is complete."""
         if self._writer is None:
             self._objects.put_whole(self._key, self._taken())
             return
@@ -380,7 +381,7 @@ class _RemoteUpload:
                 raise
 
     def abandon(self) -> None:
-        """Drop the upload: obstore does not end it at the store."""
+        """Drop the upload; obstore does not abort it at the store."""
         self._first_part, self._writer = [], None
 
     def _taken(self) -> bytes:
@@ -396,10 +397,10 @@ class _RemoteUpload:
 
 
 def _require_first_process(url: str) -> None:
-    """Refuse to go on in a forked process, in which obstore would wait for ever for the threads of its parent.
+    """Check that this process was not forked: obstore would wait for ever for the threads of the parent process.
 
     Raises:
-        ObjectsUnreachableError: the process was forked from one that had opened an object store.
+        ObjectsUnreachableError: it was forked from a process that had opened an object store.
     """
     if _first_process[0] != os.getpid():
         raise ObjectsUnreachableError(
@@ -448,7 +449,7 @@ def _open(url: str, options: Mapping[str, str], retries: Mapping[str, Any]) -> O
 
 
 def _pauses() -> Iterator[float]:
-    """Yield growing pauses in seconds, drawn at random, so that clients do not retry in step."""
+    """Yield growing random pauses in seconds, so that clients do not retry in step."""
     longest_s = FIRST_PAUSE_S
     while True:
         yield random.uniform(longest_s / 2, longest_s)
@@ -458,13 +459,13 @@ def _pauses() -> Iterator[float]:
 def _is_refusal(error: Exception) -> bool:
     """Return True if the store refuses the bucket, the user or the permission.
 
-    A missing object raises no error here: "not found" is then about a bucket or a user.
+    A missing object is handled before, so here "not found" is about a bucket or a user.
     """
     return _result(error) in (Result.REFUSED, Result.ABSENT) and _found(_STATUS, error) not in _PASSING
 
 
 def _condition(version: Version) -> PutMode:
-    """Return the condition of an overwrite; obstore takes no None for what a store does not have."""
+    """Return the condition of an overwrite; obstore accepts no None for a field that the store does not have."""
     given = {"e_tag": version.etag, "version": version.generation}
     return cast("PutMode", {name: value for name, value in given.items() if value is not None})
 
@@ -478,10 +479,10 @@ def _version(meta: ObjectMeta) -> Version:
 
 
 def _require_absent(error: FileNotFoundError) -> None:
-    """Check that it is the object that is not there; a missing bucket or user is an error like any other.
+    """Check that "not found" is about the object; a missing bucket or user is an error like any other.
 
     Raises:
-        FileNotFoundError: the error, if the store says that something else is missing. The answer to HEAD says nothing.
+        FileNotFoundError: the error, if the store names something else as missing. An answer to HEAD names nothing.
     """
     if _found(_CODE, error) not in (None, *_ABSENT):
         raise error
@@ -493,7 +494,7 @@ def _found(pattern: re.Pattern[str], error: Exception) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error without its text, which may hold a signed URL: its kind, HTTP status and the store's code."""
+    """Describe an error by kind, HTTP status and the store's code; its text could hold a signed URL."""
     if isinstance(error, _GoneError):
         return str(error)
     status, code = _found(_STATUS, error), _found(_CODE, error)
