@@ -1,8 +1,8 @@
 """The metadata tables for users: their current rows, as an Arrow table or by SQL.
 
-The tables also hold superseded rows and tombstones, which plain Delta shows. These functions leave them out and return
-all other rows as stored: fields without a column of their own are JSON in `body`. They repair nothing, acquire no lock
-and need no write permission.
+The tables also hold superseded rows and tombstones, which a plain Delta reader shows. These functions leave them out
+and return all other rows as stored: fields without a column of their own are JSON in `body`. They repair nothing,
+acquire no lock and need no write permission.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SHAPES = {"main": _Shape(MAIN_SCHEMA, MAIN_ORDER), "cursors": _Shape(CURSORS_SC
 
 
 def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.Table:
-    """Read the current rows of a metadata table: the newest of each record key, without tombstones.
+    """Read the current rows of a metadata table: the newest row of each record key, without tombstones.
 
     Args:
         root: the root's path.
         table: "main" (record key: kind, id) or "cursors" (topic_id, subscription, slot).
-        kind: for "main", the only kind to return, for example "topic", "segment", "subscription".
+        kind: for "main", the kind of rows to return, for example "topic", "segment", "subscription"; None for all.
 
     Returns:
         The rows with all stored columns, in no particular order.
@@ -75,8 +75,8 @@ def current_sql(root: Path | str, table: TableName, kind: str | None = None, sou
     Args:
         root: the root's path.
         table: "main" or "cursors".
-        kind: for "main", the only kind to select.
-        source: the table to select from; by default the table's path, as Spark with Delta spells it.
+        kind: for "main", the kind of rows to select; None for all.
+        source: the table to select from; by default the table's path in the syntax of Spark with Delta.
 
     Raises:
         InvalidArgumentError: no such table, or `kind` given for "cursors".

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 WHOLE: Final = -1
-"""The slot of a row for all slots: a broker's snapshot, which has ack holes instead of slots."""
+"""The slot of a row that is for all slots: a broker's snapshot, which has ack holes instead of slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRow:
     """Position of a subscription's slot: (ledger, entry) is the next entry to read.
 
-    `n` counts the owner's moves within its `epoch`; it is not the mark-delete. Rows are appended without a check: the
-    row with a slot's largest (epoch, n) counts, so a late row of a former owner never moves the cursor.
+    `n` counts the owner's moves within its `epoch`; it is not the mark-delete. Rows are appended without a check. The
+    row with the largest (epoch, n) of a slot counts, so a late row of a former owner never moves the cursor.
     """
 
     topic_id: str
@@ -34,7 +34,7 @@ class CursorRow:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Rank (epoch, n); the row with the largest counts."""
+        """Rank (epoch, n); the row with the largest rank counts."""
         return (self.epoch, self.n)
 
 

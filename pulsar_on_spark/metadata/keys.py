@@ -1,6 +1,6 @@
 """The compare-and-set keys of the main table: app transactions whose version a commit increases.
 
-Keys never expire in Delta, so only objects that stay few have one: never ledgers, batches or files.
+Keys never expire in Delta, so only kinds of objects that stay few have keys, never ledgers, batches or files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ISOLATION = "isolation"
 """Key of all isolation policies, which change rarely."""
 FOLD = "job/fold"
 FILES = "job/files"
-"""Key of attached file records: processes that retire or delete files notice each other."""
+"""Key of attached file records, by which processes that retire or delete files notice each other."""
 WRITE_BUCKETS = 64
 
 
@@ -49,7 +49,7 @@ def permissions(namespace: str) -> str:
 
 
 def topic(full_name: str) -> str:
-    """Key of a topic: its record, schemas, ledgers, segments and subscriptions' creation."""
+    """Key of a topic: its record, schemas, ledgers and segments, and the creation of its subscriptions."""
     return f"topic/{full_name}"
 
 
@@ -87,12 +87,12 @@ def application(txn_app_id: str, target: str) -> str:
 
 
 def application_of_root(txn_app_id: str) -> str:
-    """Key of a user's `txnAppId` for all targets: written by old versions, and still read."""
+    """Key of a user's `txnAppId` for all targets, which old versions wrote and this version still reads."""
     return f"app/{txn_app_id}"
 
 
 def write_bucket(write_id: str) -> str:
-    """Key shared by the attach of a write and its abort, so that the later of the two commits sees the earlier."""
+    """Key that the attach and the abort of a write share, so that the later of the two commits sees the earlier one."""
     return f"write/{zlib.crc32(write_id.encode()) % WRITE_BUCKETS}"
 
 

@@ -1,4 +1,4 @@
-"""The metadata of a root as they were: both tables at one moment, as far as their logs keep it. It only reads."""
+"""The metadata of a root at a past moment, as far as the logs of both tables go back. Nothing is written."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Both tables at one moment, and what came later.
+    """Both tables at one moment, and the main table's later rows.
 
     Attributes:
         version: The version of the main table.
         at: The moment: the given time, or the time of the version.
         view: The main table.
-        main: Its rows, the newest of each record key, tombstones among them.
-        keys: Its compare-and-set keys.
+        main: The main table's rows: the newest row of each record key, including tombstones.
+        keys: The main table's compare-and-set keys.
         cursors: The cursor rows that counted.
-        later: The rows that were committed to the main table since, a table for each commit.
+        later: The rows that were committed to the main table after the moment, one Arrow table for each commit.
     """
 
     version: int
@@ -50,7 +50,7 @@ class Past:
     later: Sequence[pa.Table]
 
     def later_records(self, cls: type[R]) -> Iterator[R]:
-        """Iterate over the records of a kind that were put since, in the order of their commits."""
+        """Iterate over the records of a kind that were put after the moment, in the order of their commits."""
         for number, rows in enumerate(self.later):
             state = State()
             with decoding("main"):
@@ -61,14 +61,15 @@ class Past:
 def read_past(place: RootPlace, moment: int | datetime) -> Past:
     """Read the metadata as of a moment.
 
-    The cursors are those of the same time by their writers' clocks, so positions are as old as the messages.
+    The cursors are taken at the same time by their writers' clocks, so positions are as old as the messages.
 
     Args:
         place: The root's place.
         moment: A version of the main table, or a time with a zone.
 
     Raises:
-        InvalidArgumentError: the logs do not keep the moment, or it is still to come; the error names the oldest one.
+        InvalidArgumentError: the moment is in the future, or before the oldest one that the logs keep, which the error
+            names.
         MetadataError: the tables are damaged, or cannot be read now.
     """
     main, cursors = (TableLog(read_only_log(place, table)) for table in ("main", "cursors"))
@@ -106,7 +107,7 @@ def _resolve(place: RootPlace, main: History, cursors: History, moment: int | da
     """Return the version of the main table, and the moment in milliseconds since 1970 (raises as `read_past`)."""
     oldest = _oldest(main, cursors)
     kept = (
-        f"the logs of {place}/{METADATA} keep it from version {oldest} of {_in_words(main.time_ms(oldest))} to version "
+        f"the logs of {place}/{METADATA} go from version {oldest} of {_in_words(main.time_ms(oldest))} to version "
         f"{main.newest} of {_in_words(main.time_ms(main.newest))}"
     )
     if isinstance(moment, int):
@@ -114,7 +115,7 @@ def _resolve(place: RootPlace, main: History, cursors: History, moment: int | da
             raise InvalidArgumentError(f"There is no version {moment} to return to: {kept}.")
         return moment, max(main.time_ms(moment), cursors.times_ms[0])
     if moment > datetime.now(UTC):
-        raise InvalidArgumentError(f"The time {moment.isoformat()} is still to come: {kept}.")
+        raise InvalidArgumentError(f"The time {moment.isoformat()} is in the future: {kept}.")
     at_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     version = main.version_at(at_ms)
     if version < oldest or at_ms < cursors.times_ms[0]:
@@ -123,11 +124,11 @@ def _resolve(place: RootPlace, main: History, cursors: History, moment: int | da
 
 
 def _oldest(main: History, cursors: History) -> int:
-    """Return the oldest version with a root record, and with cursors of its time."""
+    """Return the oldest version that has a root record, and whose time the cursors' log covers."""
     first = main.base.version
     while main.snapshot(first).keys.get("root") is None:  # the creation of a root takes two versions
         first += 1
-    # The state of a version lasts until the next one.
+    # A version is the table's state until the next version.
     return max(first, min(main.version_at(cursors.times_ms[0]), main.newest))
 
 

@@ -12,7 +12,7 @@ from pulsar_on_spark.metadata.log.chain import OvertakenError
 from pulsar_on_spark.model.errors import MetadataError
 
 READ_ATTEMPTS = 10
-"""Attempts to read, with growing pauses between them: about three seconds in all."""
+"""Limit of attempts to read, with growing pauses between them: about three seconds in all."""
 
 _T = TypeVar("_T")
 
@@ -35,10 +35,10 @@ def retried(lock: AbstractContextManager[object], table: str, read: Callable[[],
 
 
 def give_up_after(attempt: int, table: str, error: OvertakenError) -> None:
-    """Stop after the last attempt.
+    """Raise an error if `attempt`, which has failed, was the last one.
 
     Raises:
-        MetadataError: this was the last attempt; the error names the reason.
+        MetadataError: it was the last one; the error names the reason.
     """
     if attempt >= READ_ATTEMPTS:
         raise MetadataError(

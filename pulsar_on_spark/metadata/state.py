@@ -36,7 +36,7 @@ MAIN_SCHEMA = pa.schema(
         pa.field("body", pa.string(), nullable=False),
     ]
 )
-"""The main table. `seq` is the version that the row's writer read, plus one; a record key's largest counts."""
+"""The main table. `seq` is the version that the row's writer read, plus one; a record key's largest `seq` counts."""
 MAIN_ORDER = Order(key=("kind", "id"), rank=("seq", "token"))
 """Order of a record's rows."""
 
@@ -44,11 +44,11 @@ _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body"
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")
 _ROWS_AT_ONCE = 4096
 _BULK = 16
-"""Ratio of known to new ids below which an index is sorted instead of inserted into."""
+"""Ratio of known to new ids below which an index is sorted again, instead of inserting each new id."""
 
 
 class _Row:
-    """A stored row; its record is parsed at the first access, by any thread."""
+    """A stored row. Its record is parsed at the first access, by any thread."""
 
     __slots__ = ("_fields", "_record", "deleted", "seq", "token", "topic_id")
 
@@ -88,7 +88,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class ChangedChains:
-    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and of topics that got some (`grown`)."""
+    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and of topics with new ones (`grown`)."""
 
     shaped: frozenset[str]
     grown: frozenset[str]
@@ -97,12 +97,12 @@ class ChangedChains:
 class State:
     """The newest row of each record key. Rows may be applied in any order, any number of times.
 
-    Two rows with the same record key and seq come from commits without a common key, which no caller should make. The
-    row with the larger token counts then, as in a fold, so all readers agree.
+    Two rows with the same record key and seq would come from commits without a common compare-and-set key, which no
+    caller should make. Then the row with the larger token counts, as in a fold, so that all readers agree.
     """
 
     def __init__(self, after: State | None = None) -> None:
-        """Begin empty. `after` is the state that this one replaces; `revision` continues from it."""
+        """Begin empty. `after` is the state that this state replaces; `revision` continues from there."""
         self.revision: int = 0 if after is None else after.revision + 1
         """Number that grows with every applied table."""
         self._began = self.revision
@@ -115,7 +115,7 @@ class State:
         self._strings: dict[str, str] = {}
 
     def fork(self) -> State:
-        """Make a copy-on-write copy, which may be changed; this state must not change afterwards."""
+        """Make a copy-on-write copy, which may be changed. This state must not be changed afterwards."""
         fork = State()
         fork.revision, fork._began = self.revision, self._began
         fork._shaped, fork._grown = dict(self._shaped), dict(self._grown)
@@ -140,7 +140,7 @@ class State:
         self._strings.clear()
 
     def _shared(self, text: str) -> str:
-        """Share one object among equal strings: topic ids and tokens would take half of the memory."""
+        """Share one object among equal strings, because topic ids and tokens would take half of the memory."""
         return self._strings.setdefault(text, text)
 
     def _apply_row(self, kind: str, record_id: str, row: _Row, added: dict[tuple[str, str | None], list[str]]) -> None:
@@ -193,7 +193,7 @@ class State:
         del ids[bisect_left(ids, record_id)]
 
     def chains_since(self, revision: int) -> ChangedChains | None:
-        """Return topics whose chains changed after a revision; None if the revision is too old."""
+        """Return the topics whose chains changed after a revision; None if the revision is too old to know."""
         if revision < self._began:
             return None
         shaped = frozenset(topic_id for topic_id, changed in self._shaped.items() if changed > revision)
@@ -205,11 +205,11 @@ class State:
         return self._rows.get(kind, {}).get(record_id)
 
     def ids(self, kind: str, topic_id: str | None = None) -> list[str]:
-        """Sorted ids of the live records of a kind, or of one topic's."""
+        """Sorted ids of the live records of a kind; with `topic_id`, only of this topic."""
         return self._ids.get(kind, {}).get(topic_id, [])
 
     def records(self, cls: type[R], record_ids: Iterable[str]) -> list[R]:
-        """The records of a kind by their ids from `ids`, without further checks, as long lists are read often."""
+        """The records of a kind with these ids, which must come from `ids`: nothing is checked, to be fast."""
         rows = self._rows.get(cls.kind, {})
         return [rows[record_id].record(cls) for record_id in record_ids]
 
@@ -236,27 +236,30 @@ class RecentView:
         return None if row is None else row.record(cls)
 
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """The live records of a kind, or of one topic of a kind, by id."""
+        """The live records of a kind in the order of ids; with `topic_id`, only those of this topic."""
         return self.state.records(cls, self.state.ids(cls.kind, topic_id))
 
     def newest(self, cls: type[R], topic_id: str) -> R | None:
-        """The live record with the largest id of a topic: the end of a chain."""
+        """The topic's live record with the largest id: the end of a chain."""
         ids = self.state.ids(cls.kind, topic_id)
         return self._live(cls, ids[-1]) if ids else None
 
     def oldest(self, cls: type[R], topic_id: str) -> R | None:
-        """The live record with the smallest id of a topic: the front of a chain."""
+        """The topic's live record with the smallest id: the front of a chain."""
         ids = self.state.ids(cls.kind, topic_id)
         return self._live(cls, ids[0]) if ids else None
 
     def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
-        """The live record of a topic with the largest id below `record_id`, which need not exist."""
+        """The topic's live record with the largest id below `record_id`, which need not exist."""
         ids = self.state.ids(cls.kind, topic_id)
         end = bisect_left(ids, record_id)
         return self._live(cls, ids[end - 1]) if end else None
 
     def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
-        """Iterate over a topic's live records by id, from the last one at or before `record_id`; parsed on demand."""
+        """Iterate over a topic's live records in the order of ids, from the last one at or before `record_id` on.
+
+        Each record is parsed when the iterator reaches it.
+        """
         ids = self.state.ids(cls.kind, topic_id)
         start = bisect_left(ids, record_id)
         if start == len(ids) or ids[start] != record_id:
@@ -284,7 +287,7 @@ class DurableView(View):
 
 
 def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iterable[str]) -> pa.Table:
-    """Encode rows (record, deleted) of one commit; the first row names the commit's keys, all rows have its token."""
+    """Encode one commit's rows (record, deleted). The first row names the commit's keys, all rows have its token."""
     cas_keys = sorted(keys)
     now = datetime.now(UTC)
     encoded: list[dict[str, object]] = []
@@ -296,7 +299,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
                 "kind": record.kind,
                 "id": record.record_id,
                 "seq": seq,
-                # Only once per commit: repeated in every row, they would take 1 GB for 5,000 topics created together.
+                # Once for each commit: repeated in every row, keys would take 1 GB for 5,000 topics created together.
                 "cas_keys": None if encoded else cas_keys,
                 "token": token,
                 "deleted": deleted,
@@ -309,7 +312,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
 
 
 def restamped(rows: pa.Table, seq: int, token: str) -> pa.Table:
-    """Return rows with the sequence number and token of another commit, and without the keys of their own."""
+    """Return the rows with the `seq` and token of another commit, and without the keys of their own commits."""
     changed = {"seq": seq, "token": token, "cas_keys": None}
     for name, value in changed.items():
         field = MAIN_SCHEMA.field(name)

@@ -51,14 +51,14 @@ _LOGGER = logging.getLogger(__name__)
 FORGET_TOMBSTONES_AFTER = timedelta(hours=1)
 
 _FORGOTTEN_KINDS = ("segment", "file", "ledger", "write", "seal")
-"""Kinds with an endless stream of records, whose old tombstones are dropped by full folds (docs/adr/0001)."""
+"""Kinds with an endless stream of records. Full folds drop their old tombstones (docs/adr/0001)."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Content of one commit: records to put, records to delete, and the keys whose version it increases.
+    """Content of one commit: records to put, records to delete, and keys whose versions it increases.
 
-    A key's value is its new version; None means one more than now, the usual compare-and-set.
+    The value of a key is its new version; None means the current version plus one, the usual compare-and-set.
     """
 
     puts: Sequence[Record] = ()
@@ -68,10 +68,10 @@ class Change:
 
 @dataclass(frozen=True)
 class CopiedRows:
-    """Rows of another root with which a new one begins.
+    """Rows of another root with which a new root begins.
 
     Attributes:
-        main: Rows of the main table as they are stored; they get a new `seq` and token.
+        main: Stored rows of the main table; they get a new `seq` and token.
         keys: The compare-and-set keys with their versions.
         cursors: The rows of the cursors table.
     """
@@ -125,7 +125,7 @@ class MetadataStore:
         return record
 
     def _check_root_row(self) -> None:
-        """Check the root's format if its row has changed: another process may have raised it.
+        """Check the root's format if its row has changed, because another process may have upgraded the root.
 
         Raises:
             FormatVersionError: only a newer version of this project can read the root.
@@ -133,7 +133,7 @@ class MetadataStore:
         row = self._state.row(RootRecord.kind, "root")
         if row is None or row is self._root_row:
             return
-        # Not parsed: a newer version may have changed its fields.
+        # The row is not parsed into a record, because a newer version may have changed the record's fields.
         values = row.values() or row.record(RootRecord).model_dump()
         version, features = values.get("format_version"), cast(dict[str, str], values.get("features") or {})
         unknown = {name: use for name, use in features.items() if name not in FEATURES}
@@ -153,7 +153,7 @@ class MetadataStore:
         """Check that this version may write to the root.
 
         Raises:
-            FormatVersionError: it may not.
+            FormatVersionError: it may only read the root.
         """
         if not log.is_chained:
             raise FormatVersionError(
@@ -162,21 +162,21 @@ class MetadataStore:
             )
         if self._unknown_features:
             raise FormatVersionError(
-                f"The root {self._root} uses {', '.join(self._unknown_features)}, with which this version of "
-                "pulsar_on_spark can only read it: upgrade pulsar_on_spark."
+                f"The root {self._root} uses {', '.join(self._unknown_features)}, so this version of pulsar_on_spark "
+                "can only read it: upgrade pulsar_on_spark."
             )
 
     @staticmethod
     def exists(root: RootPlace) -> bool:
-        """True if `root` has a main table."""
+        """Return True if `root` has a main table."""
         return has_table(root, "main")
 
     @classmethod
     def create(cls, root: RootPlace, first: Sequence[Record], copied: CopiedRows | None = None) -> MetadataStore:
         """Create the tables and commit `first`, or complete an interrupted creation.
 
-        If several processes create one root concurrently, the `first` of one of them is committed. Rows that are
-        copied from another root are committed with it, its cursors before.
+        If several processes create the same root concurrently, only one of them commits its `first`. The rows of
+        `copied` are committed with `first`; its cursors are committed before.
 
         Raises:
             InvalidArgumentError: the Delta library cannot handle the path.
@@ -211,8 +211,8 @@ class MetadataStore:
         """Read the main table's newest version.
 
         Args:
-            durable: sync everything up to the returned version first; for callers that report, delete or skip
-                something because of what they read.
+            durable: True to sync everything up to the returned version first, for a caller that reports, deletes or
+                skips something because of what it read.
 
         Raises:
             MetadataError: the table cannot be read or synced.
@@ -241,7 +241,7 @@ class MetadataStore:
             for table in tables:
                 self._state.apply(table)
         if news.rebuild:
-            # After a large table, Arrow would keep its memory for reuse: 100 MB at 50,000 rows.
+            # Arrow would keep the memory of a large table for reuse: 100 MB at 50,000 rows.
             tables.clear()
             pa.default_memory_pool().release_unused()
         self._main.taken_in()
@@ -258,22 +258,22 @@ class MetadataStore:
         log_store(self._root, "main").require_writable()
 
     def key_version(self, key: str) -> int | None:
-        """The version of a key as of the last view; None before its first commit."""
+        """Return the version of a key in the last view; None before the key's first commit."""
         with self._lock:
             return self._main.key_version(key)
 
     def commit(self, decide: Decide) -> View:
-        """Decide on a fresh view and commit; repeat both until no other writer interferes.
+        """Call `decide` with the newest view and commit its change; repeat both until no other writer interferes.
 
-        `decide` is called at each attempt and must not keep state of an earlier one. It returns None if there is
-        nothing to do; the view that it saw is then durable on return.
+        `decide` is called at each attempt and must not keep state of an earlier attempt. It returns None if there is
+        nothing to change; then the view that it got is durable when this method returns.
 
         Returns:
             The view after the commit.
 
         Raises:
             CommitConflictError: all 60 attempts conflicted with other writers.
-            MetadataError: the table cannot be read, or the commit not be written.
+            MetadataError: the table cannot be read, or the commit cannot be written.
         """
         began_s = time.perf_counter()
         overtaken = 0
@@ -299,7 +299,7 @@ class MetadataStore:
         change = decide(view)
         version = view.version
         if self._main.version != version:
-            return None  # `decide` itself read or committed: the keys would be checked against another version
+            return None  # `decide` itself read or committed, so keys would be checked against another version
         if change is None:
             self._main.sync_to(version)
             return view
@@ -332,7 +332,7 @@ class MetadataStore:
         """Read the cursor rows that count.
 
         Args:
-            durable: as for `view`.
+            durable: True to sync first, as for `view`.
 
         Raises:
             MetadataError: the table cannot be read or synced.
@@ -364,11 +364,11 @@ class MetadataStore:
         return self._cursor_log
 
     def append_cursors(self, rows: Sequence[CursorRow]) -> None:
-        """Append cursor rows durably, without compare-and-set: appending a row twice is harmless.
+        """Append cursor rows durably, without compare-and-set; appending a row twice does no harm.
 
         Raises:
             CommitConflictError: all 60 attempts conflicted with other writers.
-            MetadataError: the table cannot be read, or the commit not be written.
+            MetadataError: the table cannot be read, or the commit cannot be written.
         """
         if not rows:
             return
@@ -394,7 +394,7 @@ class MetadataStore:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _housekeep_if_due(self) -> None:
-        """Fold and checkpoint from time to time in the committing process, which keeps opens and commits cheap."""
+        """Fold and checkpoint if enough entries were committed, so that opening and committing stay cheap."""
         for log in filter(None, (self._main, self._cursor_log)):
             try:
                 if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
@@ -403,11 +403,11 @@ class MetadataStore:
                         self._housekeep(log)
             except MetadataError as error:
                 # The preceding commit is durable and must not end in an error.
-                _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
+                _LOGGER.warning("Housekeeping of %s/metadata failed and is postponed: %s", self._root, error)
                 log.put_off_checkpoint(_HOUSEKEEPING_ENTRIES // 2)
 
     def _housekeep(self, log: TableLog) -> bool:
-        """Fold and checkpoint; returns whether a fold happened."""
+        """Fold and checkpoint one table; returns True if it was folded."""
         folded = False
         try:
             if log is self._main:
@@ -426,7 +426,7 @@ class MetadataStore:
         return folded
 
     def fold_and_checkpoint(self) -> bool:
-        """Fold and checkpoint both tables once; returns whether a fold happened."""
+        """Fold and checkpoint both tables once; returns True if one of them was folded."""
         with self._lock:
             folded = self._housekeep(self._main)
             return self._housekeep(self._opened_cursor_log()) or folded
@@ -444,7 +444,7 @@ class MetadataStore:
 
 
 def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
-    """Commit the cursors of a root to be, in place of those of an attempt that was interrupted."""
+    """Commit the cursors of a root that is being created; they replace those of an interrupted attempt."""
     log.refresh()
     log.replace_all(encode_cursors(rows, log.version + 1, log.new_token()), {})
 
@@ -453,7 +453,7 @@ def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | N
     """Commit the first records, unless another process has done so.
 
     Raises:
-        CommitConflictError: other processes kept this one from finding out.
+        CommitConflictError: all attempts conflicted with other processes.
         MetadataError: the table cannot be written.
     """
     for _ in range(_ATTEMPTS):
@@ -480,7 +480,7 @@ def _absolute(root: RootPlace) -> RootPlace:
 
 @contextmanager
 def _durable_folders(root: RootPlace) -> Iterator[None]:
-    """Make the tables' folders of a local root, and make their names durable at the end."""
+    """Make the tables' folders of a local root, and at the end of the block make their names durable."""
     if not isinstance(root, Path):
         yield
         return

@@ -1,8 +1,8 @@
 """The upgrade of a root's tables from format 1, in which delta-rs wrote the log, to the project's own log.
 
-All rows that count are written anew, with checksums, by one entry for each table. `main` comes first: its root record
-keeps programs of format 1 out, which must not add to `cursors` any more. A crash in between is completed by the next
-attempt; until then cursors can be read, not written.
+For each table, one entry writes all rows that count again, with checksums. `main` is upgraded first: its root record
+keeps programs of format 1 from adding to `cursors`. After a crash between the tables, the next attempt completes the
+upgrade; until then cursors can be read, but not written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def upgrade_tables(root: Path) -> bool:
         False if they were upgraded before.
 
     Raises:
-        CorruptMetadataError: a table is damaged: nothing was changed.
+        CorruptMetadataError: a table is damaged; nothing was changed.
         MetadataError: a table cannot be read or written now, or an older program has it open.
     """
     lock_file = root / "lock"
@@ -43,7 +43,8 @@ def upgrade_tables(root: Path) -> bool:
         for folder in folders.values():
             if not stack.enter_context(unheld(folder)):
                 raise MetadataError(
-                    f"A process of an older version has {folder} open: stop all that use the root, and try again."
+                    f"A process of an older version has {folder} open: stop all processes that use the root, and try "
+                    "again."
                 )
         logs = {name: TableLog(LocalLog(folder, lock_file)) for name, folder in folders.items()}
         tables = {name: _rows(folders[name], log) for name, log in logs.items()}
@@ -59,7 +60,7 @@ def upgrade_tables(root: Path) -> bool:
 
 
 def _rows(folder: Path, log: TableLog) -> pa.Table:
-    """Read a table's rows, after its files were compared with the checksums of format 1."""
+    """Compare a table's files with the checksums of format 1, and return its rows."""
     news = log.refresh()
     log.taken_in()
     known = _checksums(folder / "_checksums")
@@ -67,8 +68,8 @@ def _rows(folder: Path, log: TableLog) -> pa.Table:
         content = (folder / file.name).read_bytes()
         if known.get(file.name, [len(content), crc32c(content)]) != [len(content), crc32c(content)]:
             raise CorruptMetadataError(
-                f"The metadata file {folder / file.name} is not what was written: nothing was changed; restore the "
-                "root's metadata, into an empty folder, from a backup."
+                f"The metadata file {folder / file.name} is damaged, and nothing was changed: restore the root's "
+                "metadata, into an empty folder, from a backup."
             )
     return pa.concat_tables(news.tables, promote_options="default") if news.tables else pa.table({})
 
@@ -94,7 +95,7 @@ def _rewrite(log: TableLog, rows: pa.Table, order: folding.Order, keys: Mapping[
 
 
 def _root_row(main: pa.Table, version: int) -> pa.Table:
-    """Encode the root's record with the present format version."""
+    """Encode the root's record with this version's format version."""
     rows = State()
     rows.apply(main)
     record = View(rows, version).get(RootRecord, "root")

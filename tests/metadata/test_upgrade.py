@@ -145,7 +145,7 @@ def test_a_damaged_root_is_not_upgraded(kept: Path) -> None:
     content[len(content) // 3] ^= 1
     file.write_bytes(content)
     before = sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock")
-    with pytest.raises(CorruptMetadataError, match=f"{file.name} is not what was written: nothing was changed"):
+    with pytest.raises(CorruptMetadataError, match=f"{file.name} is damaged, and nothing was changed"):
         upgrade_tables(kept)
     assert sorted(str(path) for path in (kept / "metadata").rglob("*") if path.name != "lock") == before
 

@@ -1,12 +1,13 @@
-"""The rules of a log that several writers extend: decisions only, as generators that ask for the log's objects.
+"""The rules of a log that several writers extend: decisions only, as generators that request the log's objects.
 
-An entry is put if absent under the next number, and names the token of the entry before it. That alone does not make
-it count: a writer that was suspended before its request may put an entry under a number that was in use, and was
-cleaned up since. No reader would ever see it. So after an entry was created, the log behind it is listed: either
-nothing is there, or every entry up to the newest is there and names its predecessor's token, beginning with the
-writer's. Otherwise the outcome stays unknown until the log was read again.
+An entry is created under the next number if that number is absent, and names the token of the entry before it. This
+alone does not make the entry count. A writer that was suspended before its request may create an entry under a number
+that was in use and has been cleaned up; no reader would ever see this entry. So after it has created an entry, a writer
+lists the log behind it. The entry counts if nothing is behind it, or if all entries up to the newest are there and each
+of them, from the one behind the writer's on, names its predecessor's token. Otherwise the outcome is unknown until the
+log was read again.
 
-The shell answers the requests, and throws `ObjectsUnreachableError` where it has no certain answer.
+The shell answers the requests, and throws `ObjectsUnreachableError` if it has no certain answer.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Content, Entry,
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 
 MAX_OVERTAKEN: Final = 100
-"""The most entries of other writers that may come before a commit's own; with more, it is decided again. Every clean-up
-keeps more entries than that, so the data file of a commit is not taken for an orphan while its entry may still come."""
+"""Limit of other writers' entries that may come before a commit's own; above it, the commit is decided again. Every
+clean-up keeps more entries, so the data file of a commit is not taken for an orphan while its entry may still come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Put an entry if absent; answer: None if it was created, else the content that is there."""
+    """Create an entry if it is absent. The answer is None if it was created, else the content that is there."""
 
     version: int
     content: bytes
@@ -33,14 +34,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read an entry; answer: its content, or None if it is absent."""
+    """Read an entry. The answer is its content, or None if it is absent."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListBehind:
-    """List the entries behind a version; answer: whether there are any."""
+    """List the entries behind a version. The answer is True if there are any."""
 
     version: int
 
@@ -50,18 +51,18 @@ Answer: TypeAlias = bytes | bool | None
 
 
 class ConflictError(Exception):
-    """An earlier entry conflicts with the commit, for example by the same key: nothing was committed, decide again."""
+    """An earlier entry conflicts with the commit, for example by the same key. Nothing was committed: decide again."""
 
 
 class OvertakenError(Exception):
-    """The log was cleaned up, or replaced, since it was read: open it again."""
+    """The log was cleaned up or replaced after it was read: open it again."""
 
 
 class GapError(OvertakenError):
-    """Entries follow, but not the next one: it was cleaned up, or is lost.
+    """The next entry is missing, although later ones are there: it was cleaned up, or is lost.
 
     Attributes:
-        version: Its number.
+        version: The number of the missing entry.
     """
 
     def __init__(self, version: int) -> None:
@@ -70,10 +71,10 @@ class GapError(OvertakenError):
 
 
 class EntryError(Exception):
-    """Something is wrong with an entry.
+    """An entry is not as expected.
 
     Attributes:
-        version: Its number.
+        version: The entry's number.
     """
 
     def __init__(self, version: int) -> None:
@@ -82,7 +83,7 @@ class EntryError(Exception):
 
 
 class UnknownOutcomeError(EntryError):
-    """The entry may count, or not, or may still arrive; `version` is the number that it was put under last."""
+    """It is unknown whether the entry counts, or will still arrive; `version` is its number in the last request."""
 
 
 class ForeignEntryError(EntryError):
@@ -90,23 +91,23 @@ class ForeignEntryError(EntryError):
 
 
 class DamagedEntryError(EntryError):
-    """The entry is not what was written."""
+    """The entry's content differs from the written one."""
 
 
 Encode: TypeAlias = Callable[[str], bytes]
-"""Encodes an entry with the token of the one before it."""
+"""Function that encodes an entry; its argument is the token of the entry before it."""
 News: TypeAlias = list[Entry]
 
 
 def follow(tip: Tip) -> Generator[Request, Answer, News]:
     """Read the entries behind the last one that was read, to the end of the log.
 
-    The newest entries of a log always stay, so it ends where a listing shows nothing. That the last one is still there
-    would prove less: a late copy of its request may have brought it back.
+    The newest entries of a log always stay, so the log ends where a listing shows no more entries. The presence of the
+    last entry that was read would prove less: a late copy of its request may have brought it back.
 
     Raises:
         GapError: the next entry is missing, although later ones are there.
-        OvertakenError: the next entry follows another one than the last that was read.
+        OvertakenError: the next entry does not follow the last entry that was read.
         ForeignEntryError, DamagedEntryError: an entry cannot be used.
     """
     news: News = []
@@ -122,20 +123,21 @@ def follow(tip: Tip) -> Generator[Request, Answer, News]:
 def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[Request, Answer, News]:
     """Append an entry behind the newest one.
 
-    If entries of other writers came first, it is put behind them, unless they moved one of its keys or removed files.
+    If other writers' entries came first, the entry is put behind them, unless they moved one of its keys or removed
+    files.
 
     Args:
-        tip: The entry that the caller has read last.
+        tip: The last entry that the caller has read.
         encode: Encodes the entry.
-        content: Its actions.
-        token: Its token.
+        content: The entry's actions.
+        token: The entry's token.
 
     Returns:
         The entries behind `tip`, with the caller's among them.
 
     Raises:
         ConflictError: nothing was committed.
-        OvertakenError: nothing was committed, because the log is not the one that was read.
+        OvertakenError: nothing was committed, because the log was cleaned up or replaced.
         UnknownOutcomeError: look for the token in the log.
         ForeignEntryError, DamagedEntryError: nothing was committed, because an entry cannot be used.
     """
@@ -151,10 +153,10 @@ def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[
 
 
 def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Request, Answer, bool]:
-    """Decide the outcome of a commit whose request may still arrive, by taking the number that it was put under.
+    """Decide the outcome of a commit whose request may still arrive, by taking the number of that request.
 
     Args:
-        tip: The newest entry of the log, which was read after the outcome became unknown.
+        tip: The newest entry of the log, read after the outcome became unknown.
         encode: Encodes an entry without actions.
         version: The number of the commit's last request; the log ends before it.
         token: The commit's token.
@@ -163,7 +165,7 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
         True if the commit's entry is in the log.
 
     Raises:
-        OvertakenError: the log has moved on: read it again.
+        OvertakenError: the log has more entries: read it again.
         UnknownOutcomeError: the store gives no certain answer.
     """
     if tip.version + 1 != version:
@@ -174,7 +176,7 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
 
 
 def _put(tip: Tip, encode: Encode) -> Generator[Request, Answer, Entry]:
-    """Put an entry behind `tip`, if none is there; returns the entry that is there then."""
+    """Create the entry behind `tip` if it is absent; returns the entry that is then behind `tip`."""
     version, text = tip.version + 1, encode(tip.token)
     try:
         present = yield Create(version, text)
@@ -184,7 +186,7 @@ def _put(tip: Tip, encode: Encode) -> Generator[Request, Answer, Entry]:
 
 
 def _confirmed(tip: Tip) -> Generator[Request, Answer, News]:
-    """Make sure that an entry that was just created counts; returns those behind it."""
+    """Check that a newly created entry counts; returns the entries behind it."""
     try:
         return (yield from follow(tip))
     except (ObjectsUnreachableError, OvertakenError, ForeignEntryError, DamagedEntryError) as error:
@@ -219,7 +221,7 @@ def _bytes(answer: Answer) -> bytes:
 
 
 def _check_conflict(entry: Entry, content: Content) -> None:
-    """Check that a commit may go on behind another's entry.
+    """Check that a commit may be put behind another writer's entry.
 
     Raises:
         ConflictError: the entry moved a key of the commit, or has removed files.

@@ -4,8 +4,8 @@
     <table>/_checksums/<version>.checkpoint            length and CRC32C of the checkpoint
     <table>/_delta_log/_last_checkpoint                the pointer to the newest one, a hint
 
-Each is put in this order, whole and durable. A checkpoint without a checksum is ignored, and so is one that contradicts
-it: an older one, and the entries behind it, hold the same.
+They are written in this order, each whole and durable. A checkpoint without a checksum, or with a wrong one, is
+ignored: an older checkpoint and the entries behind it have the same content.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Snapshot:
     Attributes:
         files: The active files, by name.
         keys: The versions of all keys.
-        removed_ms: The files that were removed lately, and when, in milliseconds since 1970.
-        head: The table's protocol and metadata, as the entry that created it has them.
+        removed_ms: The times at which files were removed lately, by name, in milliseconds since 1970.
+        head: The table's protocol and metadata, from the entry that created the table.
     """
 
     version: int
@@ -112,7 +112,7 @@ def checksum_key(version: int) -> str:
 
 
 def pointed_checkpoint(objects: ObjectStore) -> int | None:
-    """The version that `_last_checkpoint` names: a hint, for listings that begin there; None without a legible one."""
+    """Return the version that `_last_checkpoint` names, a hint where a listing may begin; None if it is unreadable."""
     try:
         pointer = objects.fetch(_POINTER)
         return None if pointer is None else int(json.loads(pointer.content)["version"])
@@ -121,7 +121,7 @@ def pointed_checkpoint(objects: ObjectStore) -> int | None:
 
 
 def read_checkpoint(objects: ObjectStore, version: int) -> Snapshot | None:
-    """Read a checkpoint; None if it has no checksum, or is not what was written."""
+    """Read a checkpoint; None if it has no checksum or a wrong one."""
     checksum = objects.fetch(checksum_key(version))
     if checksum is None:
         return None
@@ -135,7 +135,7 @@ def write_checkpoint(objects: ObjectStore, snapshot: Snapshot) -> None:
     """Write a checkpoint durably, unless another process has done so.
 
     Raises:
-        ValueError: the checkpoint that is there holds something else.
+        ValueError: a checkpoint of this version exists and has other content.
     """
     content = encode_checkpoint(snapshot)
     answer = objects.create(checkpoint_key(snapshot.version), content)
@@ -143,14 +143,14 @@ def write_checkpoint(objects: ObjectStore, snapshot: Snapshot) -> None:
         content = answer.content
         present = decode_checkpoint(snapshot.version, content)
         if (present.files, present.keys) != (snapshot.files, snapshot.keys):
-            raise ValueError(f"checkpoint {snapshot.version} holds something else")
+            raise ValueError(f"checkpoint {snapshot.version} has other content")
     objects.create(checksum_key(snapshot.version), _checksum(content))
     pointer = {"version": snapshot.version, "size": _size(snapshot), "sizeInBytes": len(content)}
     _point(objects, json.dumps({**pointer, "numOfAddFiles": len(snapshot.files)}).encode())
 
 
 def _point(objects: ObjectStore, pointer: bytes) -> None:
-    """Replace the pointer; where another process does so at the same time, either may win."""
+    """Replace the pointer; if another process does so at the same time, either may win."""
     answer = objects.create(_POINTER, pointer)
     if isinstance(answer, Exists):
         objects.replace(_POINTER, pointer, answer.version)
@@ -174,7 +174,7 @@ def _size(snapshot: Snapshot) -> int:
 
 
 def _with_items(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the maps of an action by their items, as Arrow takes and gives them."""
+    """Replace the maps of an action by lists of their items, which is Arrow's form of maps."""
     return {name: _items(name, value) if isinstance(value, dict) else value for name, value in action.items()}
 
 
@@ -186,7 +186,7 @@ def decode_checkpoint(version: int, content: bytes) -> Snapshot:
     """Decode a checkpoint's content.
 
     Raises:
-        pyarrow.ArrowException, OSError, KeyError, ValueError: it is not one.
+        pyarrow.ArrowException, OSError, KeyError, ValueError: the content is not a checkpoint.
     """
     # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
@@ -217,7 +217,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _is_checksum(checksum: bytes, version: int, content: bytes) -> bool:
-    """Compare a checkpoint with a checksum; format 1 has a list of the checksums of all active files, too."""
+    """Compare a checkpoint with its checksum object; in format 1 that is a list with checksums of all active files."""
     try:
         stored = json.loads(checksum.partition(b"\n")[0])
         if isinstance(stored, list):

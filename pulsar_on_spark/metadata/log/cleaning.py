@@ -1,8 +1,8 @@
-"""Deleting what no reader of a log can still need: old entries and checkpoints, and data files that no version names.
+"""Deletion of objects that no reader of a log can still need: old entries and checkpoints, and unnamed data files.
 
-Entries are deleted from the oldest one up, so that a crash leaves no hole. No clock decides what is safe: `chain`
-detects a commit that comes too late, and its data file is no longer needed when the entry behind the version that it
-was decided on is gone. Ages only give other programs time to read older versions.
+Entries are deleted from the oldest one on, so that a crash leaves no hole. Safety depends on no clock: `chain` detects
+a commit that comes too late. The data file of such a commit is no longer needed when the entry after the version on
+which the commit was decided is gone. Ages only give other programs time to read older versions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import legible_entries, open_log
 
 KEEP_ENTRIES: Final = 512
-"""Minimum number of log entries that are kept. Not by age, as in delta-rs's own clean-up, which keeps an hour: opening
-lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
+"""Minimum number of log entries that are kept. The limit is a number, while delta-rs keeps the entries of an hour,
+because opening lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
 KEEP_S: Final = 10.0
-"""Minimum age of deleted log entries, in seconds: a reader that looks less often opens the log again. Each commit lists
-the log, so at hundreds of commits a second a longer time would cost more than it spares."""
+"""Minimum age of deleted log entries, in seconds; a reader that refreshes less often opens the log again. Each commit
+lists the log, so at hundreds of commits a second a longer time would cost more than it saves."""
 RETAIN_S: Final = 3600.0
 """Time in seconds for which replaced data files are kept, for programs that read an older version of the table."""
 
@@ -31,8 +31,8 @@ RETAIN_S: Final = 3600.0
 def clean_log(store: LogStore, version: int) -> None:
     """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of housekeeping.
 
-    The checkpoint is the newest that can be trusted, with `KEEP_ENTRIES` entries behind it, and old enough. It and
-    every later entry stay, so that damage to a newer checkpoint is harmless.
+    The checkpoint is the newest intact one that is `KEEP_S` old and has `KEEP_ENTRIES` entries behind it. This
+    checkpoint and every later entry stay, so that damage to a newer checkpoint does no harm.
     """
     objects = store.objects
     listing = list_log(objects)
@@ -55,7 +55,7 @@ def clean_data(store: LogStore) -> int:
     """Delete the data files that neither the newest version nor any entry of the log names; returns their number.
 
     Raises:
-        OvertakenError: others clean up, too: try again later.
+        OvertakenError: another process cleans up, too: try again later.
     """
     listing = list_log(store.objects)
     # Read after the listing: the entry of an active file may have been cleaned up before it.

@@ -27,10 +27,10 @@ _CONFIGURATION: Final = {
 
 
 def check_location(place: str) -> None:
-    """Refuse paths that deltalake, by which users read the tables, would misread.
+    """Refuse paths that deltalake, with which users may read the tables, cannot handle.
 
     Raises:
-        InvalidArgumentError: the path has unusable characters; the error names the first.
+        InvalidArgumentError: the path has unusable characters; the error names the first one.
     """
     unusable = _UNUSABLE.search(place)
     if unusable is not None:
@@ -44,12 +44,12 @@ def create_table(store: LogStore, schema: pa.Schema) -> None:
     """Create an empty table; an existing one is not changed. Several processes may do this at once.
 
     Raises:
-        CorruptMetadataError: the table existed, and its log is gone.
-        StorageError: the place cannot be written now, or an fsync of it has failed.
+        CorruptMetadataError: the table existed, but its log is gone.
+        StorageError: the place cannot be written now, or an fsync in it has failed.
     """
     store.require_writable()
     if not has_log(store.objects):
-        # A log comes before everything else, so it is looked for again behind a trace of it.
+        # The log is written first. So if there are other objects, the log must exist by now, or it was lost.
         if any(listed.key.startswith(_TRACES) for listed in store.objects.list_after("")):
             if not has_log(store.objects):
                 raise damaged(store, entry_key(0), "is missing")
@@ -61,12 +61,12 @@ def create_table(store: LogStore, schema: pa.Schema) -> None:
 
 
 def has_log(objects: ObjectStore) -> bool:
-    """True if a table has a log; a creation that was interrupted may have left an empty folder, or an unnamed file."""
+    """Return True if a table has a log; an interrupted creation may have left an empty folder, or an unnamed file."""
     return next(iter(objects.list_after(LOG)), None) is not None
 
 
 def _schema_json(schema: pa.Schema) -> str:
-    """Translate a schema into Delta's JSON by delta-rs, which is imported here: most processes create no table."""
+    """Translate a schema into Delta's JSON by delta-rs, which is imported here, as most processes create no table."""
     from deltalake import Schema
 
     return str(Schema.from_arrow(schema).to_json())

@@ -1,4 +1,4 @@
-"""The data files of a table: Parquet, with a cache of the small ones that the next fold reads again."""
+"""The data files of a table: Parquet files, with a cache of the small ones, which the next fold reads again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pulsar_on_spark.model.errors import CorruptMetadataError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 _RECENT_BYTES: Final = 64 << 10
-"""Largest rows of a file in the cache, in memory. The next fold reads at least the last 128 files."""
+"""Limit of the memory of one cached file's rows. The next fold reads at least the last 128 files."""
 _RECENT_FILES: Final = 4 * folding.LAG
 _NAME: Final = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
 
 
 class MissingFileError(Exception):
-    """A data file is gone: a fold has replaced it, and it was deleted since, or the log names a lost file."""
+    """A data file is gone: a fold replaced it and it was deleted later, or it is lost."""
 
 
 def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile, bytes]:
@@ -31,8 +31,8 @@ def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile
 
     Args:
         rows: At least one row.
-        read_version: The version on which the commit was decided; it is in the name, because a file that no entry
-            names can be deleted as soon as this version's successor was cleaned up.
+        read_version: The version on which the commit was decided. The file's name has it, because a file that no entry
+            names may be deleted once the entry after this version was cleaned up.
         token: The commit's token.
     """
     sink = pa.BufferOutputStream()
@@ -44,17 +44,17 @@ def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile
 
 
 def read_version_of(name: str) -> int:
-    """The version on which a file's commit was decided; -1 for a file that format 1 wrote."""
+    """Return the version on which a file's commit was decided; -1 for a file that format 1 wrote."""
     match = _NAME.fullmatch(name)
     return -1 if match is None else int(match[1])
 
 
 @contextmanager
 def decoding(place: str) -> Iterator[None]:
-    """Translate errors of decoding rows that have no checksum: format 1 wrote them.
+    """Translate errors of decoding rows, which are damaged: rows of format 1 have no checksum.
 
     Raises:
-        CorruptMetadataError: the rows are damaged.
+        CorruptMetadataError: a row cannot be decoded.
     """
     try:
         yield
@@ -77,8 +77,8 @@ class DataFiles:
         """Read a file's rows.
 
         Raises:
-            MissingFileError: it is gone.
-            CorruptMetadataError: it is not what was written.
+            MissingFileError: the file is gone.
+            CorruptMetadataError: the file's content differs from the written one.
         """
         rows = self._recent.get(file.name)
         if rows is None:
@@ -87,7 +87,7 @@ class DataFiles:
         return rows
 
     def remember(self, name: str, rows: pa.Table) -> None:
-        """Add a file's rows to the cache, if there is room."""
+        """Add a file's rows to the cache if they are small and the cache has room."""
         if rows.nbytes <= _RECENT_BYTES and len(self._recent) < _RECENT_FILES:
             self._recent[name] = rows
 

@@ -1,11 +1,11 @@
-"""The entries of a table's log: valid Delta, with what Delta lacks in `commitInfo`.
+"""The entries of a table's log: valid Delta, with fields of this project in `commitInfo`.
 
 | field | content |
 |---|---|
 | `pulsarpyToken` | the random token by which a writer recognises its own entry |
-| `pulsarpyPrevious` | the token of the entry before it; it shows that no number between them was cleaned up |
-| `pulsarpyBoot` | the boot of the machine that wrote it (`boot_id`); only on local disks |
-| `pulsarpyCrc` | the CRC32C of the whole text, computed with eight zeros in its place |
+| `pulsarpyPrevious` | the token of the entry before it, which links the entries |
+| `pulsarpyBoot` | the boot of the machine that wrote the entry (`boot_id`); only on local disks |
+| `pulsarpyCrc` | the CRC32C of the whole text, computed with eight zeros in place of the CRC |
 
 The checksum of a data file is a tag of its `add` action, because checkpoints keep tags.
 """
@@ -30,7 +30,7 @@ CRC_FIELD: Final = "pulsarpyCrc"
 CRC_TAG: Final = "pulsarpyCrc"
 LOG: Final = "_delta_log"
 ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.json")
-"""The keys of entries."""
+"""The pattern of entries' keys."""
 _NO_CRC: Final = "00000000"
 _WRITER_DIGITS: Final = 16
 
@@ -48,7 +48,7 @@ class DataFile:
         size: Its length in bytes.
         rows: The number of its rows.
         min_seq: The smallest `seq` of its rows.
-        max_seq: The largest.
+        max_seq: The largest `seq` of its rows.
         crc: The CRC32C of its content; None for a file that format 1 wrote.
     """
 
@@ -62,10 +62,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The entry that the next one follows.
+    """The last entry of a log, which the next one must name.
 
     Attributes:
-        is_chained: False if format 1 wrote it, whose entries do not name their predecessors.
+        is_chained: False if format 1 wrote the entry; entries of format 1 do not name their predecessors.
     """
 
     version: int
@@ -85,7 +85,7 @@ class Content:
         added: The files that it adds.
         removed: The names of the files that it removes.
         keys: The compare-and-set keys that it moves, with their new versions.
-        head: Further actions, of the entry that creates a table.
+        head: Further actions, in the entry that creates a table.
     """
 
     added: Sequence[DataFile] = ()
@@ -101,7 +101,7 @@ class Entry:
     Attributes:
         previous: The token of the entry before it; None if another program, or format 1, wrote the entry.
         written_ms: The time at which its writer began to write it, in milliseconds since 1970.
-        head: The table's protocol and metadata, of the entry that creates it.
+        head: The table's protocol and metadata, in the entry that creates the table.
     """
 
     version: int
@@ -116,22 +116,22 @@ class Entry:
 
     @property
     def writer(self) -> str:
-        """The handle that wrote the entry (`new_token`)."""
+        """The name of the handle that wrote the entry (see `new_token`)."""
         return self.token[:_WRITER_DIGITS]
 
     @property
     def tip(self) -> Tip:
-        """The entry, as the one that the next follows."""
+        """The entry as the tip that the next entry must name."""
         return Tip(self.version, self.token, is_chained=self.previous is not None)
 
 
 def new_writer() -> str:
-    """Draw the name of a handle that writes entries."""
+    """Draw a random name for a handle that writes entries."""
     return uuid.uuid4().hex[:_WRITER_DIGITS]
 
 
 def new_token(writer: str) -> str:
-    """Draw the token of a writer's next commit."""
+    """Draw a random token for a writer's next commit; it begins with the writer's name."""
     return writer + uuid.uuid4().hex[:_WRITER_DIGITS]
 
 
@@ -166,7 +166,7 @@ def decode_entry(version: int, text: bytes) -> Entry:
     """Decode an entry.
 
     Raises:
-        BrokenEntryError: the text is not what was written, or not an entry.
+        BrokenEntryError: the text differs from the written one, or is not an entry.
     """
     info: dict[str, Any] = {}
     added: list[DataFile] = []

@@ -1,11 +1,11 @@
 """Folding: the only compaction of a metadata table. Pure: it selects the rows to rewrite and those to keep.
 
-A fold takes S = version read - 64 and rewrites the rows with A < seq <= S by an overwrite with that predicate. It drops
-a row only if the snapshot has a newer row of the same record key. Appends have a seq near the table's version, hence
-above S; if a late append falls into the range, Delta fails one of the two commits, and its writer decides again.
+A fold rewrites the rows with A < seq <= S, where S is the version that was read minus 64. It drops a row only if the
+snapshot has a newer row of the same record key. Appended rows have a seq near the table's version, hence above S. If a
+late append falls into the range, one of the two commits fails, and its writer decides again.
 
-Two tiers keep it cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
-full fold may also drop obsolete rows: docs/adr/0001 names them, and why no reader can bring them back.
+Two tiers keep folds cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
+full fold may also drop obsolete rows; docs/adr/0001 names them, and says why no reader can bring them back.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pulsar_on_spark.metadata.keys import FOLD
 
 FOLD_KEY = FOLD
 LAG = 64
-"""Number of newest versions that a fold does not touch."""
+"""Number of the newest versions whose rows a fold leaves alone."""
 WORTH_FILES = 64
-"""Number of files in a fold's range from which a fold is worth its cost."""
+"""Number of files in the range at which a fold is worth its cost."""
 _TIER_RATIO = 4
 
 Forgettable = Callable[[pa.Table], pa.Array]
-"""Function from the newest row of each record key to a mask of those that a full fold drops."""
+"""Function that gets the newest row of each record key, and returns a mask of the rows that a full fold drops."""
 
 
 class FoldableFile(Protocol):
@@ -51,7 +51,7 @@ class FoldableFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Order of rows: those with equal `key` columns have one record key, and the largest `rank` counts."""
+    """Order of rows: of the rows with equal `key` columns, which have one record key, the largest `rank` counts."""
 
     key: tuple[str, ...]
     rank: tuple[str, ...]
@@ -110,10 +110,10 @@ def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettabl
     """Select the rows of the range to keep.
 
     Args:
-        rows: every row of the snapshot with seq > range_.above (rows below are older and cannot supersede these).
+        rows: every row of the snapshot with seq > range_.above (earlier rows cannot supersede these).
         range_: the range to rewrite.
         order: the record key and the rank.
-        forgettable: selects further rows that a full fold drops; None keeps all.
+        forgettable: selects further rows that a full fold drops; None to drop none.
 
     Returns:
         The kept rows, all with range_.above < seq <= range_.up_to.
@@ -140,7 +140,7 @@ def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
 
 
 def ownerless_cursors(subscriptions: Collection[tuple[str, str]]) -> Forgettable:
-    """Select cursor rows of subscriptions, (topic id, name), that are no longer live."""
+    """Select cursor rows whose subscription is not among the live ones, given as (topic id, name)."""
 
     def mask(rows: pa.Table) -> pa.Array:
         owners = zip(rows.column("topic_id").to_pylist(), rows.column("subscription").to_pylist(), strict=True)

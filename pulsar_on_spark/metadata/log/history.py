@@ -1,7 +1,7 @@
-"""The past of a table, as far as its log keeps it: which files and keys it had at an older version. It only reads.
+"""The past of a table, as far as its log goes back: the files and keys at each older version. Nothing is written.
 
-A log keeps at least 512 entries, and a checkpoint before them. The data files of all versions since are there, too:
-they go only after the entries that name them.
+A log keeps at least 512 entries, and a checkpoint before them. The data files of all versions from there on exist, too,
+because they are deleted only after the entries that name them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class History:
 
     Attributes:
         base: The oldest version.
-        times_ms: The time of each version, in milliseconds since 1970. A version is no older than the one before it,
-            whatever its writer's clock said.
+        times_ms: The time of each version, in milliseconds since 1970: its writer's clock, but never before the time of
+            the version before it.
         entries: The entries behind the oldest version.
     """
 
@@ -44,7 +44,7 @@ class History:
         return self.times_ms[version - self.base.version]
 
     def version_at(self, time_ms: int) -> int:
-        """Return the newest version that is no newer than a time; one before the oldest if all are."""
+        """Return the newest version at or before a time; if there is none, the number before the oldest version."""
         return self.base.version + bisect_right(self.times_ms, time_ms) - 1
 
     def snapshot(self, version: int) -> Snapshot:
@@ -67,8 +67,8 @@ def read_history(store: LogStore) -> History:
 
     Raises:
         OvertakenError: the log was cleaned up meanwhile: read it again.
-        ForeignEntryError: another program has written to it.
-        CorruptMetadataError: an entry or every checkpoint is damaged or missing.
+        ForeignEntryError: another program has written to the log.
+        CorruptMetadataError: an entry is damaged or missing, or all checkpoints are.
         ObjectsUnreachableError: the log cannot be read now.
     """
     try:

@@ -21,7 +21,7 @@ from pulsar_on_spark.storage.unsynced import is_remounted, remove_obsolete_mark
 
 REPORTED: Final = "_reported"
 RESERVE_BYTES: Final = 1 << 20
-"""Free space on the root's disk below which commits are refused: those that run need some."""
+"""Free space on the root's disk below which commits are refused: commits in progress need some space."""
 
 
 class LocalLog:
@@ -29,7 +29,7 @@ class LocalLog:
 
     Args:
         folder: The table's folder.
-        lock_file: The root's lock; None for a reader that changes nothing.
+        lock_file: The file of the root's lock; None for a reader that changes nothing.
     """
 
     def __init__(self, folder: Path, lock_file: Path | None = None) -> None:
@@ -44,11 +44,11 @@ class LocalLog:
         return boot_id()
 
     def require_writable(self) -> None:
-        """Look at the disk and the folder's permissions."""
+        """Check the disk's free space and the folder's permissions."""
         require_writable(self._folder)
 
     def sync(self) -> None:
-        """Sync the names of files: they have their content before their name."""
+        """Sync the names of files; their content was durable before they got their names."""
         for prefix in ("", LOG):
             self.objects.sync(prefix)
 
@@ -57,7 +57,7 @@ class LocalLog:
         return nullcontext(False) if self._lock_file is None else locked(self._lock_file, wait=False)
 
     def note_reported(self, version: int) -> None:
-        """Write the version to a file of its own, unsynced: evidence that costs a commit nothing."""
+        """Write the version to a file of its own, without a sync, which costs a commit almost nothing."""
         with suppress(OSError, ObjectsUnreachableError):
             if self.reported_version() < version:
                 descriptor = opener(self._folder / REPORTED, os.O_WRONLY | os.O_CREAT)
@@ -68,7 +68,7 @@ class LocalLog:
                     os.close(descriptor)
 
     def reported_version(self) -> int:
-        """Read that file; a torn one says nothing."""
+        """Read the file that `note_reported` writes; -1 if it is torn or absent."""
         note = self.objects.fetch(REPORTED)
         if note is None:
             return -1
@@ -79,7 +79,7 @@ class LocalLog:
             return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Compare the boots with this one: the names of entries are lost only if the machine ended in between."""
+        """Compare the boots with the current one: names can be lost only if the machine went down, or by a remount."""
         return boot_id() not in boots or is_remounted(self._folder)
 
     def note_whole(self) -> None:
@@ -88,7 +88,7 @@ class LocalLog:
             remove_obsolete_mark(self._folder)
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Rename the files into a folder beside the tables, newest first: a crash in between leaves a shorter log."""
+        """Move the files into a folder beside the tables, newest first, so that a crash leaves a shorter log."""
         aside = self._folder.parent / "set-aside" / f"{self._folder.name}-{time.time_ns()}"
         make_folders(aside)
         for key in sorted(keys, reverse=True):
@@ -98,16 +98,16 @@ class LocalLog:
         return str(aside)
 
     def sweep(self) -> None:
-        """Delete unnamed files."""
+        """Delete old unnamed files."""
         for prefix in ("", LOG):
             self.objects.sweep(prefix)
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a commit that cannot be written as a whole.
+    """Check that a whole commit can be written.
 
     Raises:
-        MetadataError: the folder may not be written, or less than `RESERVE_BYTES` are free.
+        MetadataError: this process may not write to the folder, or less than `RESERVE_BYTES` are free.
         OSError: the disk does not answer.
     """
     if os.statvfs(folder).f_flag & os.ST_RDONLY:

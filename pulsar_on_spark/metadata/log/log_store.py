@@ -10,7 +10,7 @@ from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 
 class LogStore(Protocol):
-    """The objects of one table, and what its place needs beside."""
+    """The objects of one table, and the operations that depend on the place where they are kept."""
 
     @property
     def objects(self) -> ObjectStore:
@@ -22,10 +22,10 @@ class LogStore(Protocol):
 
     @property
     def boot(self) -> str | None:
-        """The boot of this machine, for new entries; None where a power cut has no effect.
+        """The id of the machine's current boot, for new entries; None if a power cut cannot undo entries.
 
         Raises:
-            MetadataError: it cannot be known.
+            MetadataError: the id cannot be read.
         """
 
     def require_writable(self) -> None:
@@ -36,29 +36,29 @@ class LogStore(Protocol):
         """
 
     def sync(self) -> None:
-        """Make sure that all entries that this process has seen survive a power cut.
+        """Make all entries that this process has seen survive a power cut.
 
         Raises:
-            UnsyncedFolderError: they may not.
+            UnsyncedFolderError: they may not survive it.
         """
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Keep other processes from cleaning up or repairing; yields False if one of them does."""
+        """Keep other processes from cleaning up or repairing; yields False if one of them is doing so."""
 
     def note_reported(self, version: int) -> None:
         """Note that an entry is durable, and about to be reported."""
 
     def reported_version(self) -> int:
-        """Return an entry that was reported, if not the newest one, and thus cannot be missing; -1 without one."""
+        """Return the version of a reported entry, which cannot be missing; maybe not the newest. -1 if unknown."""
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """True if a power cut can have hit entries that were written in these boots, but were never reported."""
+        """Return True if a power cut may have undone unreported entries that were written in these boots."""
 
     def note_whole(self) -> None:
-        """Note that the log was found whole."""
+        """Note that the log was found complete."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Move objects out of the table, the last one first; returns where they are."""
+        """Move objects out of the table, beginning with the last one; returns their new place."""
 
     def sweep(self) -> None:
-        """Delete what writers that ended have left behind, and which is no object."""
+        """Delete unfinished files that killed writers have left behind."""

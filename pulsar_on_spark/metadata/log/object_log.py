@@ -1,4 +1,4 @@
-"""A table's log on an object store: objects are whole and durable as soon as they are there."""
+"""A table's log on an object store, whose objects are whole and durable as soon as they exist."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ class ObjectLog:
         self.place = url
 
     def require_writable(self) -> None:
-        """Do nothing: the store refuses a write by itself."""
+        """Do nothing: the store itself refuses a write that is not possible."""
 
     def sync(self) -> None:
         """Do nothing: objects are durable."""
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Exclude no process: two that clean up at once do no harm (docs/adr/0017)."""
+        """Exclude no process, because several may clean up at once (docs/adr/0017)."""
         return nullcontext(True)
 
     def note_reported(self, version: int) -> None:
         """Do nothing: the store loses no objects."""
 
     def reported_version(self) -> int:
-        """Know of none."""
+        """Return -1: reported versions are not noted."""
         return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Say no: objects do not vanish."""
+        """Return False: objects do not vanish."""
         return False
 
     def note_whole(self) -> None:
-        """Do nothing: there are no marks."""
+        """Do nothing: there are no marks of failed syncs."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Refuse: `lost_names` is never true."""
+        """Raise `MetadataError`; never called, because `lost_names` is never True."""
         raise MetadataError(f"The objects {', '.join(sorted(keys))} of {self.place} cannot be set aside.")
 
     def sweep(self) -> None:

@@ -1,6 +1,6 @@
-"""Opening a log: from its newest checkpoint that can be trusted, along the chain of entries behind it.
+"""Opening a log: from its newest intact checkpoint, along the chain of entries behind it.
 
-A gap in the chain is damage, but for one case: a power cut may lose the names of the last entries of a local disk in
+A gap in the chain is damage, with one exception: a power cut may lose the names of the last entries on a local disk, in
 any order, before their writers have synced them. Entries behind such a gap were never reported, so they are set aside.
 """
 
@@ -30,7 +30,7 @@ EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened log: the snapshot that it was read from, the entry of the snapshot's version, and those behind it."""
+    """An opened log: the snapshot of a checkpoint, the entry of the snapshot's version, and the entries behind it."""
 
     snapshot: Snapshot
     tip: Tip
@@ -50,11 +50,11 @@ def open_log(store: LogStore) -> Opened:
 
     Raises:
         OvertakenError: the log was cleaned up meanwhile: open it again.
-        ForeignEntryError: another program has written to it.
+        ForeignEntryError: another program has written to the log.
         CorruptMetadataError: an entry is damaged or missing.
         ObjectsUnreachableError: the log cannot be read now.
     """
-    reported = store.reported_version()  # before the log, which then has this entry
+    reported = store.reported_version()  # read before the log, so that the log must have this entry
     snapshot = _newest_snapshot(store)
     try:
         tip = entry_of(store, snapshot.version).tip if snapshot.version >= 0 else BEFORE_FIRST
@@ -65,17 +65,17 @@ def open_log(store: LogStore) -> Opened:
     except DamagedEntryError as error:
         raise damaged(store, entry_key(error.version), "is not what was written") from error
     except GapError as error:
-        # A clean-up may have come between the listing and the reading: then there is a newer checkpoint.
+        # If a clean-up came between the listing and the reading, there is a newer checkpoint.
         if _newest_snapshot(store).version > snapshot.version:
             raise OvertakenError(f"entry {error.version} was cleaned up") from error
         _close_gap(store, error.version)
-        raise OvertakenError(f"what was behind entry {error.version} was set aside") from error
+        raise OvertakenError(f"the entries behind entry {error.version} were set aside") from error
     store.note_whole()
     return Opened(snapshot, tip, entries)
 
 
 def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
-    """Make the error for a file of a log that is missing or not what was written."""
+    """Make the error for a file of a log that is missing or damaged."""
     return CorruptMetadataError(
         f"The metadata table {store.place} is damaged: {key} {fault}, and nothing was cut off; check the disk and "
         "restore the root's metadata, into an empty folder, from a backup."
@@ -83,11 +83,11 @@ def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
 
 
 def _newest_snapshot(store: LogStore) -> Snapshot:
-    """Read the newest checkpoint that can be trusted; an empty snapshot if the log still has its first entry.
+    """Read the newest intact checkpoint; an empty snapshot if there is none and the log still has its first entry.
 
     Raises:
         OvertakenError: the checkpoints were cleaned up before they could be read.
-        CorruptMetadataError: none of them is what was written.
+        CorruptMetadataError: all checkpoints are damaged.
     """
     pointed = pointed_checkpoint(store.objects)
     starts = [-1] if pointed is None else [pointed - 1, -1]
@@ -106,11 +106,11 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
 
 
 def entry_of(store: LogStore, version: int) -> Entry:
-    """Read the entry of a checkpoint's version, which stays as long as the checkpoint.
+    """Read the entry of a checkpoint's version, which exists as long as the checkpoint.
 
     Raises:
-        GapError: it was cleaned up meanwhile.
-        CorruptMetadataError: it is not what was written.
+        GapError: the entry was cleaned up meanwhile.
+        CorruptMetadataError: the entry is damaged.
     """
     entry = read_entry(store, version)
     if entry is None:
@@ -122,7 +122,7 @@ def read_entry(store: LogStore, version: int) -> Entry | None:
     """Read one entry; None if it is absent.
 
     Raises:
-        CorruptMetadataError: it is not what was written.
+        CorruptMetadataError: the entry is damaged.
     """
     fetched = store.objects.fetch(entry_key(version))
     try:
@@ -132,7 +132,7 @@ def read_entry(store: LogStore, version: int) -> Entry | None:
 
 
 def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]:
-    """Read entries, without those that are absent or damaged."""
+    """Read entries; absent or damaged ones are left out."""
     for version in versions:
         with suppress(CorruptMetadataError):
             entry = read_entry(store, version)
@@ -145,7 +145,7 @@ def _close_gap(store: LogStore, missing: int) -> None:
 
     Raises:
         OvertakenError: another process holds the lock, or the gap was closed meanwhile.
-        CorruptMetadataError: a power cut does not explain it.
+        CorruptMetadataError: a power cut does not explain the gap.
     """
     with store.housekeeping() as is_alone:
         if not is_alone:
@@ -162,8 +162,8 @@ def _close_gap(store: LogStore, missing: int) -> None:
         keys += map(checkpoint_key, listing.checkpoints)
         aside = store.set_aside(keys)
     _LOGGER.warning(
-        "The metadata table %s ended in a gap after a power cut: %d entries behind it, which were never reported, went "
-        "to %s.",
+        "The metadata table %s ended in a gap after a power cut: %d entries behind it, which were never reported, were "
+        "moved to %s.",
         store.place,
         len(behind),
         aside,
@@ -171,8 +171,8 @@ def _close_gap(store: LogStore, missing: int) -> None:
 
 
 def _is_power_cut(store: LogStore, missing: int, behind: list[Entry]) -> bool:
-    """True if it is known that nothing behind a gap was reported, and a power cut explains the gap."""
-    # A writer syncs the names of a folder after each entry, so its second one shows that nothing before was lost.
+    """Return True if it is certain that no entry behind a gap was reported, and a power cut explains the gap."""
+    # A writer syncs the folder's names after each entry, so its second entry proves that no earlier name was lost.
     writers = {entry.writer for entry in behind}
     is_unreported = 0 <= store.reported_version() < missing and len(writers) == len(behind) > 0
     is_chained = all(entry.previous is not None for entry in behind)

@@ -1,4 +1,4 @@
-"""The shell of `chain`: it answers the requests of a generator out of an object store."""
+"""The shell of `chain`, which answers the requests of a generator from an object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def run(steps: Generator[Request, Answer, _T], objects: ObjectStore) -> _T:
-    """Run a generator of `chain` to its end; returns and raises as it does, and as the store."""
+    """Run a generator of `chain` to its end and return its result; raises its errors and those of the store."""
     try:
         request = next(steps)
         while True:
@@ -42,11 +42,11 @@ def _answer(request: Request, objects: ObjectStore) -> Answer:
 
 
 def _is_more_behind(version: int, objects: ObjectStore) -> bool:
-    """List the entries behind one that was there.
+    """Return True if there are entries behind a version, whose entry was read before.
 
     Raises:
-        ObjectsUnreachableError: neither it nor a later one is there. The newest entries of a log always stay, so this
-            proves nothing: the disk is not mounted, or the folder was moved.
+        ObjectsUnreachableError: neither this entry nor a later one is there. The newest entries of a log always stay,
+            so the log is not empty: the disk is not mounted, or the folder was moved.
     """
     if version < 0:
         return any(map(_is_entry, objects.list_after(LOG)))

@@ -1,6 +1,6 @@
 """A Delta table as a durable log of rows: refresh, append under compare-and-set keys, fold, checkpoint, clean up.
 
-Every object is written by this project (`chain` has the rules of entries); any program that knows Delta may read them.
+This project alone writes the objects (`chain` has the rules of entries); any program that knows Delta may read them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pulsar_on_spark.model.errors import (
 )
 
 _SETTLING_S: Final = 60.0
-"""Time in seconds for which an unknown outcome is looked into. An attempt that has begun is ended."""
+"""Time in seconds within which attempts to find out an unknown outcome begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class News:
     """Rows that are new to the owner of a handle.
 
     Attributes:
-        rebuild: True if `tables` is the whole table: the owner drops the rows that it has.
+        rebuild: True if `tables` is the whole table, so that the owner must drop the rows that it has.
         tables: The rows, in the order of their `seq`.
     """
 
@@ -68,18 +68,18 @@ class News:
 
 
 class TableLog:
-    """Handle for reading and writing one table. Not thread-safe: its owner holds a lock.
+    """Handle for reading and writing one table. Not thread-safe: its owner must hold a lock.
 
-    Each method raises `OvertakenError` if the log has changed under the handle, which then has to be refreshed, and
-    `MetadataError` if the table is damaged, cannot be reached now, or may have lost its durability.
+    Each method raises `OvertakenError` if the log has changed so that the handle must be refreshed, and `MetadataError`
+    if the table is damaged, cannot be reached now, or may not be durable.
     """
 
     def __init__(self, store: LogStore, permit: Callable[[TableLog], None] = lambda log: None) -> None:
-        """Begin without a version: the first `refresh` opens the log.
+        """Create a handle without a version; the first `refresh` opens the log.
 
         Args:
             store: The place of the log.
-            permit: Raises an error if this program may not write to the table; asked before each write.
+            permit: Raises an error if this program may not write to the table; called before each write.
         """
         self._store = store
         self._permit = permit
@@ -106,7 +106,7 @@ class TableLog:
 
     @property
     def is_chained(self) -> bool:
-        """False if format 1 wrote the table, which then can be read but not written."""
+        """False if format 1 wrote the table, so that it can be read but not written."""
         return self._read_tip.is_chained
 
     @property
@@ -115,13 +115,13 @@ class TableLog:
         return tuple(self._files.values())
 
     def key_version(self, key: str) -> int | None:
-        """The version that the newest commit under `key` gave it; None before the first."""
+        """The version that the newest commit under `key` gave to the key; None before the first commit."""
         return self._keys.get(key)
 
     def refresh(self) -> News:
-        """Move to the newest version, and read the rows that are new.
+        """Move to the newest version, and read the new rows.
 
-        The owner calls `taken_in` when it has the rows; until then the next call returns the whole table.
+        The owner must call `taken_in` when it has applied the rows; otherwise the next call returns the whole table.
         """
         with self._translated():
             if self._tip is None:
@@ -132,7 +132,7 @@ class TableLog:
                 return self._open()
 
     def history(self) -> History:
-        """Read the versions that the log keeps; the handle needs no refresh, and stays at its version."""
+        """Read the versions that the log keeps. The handle stays at its version, and need not be refreshed before."""
         with self._translated():
             return read_history(self._store)
 
@@ -142,13 +142,13 @@ class TableLog:
             return [self._read(file) for file in files]
 
     def taken_in(self) -> None:
-        """Confirm that the owner has the rows of the last news."""
+        """Confirm that the owner has applied the rows of the last `News`."""
         self._known = frozenset(self._files)
 
     def sync_to(self, version: int) -> None:
-        """Make every entry up to `version` durable, also those of other processes.
+        """Make every entry up to `version` durable, also entries of other processes.
 
-        A caller syncs before it reports, deletes or skips something because of what it read.
+        A caller must sync before it reports, deletes or skips something because of what it read.
         """
         with self._translated():
             if version > self._synced:
@@ -168,9 +168,9 @@ class TableLog:
         return self._take(opened.entries, {})
 
     def _take(self, entries: list[Entry], own: Mapping[str, pa.Table]) -> News:
-        """Apply entries, and read the files that they add, but for those whose rows the caller has.
+        """Apply entries, and read the files that they add, except those in `own`, whose rows the caller has.
 
-        The handle has to be opened again if this fails.
+        If this fails, the handle must be opened again.
         """
         tip, self._tip = self._read_tip, None
         base = min(self._files.values(), key=lambda file: file.min_seq, default=None)
@@ -207,8 +207,8 @@ class TableLog:
     # -- committing ------------------------------------------------------------------------------------------------
 
     def new_token(self) -> str:
-        """Draw the token of this handle's next commit."""
-        if self._process != os.getpid():  # forked: a writer's name stands for commits one after the other
+        """Draw a random token for this handle's next commit."""
+        if self._process != os.getpid():  # forked: commits under one writer's name come one after another
             self._writer, self._process = new_writer(), os.getpid()
         return new_token(self._writer)
 
@@ -216,11 +216,12 @@ class TableLog:
         """Append rows durably in one commit, which sets every key to its new version.
 
         Returns:
-            The rows of this commit and of those before it; None if it is done, and the handle has to be refreshed.
+            The rows of this commit and of new commits before it; None if the commit is done, but the handle must be
+            refreshed.
 
         Raises:
-            ConflictError: another commit moved one of the keys: nothing was committed.
-            UnknownOutcomeError: call `settle`.
+            ConflictError: another commit moved one of the keys; nothing was committed.
+            UnknownOutcomeError: the outcome is unknown: call `settle`.
             FormatVersionError: this program may not write to the table.
         """
         with self._translated():
@@ -235,7 +236,7 @@ class TableLog:
         """Replace all rows of the table in one commit, which begins the chain in a table of format 1.
 
         Raises:
-            MetadataError: it may not have happened.
+            MetadataError: the commit failed, or its outcome is unknown.
         """
         with self._translated():
             self._require_writable()
@@ -247,7 +248,7 @@ class TableLog:
                     raise MetadataError(f"The rows of {self._store.place} could not be replaced: try again.") from error
 
     def _commit(self, rows: pa.Table, removed: Sequence[str], keys: Mapping[str, int], token: str) -> News | None:
-        """Put the rows' file, if there are rows, and the entry (returns and raises as `append`)."""
+        """Create the file of the rows, if there are any, and the entry (returns and raises as `append`)."""
         own: dict[str, pa.Table] = {}
         added: list[DataFile] = []
         if rows.num_rows:
@@ -260,9 +261,9 @@ class TableLog:
         try:
             entries = run(append(self._read_tip, encode, content, token), self._store.objects)
         except BaseException:
-            self._writer = new_writer()  # the entry may be there, and not synced
+            self._writer = new_writer()  # the entry may exist without being synced
             raise
-        # Its name is synced, and with it those before; an entry behind it may not be yet.
+        # The entry's name is synced, and so are all earlier names; an entry behind it may not be synced yet.
         self._synced = next(entry.version for entry in entries if entry.token == token)
         self._store.note_reported(self._synced)
         for name in own:
@@ -270,21 +271,21 @@ class TableLog:
         try:
             return self._take(entries, own)
         except (OvertakenError, ObjectsUnreachableError, CorruptMetadataError):
-            return None  # the commit is done, whatever keeps its handle from reading on
+            return None  # the commit is done, although the handle cannot read the rows
 
     def settle(self, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
-        """Decide the outcome of a commit.
+        """Find out, or decide, the outcome of a commit.
 
         Args:
-            token: Its token.
-            after_version: The version on which it was decided.
-            error: What `append` raised.
+            token: The commit's token.
+            after_version: The version on which the commit was decided.
+            error: The error that `append` raised.
 
         Returns:
-            True if it is in the log; the handle has to be refreshed.
+            True if the commit is in the log. In any case the handle must be refreshed.
 
         Raises:
-            MetadataError: it cannot be known.
+            MetadataError: the outcome stays unknown.
         """
         deadline_s = time.monotonic() + _SETTLING_S
         reason: Exception = error
@@ -298,7 +299,7 @@ class TableLog:
                 raise self._unknown(str(refused)) from refused
             finally:
                 self._tip = None
-        raise self._unknown(f"others commit all the time, or the store does not answer: {reason}")
+        raise self._unknown(f"other processes commit all the time, or the store does not answer: {reason}")
 
     def _settle(self, token: str, after_version: int, version: int) -> bool:
         self._open()
@@ -310,11 +311,11 @@ class TableLog:
         return is_done
 
     def _find(self, token: str, after_version: int) -> bool:
-        """Look for a commit along the chain, from its end back to `after_version`, or in the rows."""
+        """Look for a commit along the chain, from its end back to `after_version`; then, if needed, in the rows."""
         tip = self._read_tip
         while tip.version > after_version:
             entry = read_entry(self._store, tip.version)
-            if entry is None or entry.token != tip.token:  # cleaned up; another may have its number since
+            if entry is None or entry.token != tip.token:  # it was cleaned up; a late entry may have its number
                 break
             if entry.token == token:
                 return True
@@ -334,9 +335,9 @@ class TableLog:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def fold(self, order: folding.Order, forgettable: folding.Forgettable | None) -> bool:
-        """Remove superseded rows by a rewrite; False if a fold is not worth its cost.
+        """Remove superseded rows by a rewrite; returns False if a fold is not worth its cost.
 
-        Call `refresh` first. `folding` selects the rows to keep.
+        The caller must call `refresh` first. `folding` selects the rows to keep.
 
         Raises:
             ConflictError: another fold came first.
@@ -353,7 +354,7 @@ class TableLog:
             token = self.new_token()
             keys = {folding.FOLD_KEY: (self.key_version(folding.FOLD_KEY) or 0) + 1}
             news = self._commit(kept, removed, keys, token)
-            # The owner has the rows of a fold that drops none, if no other commit came between.
+            # The owner already has the rows of a fold that is not full, if no other commit came in between.
             is_alone = news is not None and not news.rebuild and len(news.tables) == (1 if kept.num_rows else 0)
             if is_alone and not plan.full:
                 self.taken_in()
@@ -363,7 +364,7 @@ class TableLog:
         """Write a checkpoint durably, and only then clean up older log entries.
 
         Returns:
-            False if another process does, or has done, the same.
+            False if another process is writing the checkpoint, or has written it.
         """
         self._permit(self)
         with self._translated(), self._store.housekeeping() as is_alone:
@@ -382,8 +383,8 @@ class TableLog:
                 )
             except ValueError as error:
                 raise MetadataError(
-                    f"The log of {self._store.place} does not say what its checkpoint {version} says: report this as a "
-                    "defect of pulsar_on_spark."
+                    f"The log of {self._store.place} contradicts its checkpoint {version}: report this as a defect of "
+                    "pulsar_on_spark."
                 ) from error
             self.checkpointed = version
             cleaning.clean_log(self._store, version)
@@ -391,15 +392,15 @@ class TableLog:
             return True
 
     def entries_since_checkpoint(self) -> int:
-        """Count the log entries that an open has to read; fewer after `put_off_checkpoint`, 0 before a refresh."""
+        """Count the log entries that an opening must read; fewer after `put_off_checkpoint`, 0 before a refresh."""
         return 0 if self._tip is None else self.version - max(self.checkpointed, self._put_off_at)
 
     def put_off_checkpoint(self, entries: int) -> None:
-        """Count only `entries` since the last checkpoint: for use after a failed checkpoint."""
+        """Postpone the next checkpoint after one that failed: count only `entries` entries since the last one."""
         self._put_off_at = self.version - entries
 
     def look_for_checkpoint(self) -> None:
-        """Look up the newest checkpoint of other processes."""
+        """Look for a newer checkpoint of another process."""
         with self._translated():
             pointed = pointed_checkpoint(self._store.objects)
             if pointed is not None:
@@ -415,7 +416,7 @@ class TableLog:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of the store and of the chain into sentences."""
+        """Translate errors of the store and of the chain into errors for operators."""
         if self._unsynced is not None:
             raise MetadataError(str(self._unsynced))
         place = self._store.place

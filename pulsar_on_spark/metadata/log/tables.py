@@ -1,4 +1,4 @@
-"""The logs of a root's metadata tables: where they are, by the kind of the root's place."""
+"""The logs of a root's metadata tables, in a local folder or on an object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log_store(root: RootPlace, table: str) -> LogStore:
 
 
 def read_only_log(root: RootPlace, table: str) -> LogStore:
-    """Return the place of a table's log, for a reader that repairs nothing and needs no permission to write."""
+    """Return the place of a table's log for a reader that repairs nothing and needs no permission to write."""
     if isinstance(root, Path):
         return LocalLog(root / METADATA / table)
     below = f"{METADATA}/{table}"
@@ -34,10 +34,10 @@ def read_only_log(root: RootPlace, table: str) -> LogStore:
 
 
 def has_table(root: RootPlace, table: str) -> bool:
-    """True if a root has a table.
+    """Return True if a root has a table.
 
     Raises:
-        MetadataError: it cannot be looked for now.
+        MetadataError: the root cannot be read now.
     """
     try:
         return has_log(log_store(root, table).objects)

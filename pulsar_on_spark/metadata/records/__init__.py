@@ -1,8 +1,8 @@
 """The typed records of the main table: one class per kind, each with its record id.
 
 A record is a frozen pydantic model. Fields with a column of their own (`COLUMN_FIELDS`) are stored there, so that SQL
-can use them; all others are in the JSON column `body`. Unknown fields of later versions survive: models keep extras,
-and folding copies rows unchanged.
+can use them; all other fields are in the JSON column `body`. Unknown fields of later versions survive, because models
+keep extra fields and folding copies rows unchanged.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class ListenerUrls(BaseModel):
-    """The URLs of one listener; "" for none."""
+    """The URLs of one listener; "" for a URL that it does not have."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     service_url: str = ""
@@ -21,12 +21,12 @@ class ListenerUrls(BaseModel):
 
 
 class BrokerRecord(Record):
-    """The registration of a running broker; the broker itself commits it, and the first to see its end removes it.
+    """The registration of a running broker. The broker commits it; the first process that sees its end removes it.
 
     Attributes:
         broker: The broker's id, `host:port` of its HTTP server.
-        incarnation: The incarnation with the broker's cursors, new at each start. The broker lives as long as it is
-            OPEN.
+        incarnation: The incarnation with the broker's cursors, new at each start. The broker counts as alive as long as
+            this incarnation is OPEN.
         default_listener: The URLs for clients that name no listener.
         listeners: The URLs of its advertised listeners, by name.
         host: The host's name.
@@ -59,8 +59,8 @@ class BundleOwner(BaseModel):
     Attributes:
         incarnation: The owning broker's `BrokerRecord.incarnation`; None for no owner. An incarnation that is not OPEN
             owns nothing.
-        epoch: Number of changes of the owner.
-        since: The time of the last change; None before the first.
+        epoch: Number of changes of ownership.
+        since: The time of the last change; None before the first one.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -74,8 +74,8 @@ class BundlesRecord(Record):
 
     Attributes:
         namespace: `tenant/namespace`.
-        boundaries: The ends of the bundles' hash ranges, ascending from 0 to 2**32 - 1: bundle i has the hashes
-            [boundaries[i], boundaries[i + 1]), and the last bundle its upper boundary, too.
+        boundaries: The boundaries of the bundles' hash ranges, ascending from 0 to 2**32 - 1. Bundle i has the hashes
+            [boundaries[i], boundaries[i + 1]); the last bundle includes its upper boundary.
         owners: The owner of each bundle.
     """
 

@@ -1,4 +1,4 @@
-"""Broker incarnations: their journals, and the progress of sealing and trimming these."""
+"""Broker incarnations, their journals, and the progress of sealing and trimming the journals."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class JournalFragment(BaseModel):
 class IncarnationRecord(Record):
     """A broker incarnation's state and the parts of its journal.
 
-    A ledger may be open unless its incarnation is CLOSED. An incarnation has one quorum; a broker with two quorums runs
-    as two incarnations.
+    A ledger may be open unless its incarnation is CLOSED. An incarnation has one quorum; a broker with topics of two
+    quorums runs two incarnations.
 
     Attributes:
         incarnation: The id.
         state: State of the journal's log; `ledger.journal.log` has the rules of its changes.
-        write_quorum: Copies of each fragment, if enough paths are left.
-        ack_quorum: Durable copies that acknowledge a frame.
+        write_quorum: Number of copies of each fragment, if enough paths are left.
+        ack_quorum: Number of durable copies that acknowledge a frame.
         fragments: The fragments in the order of their frames, without trimmed ones at the front.
         last_frame: The last frame of the closed journal, -1 if it has none; None until it is closed.
-        log_token: Id of the proposal, by which a writer recognizes its own commit after an unknown outcome.
+        log_token: Id of the proposal, by which its writer recognizes its own commit after an unknown outcome.
         given_up_paths: Storage paths that an operator gave up to close the journal; entries may be lost.
     """
 
@@ -55,7 +55,7 @@ class IncarnationRecord(Record):
 
 
 class LostEntries(BaseModel):
-    """Lost entries [first, end) of a ledger; if `first` equals `end`, an unknown number from there on."""
+    """Lost entries [first, end) of a ledger. If `first` equals `end`, an unknown number of entries from there on."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     ledger_id: int
@@ -64,9 +64,9 @@ class LostEntries(BaseModel):
 
 
 class GivenUpFrames(BaseModel):
-    """Frames [begin, end) of a journal that no copy has and that an operator gave up, with their lost entries.
+    """Frames [begin, end) of a journal that no copy has and that an operator gave up.
 
-    `entries` is None if the lost entries are unknown.
+    `entries` are the entries lost with them; None if these are unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -80,9 +80,9 @@ class SealRecord(Record):
 
     Attributes:
         incarnation: The id.
-        sealed_before: The frame below which all entries are in segments, or their topic is deleted.
-        trimmed_before: The frame below which no journal file is needed: whole fragments, sealed and snapshotted.
-        trimmed_at: The time of the last trim on the trimmer's clock; files are deleted a while later, so that current
+        sealed_before: The frame below which each entry is in a segment, or its topic is deleted.
+        trimmed_before: The frame below which no journal file is needed: all fragments are sealed and snapshotted.
+        trimmed_at: The time of the last trim on the trimmer's clock. Files are deleted some time later, so that current
             readers can finish.
         given_up: Frames that sealing skips (see `topic.managed_ledger.sealing.lost_frames`).
     """

@@ -18,7 +18,7 @@ class LedgerRecord(Record):
 
     An attached ledger (`incarnation` None, written by Spark) is never open and ends at its last segment. A broker's
     ledger is open until `closed`, or until its incarnation is CLOSED. `entries` is the number of entries of a closed
-    ledger, sealed or not; None while it is unknown. `lost` are entries in frames that an operator gave up: readers
+    ledger, sealed or not; None while it is unknown. `lost` are the entries in frames that an operator gave up; readers
     report them as lost.
     """
 
@@ -40,11 +40,12 @@ class LedgerRecord(Record):
 class FileRecord(Record):
     """A sealed segment file and the storage paths of its copies.
 
-    The checksum ranges tile the whole file: one for magic and schema, one per record batch, one for the footer. Those
-    of up to 16 batches are in this record; those of more are in a sidecar file beside each copy, whose length and
-    CRC32C are in this record. `write_quorum` is the wanted number of copies; 0 for the root's. Only repair changes
-    `copies` and `generations`, under the key of files. `generations` has, for each copy, the generation in its name, or
-    "" for a copy of the file's writer; it is empty if all are (docs/adr/0021).
+    The checksum ranges (tiles) cover the whole file: one for magic and schema, one for each record batch, one for the
+    footer. This record has the tiles of a file with up to 16 batches. With more batches, they are in a sidecar file
+    beside each copy, and this record has the sidecar's length and CRC32C. `write_quorum` is the wanted number of
+    copies; 0 means the root's write quorum. Only repair changes `copies` and `generations`, under the key of files.
+    `generations` has the generation in each copy's name, "" for a copy by the file's writer; it is empty if all copies
+    are by the writer (docs/adr/0021).
     """
 
     kind: ClassVar[str] = "file"
@@ -76,15 +77,15 @@ class FileRecord(Record):
         }
 
     def with_names(self, names: Mapping[int, SegmentName]) -> FileRecord:
-        """Return the record with other copies, given by storage path in the order of reading."""
+        """Return the record with other copies: their names by storage path, in the order in which to read them."""
         generations = tuple(name.generation for name in names.values())
         return self.model_copy(update={"copies": tuple(names), "generations": generations if any(generations) else ()})
 
     def missing_copies(self, write_quorum: int, holding: Collection[int]) -> int:
-        """Return the number of copies that are missing from the file's write quorum.
+        """Return the number of copies that the file lacks to have its write quorum.
 
         Args:
-            write_quorum: The root's write quorum, for a file without its own.
+            write_quorum: The root's write quorum, for a file without a quorum of its own.
             holding: Ids of the paths whose copies count.
         """
         return max((self.write_quorum or write_quorum) - sum(path_id in holding for path_id in self.copies), 0)
@@ -93,12 +94,12 @@ class FileRecord(Record):
 class SegmentRecord(Record):
     """Entries [first_entry, first_entry + entries) of a ledger, in batches of a file.
 
-    The batches are [first_batch, ...) and hold no other segment's rows, unless `places` is set: it lists, for each
-    batch, its number (ascending) and the first of the segment's adjacent rows in it (docs/adr/0008). `batch_entries`
-    counts the entries of each batch; an entry never spans two. `entry_offset` is added to the file's `entry_id` column
-    to get entry ids (the first entry for files that Spark wrote, 0 for files written when ids were known).
-    `entry_rows` is the run-length list [[entries, messages of each], ...] in entry order. `bytes` counts key and value
-    bytes. Publish times are milliseconds since 1970.
+    The batches are those from `first_batch` on, and hold no rows of other segments, unless `places` is set. `places`
+    lists, for each batch, its number (ascending) and the first of the segment's adjacent rows in the batch
+    (docs/adr/0008). `batch_entries` counts the entries of each batch; an entry is never in two batches. `entry_offset`
+    plus the file's column `entry_id` gives the entry ids: it is the first entry for files that Spark wrote, and 0 for
+    files that were written with known ids. `entry_rows` is the run-length list [[entries, messages of each], ...] in
+    the order of entries. `bytes` counts key and value bytes. Publish times are milliseconds since 1970.
     """
 
     kind: ClassVar[str] = "segment"
@@ -124,10 +125,10 @@ class SegmentRecord(Record):
 
 
 class WriteRecord(Record):
-    """The verdict on a write id: committed with its data, or aborted by garbage collection. Never both.
+    """The outcome of a write id: committed with its data, or aborted by garbage collection. Never both.
 
-    `decided_at` is the committer's clock, by which old verdicts are deleted. `is_sole` is true for a write without a
-    transaction: this record is then the only one that shows a suspended committer that its write was done.
+    `decided_at` is the time on the committer's clock, by which old outcomes are deleted. `is_sole` is True for a write
+    without a transaction: then only this record can show a committer that was suspended that its write was committed.
     """
 
     kind: ClassVar[str] = "write"
@@ -143,18 +144,18 @@ class WriteRecord(Record):
 
 
 class WriterRecord(Record):
-    """The last transaction of a writer: of a streaming query, or of a `txnAppId` and its target.
+    """The last transaction of a writer, which is a streaming query, or a `txnAppId` with its target.
 
-    Committed together with the transaction. A replay with this version must have the same content: if it differs, it is
-    another transaction under a used version.
+    The record is committed together with the transaction. A replay with this version must have the same content; other
+    content is another transaction under a used version.
 
     Attributes:
         writer: The writer's compare-and-set key.
         version: The key's version: batch id, or `txnVersion`.
         rows: Number of messages of the transaction.
-        digest: Digest of its number of messages by topic (`topic.data_path.transactions`).
-        offsets: Digest of the planned source offsets of a query's batch; None if they were unknown: without a local
-            checkpoint, without a query, or with an older program.
+        digest: Digest of the transaction's numbers of messages by topic (`topic.data_path.transactions`).
+        offsets: Digest of the planned source offsets of a query's batch; None if they are unknown, because there was no
+            local checkpoint or no query, or an older program wrote the record.
     """
 
     kind: ClassVar[str] = "writer"
@@ -175,8 +176,8 @@ class CompactedFile(BaseModel):
 
     Attributes:
         file_id: The segment file.
-        batches: For each batch, from number 0: ledger, first entry, last entry, messages. A batch belongs to one ledger
-            and need not have all entries between its first and its last one.
+        batches: For each batch, from number 0: ledger, first entry, last entry, messages. A batch belongs to one
+            ledger, and need not have all entries between its first and its last entry.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -187,19 +188,20 @@ class CompactedFile(BaseModel):
 class CompactionRecord(Record):
     """A topic's compacted ledger: the newest message of each key before the horizon.
 
-    Committed under the topic's key. The batch after the last one of the last file is the index: one row per ledger,
-    whose `raw` is the bitmap of the remaining entries.
+    The record is committed under the topic's key. In the last file, the batch after those of `batches` is the index: it
+    has one row for each ledger, whose `raw` is the bitmap of the remaining entries.
 
     Attributes:
         topic_id: The topic, or partition.
         compaction_id: Id of the compaction run.
-        horizon_ledger: With `horizon_entry`, the first position that is not compacted; readers use the log from there.
+        horizon_ledger: With `horizon_entry`, the first position that is not compacted; readers read the topic's own
+            ledgers from there on.
         horizon_entry: The entry of that position.
         files: Files in the order of entries; none if no message remains.
         entries: Number of entries of which at least one message remains.
         rows: Number of remaining messages.
         bytes: Key and value bytes of the remaining messages.
-        last_batch_index: Batch index of the last remaining message, -1 if it is not in a batch or none remains.
+        last_batch_index: Batch index of the last remaining message; -1 if it is not in a batch, or no message remains.
         compacted_at: Time of the commit on the compactor's clock.
     """
 
@@ -217,5 +219,5 @@ class CompactionRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """The topic's id: a topic has at most one."""
+        """The topic's id: a topic has at most one compaction record."""
         return self.topic_id

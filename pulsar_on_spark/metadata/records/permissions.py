@@ -21,8 +21,8 @@ class PermissionsRecord(Record):
     Attributes:
         namespace: The namespace, `tenant/namespace`.
         namespace_auth: The actions of roles on all of its topics.
-        topic_auth: The actions of roles on single topics, by full name; those of a partitioned topic are its
-            partitions', too.
+        topic_auth: The actions of roles on single topics, by full name. Those on a partitioned topic hold for its
+            partitions, too.
         subscription_auth: The only roles that may use a subscription, by its name.
         subscription_auth_mode: `Prefix` if a subscription's name must begin with its consumers' role.
     """
@@ -41,12 +41,12 @@ class PermissionsRecord(Record):
 
     @property
     def grants(self) -> int:
-        """The number of granted roles; a role counts again for the namespace, each topic and each subscription."""
+        """The number of granted roles; a role counts once for the namespace, each topic and each subscription."""
         granted = (self.namespace_auth, *self.topic_auth.values(), *self.subscription_auth.values())
         return sum(map(len, granted))
 
     def without_topics(self, names: Collection[str]) -> PermissionsRecord:
-        """Return the record without permissions on some topics, given by full name, and on their partitions."""
+        """Return the record without the permissions on these topics, given by full name, and on their partitions."""
         remaining = {
             name: granted
             for name, granted in self.topic_auth.items()

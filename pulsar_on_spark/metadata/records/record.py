@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 COLUMN_FIELDS = ("topic_id", "ledger_id", "first_entry", "entries", "rows", "bytes", "file_id")
-"""Record fields stored as typed columns of the main table (null where a kind lacks them)."""
+"""Record fields that are stored as typed columns of the main table (null for kinds without the field)."""
 
 
 class Record(BaseModel):

@@ -16,10 +16,10 @@ class RootRecord(Record):
 
     Attributes:
         format_version: The version of the stored formats.
-        cluster_id: The id that the root's storage paths have, too.
+        cluster_id: The id of the root's cluster, which is also in the identities of its storage paths.
         quorum: The default quorum of topics.
-        features: What a program has to know beyond the format version, by name: to "read" the root, or only to "write"
-            to it (docs/adr/0018).
+        features: The features that a program must know beyond the format version, by name: to "read" the root, or only
+            to "write" to it (docs/adr/0018).
     """
 
     kind: ClassVar[str] = "root"
@@ -30,7 +30,7 @@ class RootRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """A constant: there is only one."""
+        """A constant: there is only one root record."""
         return "root"
 
 
@@ -38,17 +38,17 @@ class PathRecord(Record):
     """A storage path. `uri` is relative to the root for paths inside it, else absolute.
 
     Attributes:
-        path_id: The path's number, which is never used again: a retired path keeps its record.
+        path_id: The path's number. It is never used again, because a retired path keeps its record.
         uri: The path's directory or URL.
-        profile: The name of the profile for a URL outside the root; "" for the one that matches, or none.
+        profile: The name of the profile for a URL outside the root; "" for the profile that matches, if any.
         host: The host on whose disk a directory is; "" for a directory of a local root.
-        role: The files that it is for: segments, journals, or both.
+        role: The kinds of files that the path is for: segments, journals, or both.
         state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
         label: The path's rack; copies of a file are put under different labels.
-        reason: The reason why a write or an audit made it read-only.
-        failed_at: The time of that failure on its finder's clock.
-        check_since: The time at which the path came back; its copies do not count until all were read in full. None if
-            its copies count.
+        reason: The failure for which a write or an audit made the path read-only.
+        failed_at: The time of the failure, on the clock of the process that found it.
+        check_since: The time at which the path came back. Its copies do not count until all of them were read in full.
+            None if its copies count.
     """
 
     kind: ClassVar[str] = "path"
@@ -70,7 +70,7 @@ class PathRecord(Record):
 
 
 class IdsRecord(Record):
-    """The counter that ledger ids come from; `next_ledger_id` is the first free one."""
+    """The counter of ledger ids; `next_ledger_id` is the first free id."""
 
     kind: ClassVar[str] = "ids"
     next_ledger_id: int
@@ -100,10 +100,10 @@ class IsolationRecord(Record):
 
 
 class SettingsRecord(Record):
-    """Broker settings that operators changed at run time; they are valid for later brokers, too.
+    """Broker settings that operators changed at run time; brokers that start later use them, too.
 
     Attributes:
-        values: Settings by name, as the operator gave them.
+        values: Settings by name, as operators gave them.
         policies: The settings' effect on topics whose namespaces set nothing, in the form of `TopicRecord.policies`.
     """
 
@@ -113,5 +113,5 @@ class SettingsRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """A constant: there is only one."""
+        """A constant: there is only one settings record."""
         return "settings"

@@ -11,10 +11,10 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class SlotOwner(BaseModel):
-    """Slots of a subscription held by one consumer under one epoch (`consumer` None: free).
+    """Slots of a subscription that one consumer owns under one epoch; they are free if `consumer` is None.
 
     `start_*` is the position at which the epoch began. It is valid until a cursor row of this or a later epoch exists.
-    Thus an owner, its epoch and its position change in one commit, and a late row of an earlier owner never counts.
+    So owner, epoch and position change in one commit, and a late row of an earlier owner never counts.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -26,12 +26,12 @@ class SlotOwner(BaseModel):
 
 
 class SubscriptionRecord(Record):
-    """A subscription on one topic (one partition), its owning face (broker or Spark) and, in Spark, the slots' owners.
+    """A subscription on one topic (one partition), its face (broker or Spark) and, in Spark, the slots' owners.
 
-    Exclusive and Failover have the one slot 0, Shared and Key_Shared have 64. `start_*` is the position at creation or
-    at the last reset, which also set `start_epoch`: cursor rows of an older epoch do not count. `properties` are
-    those that the client set at creation. `holes_since_epoch` is the oldest epoch whose rows' ack holes still count;
-    None for `start_epoch`.
+    Exclusive and Failover subscriptions have only slot 0, Shared and Key_Shared ones have 64 slots. `start_*` is the
+    position at creation or at the last reset. A reset also sets `start_epoch`: cursor rows of an older epoch do not
+    count. `properties` are those that the client set at creation. `holes_since_epoch` is the oldest epoch in whose rows
+    ack holes still count; None means `start_epoch`.
     """
 
     kind: ClassVar[str] = "subscription"

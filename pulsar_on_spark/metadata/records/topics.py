@@ -1,4 +1,4 @@
-"""Tenants, namespaces and topics, with a topic's records beside its entries."""
+"""Tenants, namespaces and topics, and a topic's records except those of its entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class TenantRecord(Record):
-    """A tenant, created with its first namespace. `admin_roles` may administer it; clusters are stored as set."""
+    """A tenant, created with its first namespace. `admin_roles` may administer it; clusters are only stored."""
 
     kind: ClassVar[str] = "tenant"
     tenant: str
@@ -41,10 +41,10 @@ class NamespaceRecord(Record):
 class TopicRecord(Record):
     """A topic by its full name. A partitioned topic has `partitions`; each partition is a topic of its own.
 
-    `partition_of` is the full name of the partitioned topic that this one is a partition of. `topic_epoch` grows with
-    each exclusive producer of the broker. `terminated` is set if the topic accepts no more messages: ledger and entry
-    of its last message, (-1, -1) if it has none. A partitioned topic's `policies` (see `topic.catalog.policies`) and
-    `properties` are those of its partitions, too.
+    `partition_of` is the full name of the partitioned topic to which a partition belongs. `topic_epoch` grows with each
+    exclusive producer of the broker. `terminated` is set if the topic accepts no more messages: ledger and entry of its
+    last message, (-1, -1) if it has none. The `policies` (see `topic.catalog.policies`) and `properties` of a
+    partitioned topic hold for its partitions, too.
     """
 
     kind: ClassVar[str] = "topic"
@@ -67,8 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """A version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that older programs stored. `is_deletion` marks a version that is not a schema but
-    deletes all earlier ones: these are used only for messages that were written with them.
+    `created_at` is None in versions that older programs stored. `is_deletion` marks a version that is not a schema, but
+    deletes all earlier versions: they are used only for messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
@@ -90,9 +90,9 @@ class SchemaRecord(Record):
 class DedupRecord(Record):
     """Snapshot of a topic's deduplication: the last sequence id of each producer name before a position.
 
-    `positions` is the counterpart for clusters that replicate to the topic: for each, the ledger and entry of its last
-    replicated entry in that cluster. The snapshot may be any number of entries old; its reader replays the entries from
-    (`ledger`, `entry`). Committed under the `seal` key of the incarnation that owned the topic.
+    `positions` is the counterpart for clusters that replicate to the topic: for each cluster, the ledger and entry that
+    its last replicated entry has there. The snapshot may be any number of entries old; its reader replays the entries
+    from (`ledger`, `entry`) on. It is committed under the `seal` key of the incarnation that owned the topic.
     """
 
     kind: ClassVar[str] = "dedup"
@@ -104,7 +104,7 @@ class DedupRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """The topic's id: a topic has at most one."""
+        """The topic's id: a topic has at most one snapshot."""
         return self.topic_id
 
 
@@ -119,16 +119,16 @@ class CursorMark(BaseModel):
 
 
 class TrimRecord(Record):
-    """Progress of trimming a topic, and its trimmer's state; committed under the topic's key.
+    """Progress of trimming a topic, and the state of its trimmer; committed under the topic's key.
 
     Attributes:
         topic_id: The topic, or partition.
         trimmed_ledger: With `trimmed_entry`, the position before which all entries were deleted on purpose.
         trimmed_entry: The entry of that position; (0, 0) if nothing was trimmed.
-        truncated_ledger: With `truncated_entry`, the position before which entries are deleted regardless of
-            retention, once no subscription needs them.
+        truncated_ledger: With `truncated_entry`, the position before which entries are deleted as soon as no
+            subscription needs them, regardless of retention.
         truncated_entry: The entry of that position.
-        marks: Cursor marks of each Spark subscription, by time.
+        marks: Cursor marks of each Spark subscription, in the order of time.
     """
 
     kind: ClassVar[str] = "trim"
@@ -141,5 +141,5 @@ class TrimRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """The topic's id: a topic has at most one."""
+        """The topic's id: a topic has at most one trim record."""
         return self.topic_id

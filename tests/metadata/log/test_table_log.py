@@ -507,7 +507,7 @@ def test_a_checkpoint_that_says_something_else_is_not_used(table: Path) -> None:
     log = opened(table)
     append(log, "a", "key")
     LocalObjects(table).create(checkpoint_key(1), encode_checkpoint(Snapshot(1, {}, {}, {}, {})))
-    with pytest.raises(MetadataError, match="does not say what its checkpoint 1 says"):
+    with pytest.raises(MetadataError, match="contradicts its checkpoint 1"):
         log.checkpoint()
     assert opened(table).checkpointed == -1
 

@@ -206,7 +206,7 @@ def test_moments_that_are_not_kept_are_refused(root: Root, memory_path: Path, mo
         (oldest - 1, f"There is no version {oldest - 1} .* from version {oldest} of "),
         (oldest + 2, f"There is no version {oldest + 2} .* to version {oldest + 1} of "),
         (began, f"is not kept: .* from version {oldest} of "),
-        (datetime.now(UTC) + timedelta(hours=1), "is still to come"),
+        (datetime.now(UTC) + timedelta(hours=1), "is in the future"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             restore_root(root, target, moment)
