@@ -14,12 +14,13 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
     """Return the end of the batch in each topic: shares in proportion to the backlogs, never splitting an entry.
 
     A topic whose share is smaller than its next entry gets nothing, unless it is the first topic of the batch. The
-    first topic is the one that was skipped most often or, among equals, has the largest backlog, so that none starves.
+    first topic is the one that was passed over most often or, among equals, has the largest backlog. So no topic
+    starves.
 
     Args:
         backlogs: The topics' backlogs.
         budget: The limits.
-        passed_over: Number of batches in a row in which a topic had messages and got none.
+        passed_over: For each topic, the number of consecutive batches in which it had messages but got no share.
     """
     if budget.is_unlimited:
         return {backlog.part.name: backlog.end for backlog in backlogs}

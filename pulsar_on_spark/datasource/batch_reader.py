@@ -33,7 +33,7 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def partitions(self) -> list[InputPartition]:
-        """Plan the read: take positions from the options, slices from the metadata, and cut tasks by size."""
+        """Plan the read: take positions from the options and slices from the metadata, and split them into tasks."""
         root = RootHandle.shared(self._options.root)
         with closing(spark_tail(root, self._options.fail_on_data_loss)) as tail:
             durable = root.store.view(durable=True)
@@ -46,7 +46,7 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task's share (Spark passes a bare partition if there is nothing to read)."""
+        """Read one task's share. If there is nothing to read, Spark passes a plain `InputPartition`."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
@@ -56,7 +56,7 @@ def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bou
     """Return the start and end of a batch read in each part.
 
     Raises:
-        TopicNotFoundError, InvalidArgumentError, DataLossError: the options don't fit the topics.
+        TopicNotFoundError, InvalidArgumentError, DataLossError: the options do not fit the topics.
     """
     parts = selected_parts(view, options.topics)
     positions = UserPositions(root, view, options)
@@ -81,7 +81,7 @@ def plan_slices(
         view: The metadata, with the entries in journals.
         bounds: The requested range of each part.
         fail_on_data_loss: True if a loss is an error.
-        compacted: True to read the compacted ledger up to its horizon, if there is one, and the log after it.
+        compacted: True to read a topic's compacted ledger, if it has one, up to the horizon, and its log from there on.
 
     Raises:
         DataLossError: a part of a range is lost, and `fail_on_data_loss` is set.

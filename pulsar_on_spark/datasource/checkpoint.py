@@ -1,11 +1,11 @@
 """The offsets in a streaming query's checkpoint on a local disk, which the sink makes durable and digests.
 
 Spark does not sync its log of offsets. After a power cut, `offsets/N` may be missing although the sink's commit of
-batch N exists: Spark would plan another batch N, whose rows would be skipped as already written. So the sink syncs
-`offsets/N` before it commits N. File systems other than the local one make a file durable when it is closed.
+batch N exists. Spark would then plan another batch N, and its rows would be skipped as already written. So the sink
+syncs `offsets/N` before it commits N. File systems other than the local one make a file durable when it is closed.
 
-A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of the plan in
-`offsets/N` with its commit of N: a replay reads the same file, and only a new plan writes another one.
+A checkpoint that was restored from a backup may lack the last `offsets/N`, too. So the sink stores a digest of
+`offsets/N` with its commit of N. A replay reads the same file and has the same digest; a new plan has another one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 log = logging.getLogger(__name__)
 
 _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of a path that does not exist on this host, or not for this process, where Spark keeps the checkpoint."""
+"""Errors of a checkpoint's path that this host does not have, or this process may not read."""
 
 
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
-    """Return the folders with the checkpoint of a query: one, or several if the folder of all checkpoints has copies.
+    """Return the folders with a query's checkpoint: one, or more if the folder of all checkpoints has copies of it.
 
     The list is empty if the checkpoint is not on a local disk, or not readable by this process. A path without a scheme
-    may belong to another file system, so a folder counts only if it has the query's id.
+    may belong to another file system, so a folder counts only if its metadata has the query's id.
 
     Args:
         query_id: The query.
@@ -62,16 +62,16 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
     """Make the offsets of a batch, and the query's id, durable in its checkpoint.
 
     Args:
-        checkpoints: The checkpoint and its copies, which look alike: all that have the batch must agree.
+        checkpoints: The checkpoint and its copies, which cannot be told apart; all that have the batch must agree.
         batch_id: The batch.
         files: The file system.
 
     Returns:
-        A digest of the offsets that the batch's sources were planned with, including the files behind offsets of
-        Spark's file source; None if this process cannot open them, which is logged.
+        A digest of the offsets of the batch's sources, including the names of files to which offsets of Spark's file
+        source refer; None, with a warning in the log, if this process cannot open the offsets.
 
     Raises:
-        StorageError: they cannot be made durable, or a copy of the checkpoint has other offsets.
+        StorageError: the offsets cannot be made durable, or a copy of the checkpoint has other offsets.
     """
     holding = [checkpoint for checkpoint in checkpoints if os.path.exists(checkpoint / "offsets" / str(batch_id))]
     digests = {checkpoint: _synced(checkpoint, batch_id, files) for checkpoint in holding or checkpoints[:1]}
@@ -112,18 +112,18 @@ def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
 def _sources(planned: Path) -> list[bytes]:
     """Return the lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
 
-    The lines before them, with the format's version and with settings and times, may be edited, also by an editor that
-    terminates the last line.
+    The two lines before them have the format's version, settings and times. Users may edit these, also with an editor
+    that terminates the last line.
     """
     return planned.read_bytes().splitlines()[2:]
 
 
 _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
-"""A line of Spark's file source, after the source's name in version 2 of the log; it names no files."""
+"""A line of Spark's file source, after the source's name in version 2 of the log. The line names no files."""
 
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
-    """Map the files of the file sources' own logs to the number under which the logs name them."""
+    """Map the files of the file sources' own logs to the number by which an offset refers to their lines."""
     numbers: dict[Path, int] = {}
     for number, line in enumerate(sources):
         if match := _FILES.fullmatch(line):

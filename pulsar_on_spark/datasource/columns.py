@@ -1,16 +1,16 @@
 """The columns of `format("pulsarpy")`, and their construction from the batches of segments.
 
-`select_columns` turns the options into a `ColumnSelection`; its `segment_columns` are all that a reader must decode,
-its `spark_schema` is what `schema()` returns, and `build` makes batches whose Arrow schema is exactly what pyspark
-4.2.0 demands of a reader (`to_arrow_schema(spark_schema, timezone="UTC")`: it refuses any other).
+`select_columns` turns the options into a `ColumnSelection`. Its `segment_columns` are the columns that a reader must
+decode, and its `spark_schema` is the result of `schema()`. `build` makes batches with exactly the Arrow schema that
+pyspark 4.2.0 requires of a reader, `to_arrow_schema(spark_schema, timezone="UTC")`.
 
 Semantics of some columns:
 
-* `__key` is the key's bytes, also for a key that Pulsar's clients carry as Base64.
+* `__key` has the key's bytes, also if Pulsar's clients send the key as Base64.
 * `__messageProperties` is never null: in Pulsar no properties and an empty map are the same.
 * `__partition` is null, and -1 inside message ids, for a topic that is not a partition.
 * `__schemaVersion` is null for messages without a schema.
-* A time that does not fit Spark's microseconds (a client may send any 64 bits as event time) is null.
+* A time that does not fit into Spark's microseconds is null; a client may send any 64 bits as event time.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """The columns of one read, in order; made by `select_columns`, and picklable.
+    """The columns of one read, in order. Made by `select_columns`; picklable.
 
     Attributes:
         names: Column names as Spark sees them.
         value_type: The fields of typed values; None if `value` is bytes.
         spark_schema: The schema that the data source returns.
-        arrow_schema: The schema that pyspark demands of every batch.
-        segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode others.
+        arrow_schema: The schema that pyspark requires of every batch.
+        segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode other columns.
     """
 
     names: tuple[str, ...]
@@ -102,8 +102,8 @@ def select_columns(
 
     Args:
         columns: The option `columns`: names separated by commas, any subset in any order; None for the default.
-        include_metadata: The option `includeMetadata`: without `columns`, add all other metadata columns.
-        value_type: The fields of typed values, in place of the column `value`.
+        include_metadata: The option `includeMetadata`: True to add all metadata columns to the default columns.
+        value_type: The fields of typed values, which replace the column `value`; None for bytes.
 
     Raises:
         InvalidArgumentError: `columns` is empty, names an unknown column, or names one twice; or a field of typed
@@ -145,11 +145,12 @@ def build(
     Args:
         batch: Rows in `SEGMENT_SCHEMA`, with at least the columns `selection.segment_columns`.
         ledger_id: The ledger of all rows.
-        entry_offset: Added to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
-        topic: The full name of the rows' topic; for a partitioned topic, of the partition.
+        entry_offset: The number to add to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
+        topic: The full name of the rows' topic; for a partitioned topic, that of the partition.
         partition: The topic's partition index, -1 if it is not a partition.
         selection: The requested columns.
-        values: The decoded values if it `needs_values`: structs of `selection.value_type`'s Arrow type, one for a row.
+        values: The decoded values, one struct of `selection.value_type`'s Arrow type for each row; needed if
+            `selection.needs_values`.
     """
     rows = _Range(batch, ledger_id, entry_offset, topic, partition)
     typed: Mapping[str, pa.Array] = {}
@@ -198,7 +199,7 @@ def _topic(rows: _Range) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeated_text(text: str) -> pa.StringArray:
-    """Return a name for each row, sliced from a cached array: writing it for each batch cost as much as all ids."""
+    """Return a cached array that repeats a name, because building it for each batch cost as much as all ids."""
     return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
 
 
@@ -221,7 +222,7 @@ def _properties(rows: _Range) -> pa.MapArray:
 
 
 def _schema_version(rows: _Range) -> pa.Int64Array:
-    """Return Pulsar's schema version, eight big-endian bytes; anything else is not a version of the registry."""
+    """Return schema versions as numbers. Pulsar's are eight big-endian bytes; other bytes become null."""
     versions = rows.column("schema_version")
     if versions.null_count == len(versions):
         return pa.nulls(len(versions), pa.int64())

@@ -1,7 +1,7 @@
-"""Delta's JARs for a new session, taken from Ivy's cache; the first session fetches them into it.
+"""Delta's JARs for a new session, taken from Ivy's cache. The first session fetches them into the cache.
 
-With `spark.jars.packages`, Spark resolves its packages at each start, and prints forty lines about it. So a separate
-process resolves them once, and shows its output only if it fails. Sessions get the files by `spark.jars`.
+With `spark.jars.packages`, Spark resolves packages at each start, and prints forty lines. So a separate process
+resolves them once, and shows its output only if it fails. Sessions get the files by `spark.jars`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELTA_EXCLUDES: Final = (
     "org.xerial.snappy:snappy-java",
     "com.github.luben:zstd-jni",
 )
-"""Dependencies of Delta's JAR that Spark 4.2 includes: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
+"""Dependencies of Delta's JAR that Spark 4.2 includes, so that 8 JARs (13 MB) are fetched instead of 33 (87 MB)."""
 _RESOLVED: Final = (
     DELTA_JAR,
     "io.delta:delta-storage:4.4.0",
@@ -48,23 +48,23 @@ _RESOLVED: Final = (
     "io.unitycatalog:unitycatalog-hadoop:0.6.0",
     "com.google.code.findbugs:jsr305:3.0.2",
 )
-"""The other dependencies of Delta's JAR, with versions."""
+"""Delta's JAR and its other dependencies, with versions."""
 _IVY_FOLDER: Final = "spark.jars.ivy"
 _DEFAULT_IVY_FOLDER: Final = "~/.ivy2.5.2"
-"""Spark 4.2's own folder, so that JARs which another session has fetched are found."""
+"""Spark 4.2's own default folder, so that JARs fetched by any other session are found."""
 
 
 def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
     """Find or fetch Delta's JARs.
 
     Args:
-        confs: The session's confs: `spark.jars.packages` and the others that configure sources of packages.
+        confs: The session's confs; those that begin with `spark.jars` configure packages and their sources.
 
     Returns:
         The JARs; none if they are not in Ivy's cache after resolving, because a custom cache may use other names.
 
     Raises:
-        PySparkRuntimeError: they cannot be fetched; Spark's reason is on standard error.
+        PySparkRuntimeError: the JARs cannot be fetched; Spark's reason is on standard error.
     """
     folder = Path(confs.get(_IVY_FOLDER, _DEFAULT_IVY_FOLDER)).expanduser().absolute()
     jars = _cached(folder)
@@ -76,14 +76,14 @@ def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _cached(folder: Path) -> tuple[Path, ...]:
-    """Return all files in Ivy's cache, which names a file once it is complete; none if one is missing."""
+    """Return the JARs in Ivy's cache; none if one is missing. A file gets its name there when it is complete."""
     coordinates = [jar.split(":") for jar in _RESOLVED]
     files = [folder / "cache" / group / name / "jars" / f"{name}-{version}.jar" for group, name, version in coordinates]
     return tuple(files) if all(file.is_file() for file in files) else ()
 
 
 def _resolve(confs: Mapping[str, str]) -> None:
-    """Start a JVM of Spark, which resolves packages before anything else, and end it."""
+    """Start a JVM of Spark, which first resolves packages, and end it."""
     conf = SparkConf(loadDefaults=False)
     for name, value in confs.items():
         if name.startswith("spark.jars"):

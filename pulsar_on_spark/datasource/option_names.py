@@ -40,9 +40,9 @@ READ_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "mode"),
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
-"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted without effect."""
+"""`waitingForNonExistedTopic` and `pollTimeoutMs` are options of pulsar-spark, accepted without effect."""
 WRITE_OPTIONS = (*_BOTH, "registerSchema", "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
-_QUORUM = "the root says it (`pulsarpy init --quorum`), or the policy persistence of a topic or namespace"
+_QUORUM = "the root (`pulsarpy init --quorum`) or the policy persistence of a topic or namespace determines it"
 REFUSED = {
     "startingOffsetsByTimestamp": "one time for each partition is not supported: use startingTime or startingOffsets",
     "endingOffsetsByTimestamp": "one time for each partition is not supported: use endingTime or endingOffsets",
@@ -52,22 +52,22 @@ REFUSED = {
     "writeQuorum": _QUORUM,
     "ackQuorum": _QUORUM,
 }
-"""Unsupported features, and options that would relax durability: ignoring these would mislead."""
+"""Options of unsupported features, and options that would relax durability. Ignoring them would mislead users."""
 _HARMLESS = {"fsync": "true", "compressionType": "zstd"}
-"""Values of refused options that request the existing behaviour."""
+"""Values of refused options that are accepted, because they request the existing behaviour."""
 _CLIENT = ("pulsar.", "admin.url", "adminurl")
-"""Options that configure a client, which does not exist here: accepted, with a warning."""
+"""Prefixes of options that configure a Pulsar client, which does not exist here: accepted, with a warning."""
 
 _KNOWN = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *ALIASES, *REFUSED)}
 _MISTYPED = 0.86
-"""Ratio of equal letters from which a name counts as a mistyped option; options of other formats are below it."""
+"""Ratio of equal letters at which a name counts as a mistyped option; options of other formats are below it."""
 _C = TypeVar("_C", bound=str)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
 
 
 class GivenOptions:
-    """The options of one read or write, by their proper names; values are looked up with a check."""
+    """The options of one read or write by their proper names. Methods check a value when they return it."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Store the given options under their proper names.
@@ -89,7 +89,7 @@ class GivenOptions:
                     )
             elif not _is_for_a_client(raw) and (meant := _nearest(raw, _MISTYPED)):
                 raise InvalidArgumentError(
-                    f"Option {raw} is unknown to format pulsarpy, and nearly one that is known: give {meant}, or leave "
+                    f"Option {raw} is unknown to format pulsarpy, but similar to a known one: give {meant}, or leave "
                     "it out."
                 )
 
@@ -98,7 +98,7 @@ class GivenOptions:
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
-        """Return the option's value among `choices`, compared without case."""
+        """Return the option's value, which must be one of `choices`, ignoring case; None if it is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -113,7 +113,7 @@ class GivenOptions:
         return default if value is None else value == "true"
 
     def number(self, name: str, minimum: int = 1) -> int | None:
-        """Return the option as a whole number of at least `minimum`."""
+        """Return the option as a whole number of at least `minimum`; None if it is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -122,7 +122,7 @@ class GivenOptions:
         return int(value)
 
     def seconds(self, name: str, default: float) -> float:
-        """Return the seconds of a duration such as `10s`, `500ms` or `2 minutes`; a bare number counts seconds."""
+        """Return a duration such as `10s`, `500ms` or `2 minutes` in seconds; a number without unit means seconds."""
         value = self.text(name)
         if value is None:
             return default
@@ -138,13 +138,13 @@ class GivenOptions:
         return InvalidArgumentError(f"Option {name} has the value {self.text(name)!r}: {remedy}.")
 
     def only(self, name: str, why: str) -> None:
-        """Refuse an option that has no meaning in this read or write."""
+        """Refuse an option that makes no sense in this read or write, for the reason `why`."""
         if name in self._values:
             raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
 
 
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
-    """Log accepted options without effect, once for each; call it once for each read or write."""
+    """Log the accepted options that have no effect. A caller calls this once for each read or write."""
     belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
     client = sorted(name for name in given if _is_for_a_client(name))
     if client:
@@ -162,6 +162,6 @@ def _is_for_a_client(name: str) -> bool:
 
 
 def _nearest(name: str, ratio: float) -> str | None:
-    """Return the known name with the most letters in common, if there are enough."""
+    """Return the known name that is most similar, if it is similar enough."""
     close = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=ratio)
     return _KNOWN[close[0]] if close else None

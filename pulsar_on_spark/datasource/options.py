@@ -34,7 +34,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Typed values: their format and schema for decoding `value` into columns, or encoding it from them."""
+    """Typed values: the format and schema by which `value` is decoded into columns, or encoded from them."""
 
     format: ValueFormat | None
     schema: str | None
@@ -90,7 +90,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read.
 
     Raises:
-        InvalidArgumentError: an option is invalid; names the option, its value and valid ones.
+        InvalidArgumentError: an option is invalid; the error names the option, its value and valid values.
     """
     options = GivenOptions(given)
     subscription = options.text("subscription")
@@ -102,7 +102,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             check_subscription_name(name)
     if subscription is None and prefix is None:
         for name in ("subscriptionType", "subscriptionInitialPosition", "consumerName"):
-            options.only(name, "it belongs to a subscription, and option subscription is not given")
+            options.only(name, "it belongs to a subscription, but option subscription is not given")
     if options.text("startingOffsets") is not None and options.text("startingTime") is not None:
         raise InvalidArgumentError("Options startingOffsets and startingTime exclude each other: give one of them.")
     if options.text("endingOffsets") is not None and options.text("endingTime") is not None:
@@ -144,7 +144,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write.
 
     Raises:
-        InvalidArgumentError: an option is invalid; names the option, its value and valid ones.
+        InvalidArgumentError: an option is invalid; the error names the option, its value and valid values.
     """
     options = GivenOptions(given)
     for name in ("topics", "topicsPattern"):
@@ -186,8 +186,8 @@ def _root(options: GivenOptions) -> RootPlace:
     folder = session_folder()
     if folder is not None and isinstance(root, Path) and root.is_relative_to(folder):
         raise InvalidArgumentError(
-            f"Option path is {value}, which is in {folder}, and Spark removes that folder with the session: give the "
-            "root's absolute path on the server, because under Spark Connect relative paths begin in that folder."
+            f"Option path is {value}, which is in {folder}, and Spark deletes this folder when the session ends: give "
+            "the root's absolute path on the server, because under Spark Connect relative paths begin in this folder."
         )
     return root
 

@@ -1,4 +1,4 @@
-"""The driver's log of its tasks' findings: bad copies and losses, of which tasks leave reports in the root."""
+"""The driver's log of the bad copies and losses that its tasks find; tasks leave reports of them in the root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Logs each new report once. A check costs one listing if there is none."""
+    """Log of new reports, each of which it logs once. A check costs one listing if there is no new report."""
 
     def __init__(self, root: RootPlace) -> None:
         self._root = root

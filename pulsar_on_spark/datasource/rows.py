@@ -1,10 +1,10 @@
 """The write direction: the check of frames, and the conversion of Spark's Arrow batches to segment rows.
 
-`check_frame` decides once, when the writer is created; a task then calls `to_segment_rows` for every batch. Values,
-keys and properties are passed on without a copy if Spark's type is the stored one.
+`check_frame` is called once, when the writer is created; a task then calls `to_segment_rows` for every batch. Values,
+keys and properties are passed on without a copy if Spark's type is the stored type.
 
-A frame read from one topic can be written to another unchanged: columns that only Pulsar sets (`__messageId`,
-`__publishTime`, ...) are accepted and ignored, and so is `__topic` if the option `topic` names the target.
+A frame that was read from one topic can be written to another one unchanged: columns that only Pulsar sets
+(`__messageId`, `__publishTime`, ...) are accepted and ignored, and so is `__topic` if option `topic` names the target.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class FramePlan:
 
     Attributes:
         value: Position of the column `value`; None if the value is encoded from `fields`.
-        fields: Positions and types of the columns that form typed values, in the value type's order.
+        fields: Positions and types of the columns that form typed values, in the order of the value type; the position
+            is None for a field that the frame lacks.
         topic: Position of the column with each row's topic; None if the option `topic` names it.
         metadata: Positions of the frame's writable metadata columns, by name.
     """
@@ -82,7 +83,7 @@ class FramePlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """Rows in `ROW_SCHEMA`, and the topic of each; None if the option `topic` names it."""
+    """Rows in `ROW_SCHEMA`, and the topic of each row; `topics` is None if the option `topic` names the topic."""
 
     rows: pa.RecordBatch
     topics: pa.StringArray | None
@@ -92,8 +93,8 @@ def check_frame(schema: StructType, *, has_topic_option: bool, value_type: Struc
     """Check that a frame can be written, and map its columns to messages.
 
     Column names are compared as in Spark, ignoring case. With `value_type` (the topic's schema, or `valueSchema`) all
-    columns other than metadata are fields of the value. An exception is a single binary column `value` that is not a
-    field of the type: it contains encoded values.
+    columns except metadata columns are fields of the value. If the only such column is a binary column `value`, and the
+    type has no field of this name, the column contains encoded values.
 
     Raises:
         InvalidArgumentError: `value` or a topic is missing, or a column is unknown, is given twice or has a wrong type.
@@ -131,13 +132,13 @@ def to_segment_rows(
         batch: Columns in the order of the plan's frame.
         plan: The plan from `check_frame`.
         producer_name: The producer name of all rows.
-        first_sequence_id: The sequence id of the first row; the others follow.
+        first_sequence_id: The sequence id of the first row; each further row has the next one.
         publish_time_ms: The publish time of all rows, in milliseconds since 1970.
-        schema_version: Pulsar's eight bytes; None for a topic without a schema.
-        encode: Encodes structs as values, if `plan` has fields.
+        schema_version: The schema version in Pulsar's eight bytes; None for a topic without a schema.
+        encode: Encodes structs as values; needed if `plan` has fields.
 
     Raises:
-        InvalidArgumentError: a value of the frame cannot be stored; names the column.
+        InvalidArgumentError: a value of the frame cannot be stored; the error names the column.
     """
     count = batch.num_rows
     arrays: dict[str, pa.Array] = {
@@ -175,7 +176,8 @@ def _positions(schema: StructType) -> dict[str, int]:
 def _check_metadata(name: str, given: DataType) -> None:
     if name not in METADATA_COLUMNS:
         raise InvalidArgumentError(
-            f"Column {name!r} is unknown: names with two underscores are Pulsar's; writable are {', '.join(_WRITABLE)}."
+            f"Column {name!r} is unknown, and names with two underscores are reserved: rename it, or use one of "
+            f"{', '.join(_WRITABLE)}."
         )
     if name not in _WRITABLE or isinstance(given, NullType):
         return
@@ -215,7 +217,7 @@ def _is_encoded(others: list[str], schema: StructType, positions: Mapping[str, i
 def _match_fields(
     schema: StructType, positions: Mapping[str, int], others: list[str], value_type: StructType
 ) -> tuple[tuple[int | None, StructField], ...]:
-    """Return each field of the value with its column; a nullable field may be missing from the frame."""
+    """Return each field of the value with its column's position; the frame may lack a nullable field."""
     by_lower = {name.lower(): name for name in others}
     wanted = {field.name.lower() for field in value_type}
     for name in others:
@@ -227,7 +229,9 @@ def _match_fields(
     for field in value_type:
         column = by_lower.get(field.name.lower())
         if column is None and not field.nullable:
-            raise IncompatibleSchemaError(f"The frame has no column {field.name!r}, which the topic's schema requires.")
+            raise IncompatibleSchemaError(
+                f"The frame has no column {field.name!r}, which the topic's schema requires: add it."
+            )
         position = None if column is None else positions[column]
         if position is not None:
             _check_field(schema.fields[position], field)
@@ -236,7 +240,7 @@ def _match_fields(
 
 
 def _check_field(given: StructField, wanted: StructField) -> None:
-    """Require equal types except for nullability: a silent cast could lose data."""
+    """Check that the types are equal except for nullability, because a silent cast could lose data."""
     if isinstance(given.dataType, NullType) and wanted.nullable:
         return
     if given.dataType.simpleString() != wanted.dataType.simpleString():
@@ -257,11 +261,11 @@ def _values(
         return _stored(batch.column(plan.value), pa.binary(), VALUE)
     if encode is None:
         raise InvalidArgumentError(
-            "The frame's columns are fields of a value, and no valueFormat says how to write them."
+            "The frame's columns are fields of a value, but their format is unknown: set option valueFormat."
         )
     present = [(batch.column(position), field.name) for position, field in plan.fields if position is not None]
     if not present:
-        # Arrow takes the length of structs from their fields.
+        # Without fields, Arrow cannot know the number of structs.
         return encode(pa.array([{}] * batch.num_rows, pa.struct([])))
     return encode(pa.StructArray.from_arrays([array for array, _ in present], [name for _, name in present]))
 
@@ -286,7 +290,7 @@ def _check_properties(maps: pa.MapArray | None) -> None:
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     if maps.items.slice(first, last - first).null_count:
         raise InvalidArgumentError(
-            "Column '__messageProperties' has a null value: Pulsar's properties are text; drop the key."
+            "Column '__messageProperties' has a null value, but Pulsar's properties are text: drop the key."
         )
 
 

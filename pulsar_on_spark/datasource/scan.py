@@ -1,4 +1,4 @@
-"""Splitting of a read into tasks, and the work of a task: from slices to Arrow batches in Spark's columns."""
+"""Splitting of a read into tasks, and the work of a task, which turns slices into Arrow batches in Spark's columns."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 
 MIN_SPLIT_BYTES = 1 << 20
-"""Smallest share of a task: a smaller one would cost more than it saves."""
+"""Smallest share of a task; a smaller one would cost more than it saves."""
 MAX_SPLIT_BYTES = 256 << 20
-"""Largest share of a task: tasks must be short enough to be spread evenly."""
+"""Largest share of a task; tasks must be short to be spread evenly."""
 MESSAGE_COST_BYTES = 64
-"""Cost of a message beside its key and value, so that many small ones are split too."""
+"""Assumed size of a message beside its key and value, so that reads of many small messages are split, too."""
 _ID_COLUMNS = ("entry_id", "batch_index")
 
 
@@ -46,7 +46,7 @@ class ScanPiece:
     Attributes:
         slice: The slice, of the log or of a compacted ledger.
         slots: The slots whose messages are requested; None for all.
-        left_out: Encoded ack holes: messages that the subscription's broker had acknowledged; empty for none.
+        left_out: Encoded ack holes: the messages that clients of a broker had acknowledged; empty for none.
     """
 
     slice: SegmentSlice | CompactedSlice
@@ -69,15 +69,15 @@ class ScanPartition(InputPartition):
 def split(
     pieces: Sequence[ScanPiece], paths: Paths, min_partitions: int | None, max_records: int | None
 ) -> list[ScanPartition]:
-    """Split the pieces into tasks of about equal size; together they are the pieces, in order, each entry once.
+    """Split the pieces into tasks of about equal size. Together, the tasks read each entry once, in order.
 
     Args:
         pieces: The pieces to read, in order.
         paths: The storage paths.
-        min_partitions: Minimum number of tasks, if there are as many record batches; by default the machine's cores,
-            and a multiple of them, so that no core waits while another does the last task.
-        max_records: Maximum number of messages of a task. A task has at least one entry, which is never split (up to
-            1,000 messages).
+        min_partitions: Minimum number of tasks, if there are enough record batches. By default the number of the
+            machine's cores, or a multiple of it, so that no core is idle while another runs the last task.
+        max_records: Maximum number of messages of a task. But a task has at least one entry, and an entry (up to 1,000
+            messages) is never split.
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)
@@ -95,9 +95,9 @@ def _wanted_tasks(size: int, min_partitions: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Grain:
-    """The smallest unit of a split: entries [first, end) of a piece, at most those of one record batch.
+    """The smallest unit of a split: entries [first, end) of a piece, all of one record batch.
 
-    In a compacted ledger it is a batch, by its number.
+    In a compacted ledger, the unit is a whole batch, and [first, end) are batch numbers.
     """
 
     piece: ScanPiece
@@ -129,7 +129,7 @@ def _grains(piece: ScanPiece, max_records: int | None) -> Iterator[_Grain]:
 
 
 def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int]) -> list[int]:
-    """Return the bounds of runs of entries with at most `max_records` messages each, or a single entry."""
+    """Return the bounds of runs of entries; each run has at most `max_records` messages, or is a single entry."""
     first, end = bounds
     cuts = [first]
     while cuts[-1] < end:
@@ -140,7 +140,10 @@ def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int
 
 
 def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | None) -> Iterator[list[_Grain]]:
-    """Group the grains into `tasks` groups of about equal size; fewer if grains are few, more to keep `max_records`."""
+    """Group the grains into `tasks` groups of about equal size.
+
+    There are fewer groups if there are not enough grains, and more if `max_records` requires it.
+    """
     group: list[_Grain] = []
     group_size = rows = 0
     size_left, tasks_left = size, tasks
@@ -172,7 +175,7 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of rows; an entry's id is `entry_offset` plus the rows' `entry_id`."""
+    """The source of rows. A row's entry id is `entry_offset` plus its `entry_id`."""
 
     topic: str
     partition: int
@@ -180,7 +183,7 @@ class Origin:
     entry_offset: int
 
     def name(self, batch: pa.RecordBatch, row: int) -> str:
-        """Return a message's id and topic. The batch has the column `entry_id` wherever an error may be raised."""
+        """Return a message's id and topic, for errors. The batch must have the column `entry_id`."""
         entry = batch.column("entry_id")[row].as_py() + self.entry_offset
         return f"message {self.ledger}:{entry} of {self.topic}"
 
@@ -240,5 +243,5 @@ def _unacked(batch: pa.RecordBatch, slice_: SegmentSlice, left_out: AckHoles) ->
 
 
 def spark_tail(root: RootHandle, fail_on_data_loss: bool) -> Tail:
-    """Open the tail for Spark: tasks run on any host, so on an object store only what is sealed can be planned."""
+    """Open the tail for Spark. For a root on an object store, whose tasks run on any host, it has sealed data only."""
     return Tail(root, fail_on_data_loss=fail_on_data_loss, sealed_only=not isinstance(root.place, Path))

@@ -27,7 +27,7 @@ _PACKAGES = "spark.jars.packages"
 _EXCLUDES = "spark.jars.excludes"
 _JARS = "spark.jars"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The variable with the port of a JVM that `spark-submit` started, with its packages, before the program."""
+"""The variable with the port of a JVM that `spark-submit` started before the program, with packages already loaded."""
 
 
 def session_confs(delta: bool | None = None) -> dict[str, str]:
@@ -36,11 +36,11 @@ def session_confs(delta: bool | None = None) -> dict[str, str]:
     - `spark.python.unix.domain.socket.enabled`: rows pass between the JVM and Python through Unix-domain sockets, which
       takes about 40 ms off every micro-batch and is faster for large reads.
     - `spark.python.daemon.module`: no stack trace for each idle Python worker that Spark closes.
-    - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages`, without those that Spark includes.
-      `spark_session` itself passes them by `spark.jars` from Ivy's cache, which avoids Ivy's output at each start.
+    - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages`, except those that Spark includes.
+      `spark_session` itself passes the JARs by `spark.jars` from Ivy's cache, which avoids Ivy's output at each start.
 
     Args:
-        delta: True to configure Delta's SQL; None means: if the extra `delta` is installed.
+        delta: True to configure Delta's SQL; None to do so if the extra `delta` is installed.
     """
     confs = {
         "spark.python.unix.domain.socket.enabled": "true",
@@ -66,10 +66,10 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository, the first time only. A running
-            session is not changed.
-        confs: Spark confs that are added to those of `session_confs`, or replace them; most have dots in their names:
-            `spark_session(**{"spark.master": "local[2]"})`.
+        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository, but only once. A running session
+            is not changed.
+        confs: Spark confs that are added to those of `session_confs`, or replace them. Names with dots are passed as
+            in `spark_session(**{"spark.master": "local[2]"})`.
 
     Raises:
         SparkSessionError: Java is missing or too old, Delta's JARs cannot be fetched, Spark does not start, or `delta`
@@ -83,7 +83,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
             raise SparkSessionError(
                 "a Spark session without Delta already runs in this process: stop it, then start again"
             )
-        # JARs can no longer be added: without them, the conf of Delta's catalog would break every query.
+        # JARs can no longer be added, and without them the conf of Delta's catalog would break every query.
         delta = False
     elif SparkContext._gateway is None:
         require_java()
@@ -126,7 +126,7 @@ def require_java() -> None:
     if version < OLDEST_JAVA:
         where = f"JAVA_HOME={home}" if home else "the PATH"
         raise SparkSessionError(
-            f"Spark needs Java {OLDEST_JAVA} or newer and {where} has {f'Java {version}' if version else 'none'}: "
+            f"Spark needs Java {OLDEST_JAVA} or newer, but {where} has {f'Java {version}' if version else 'none'}: "
             "install openjdk-17-jre-headless (Debian, Ubuntu)"
         )
 
@@ -145,7 +145,7 @@ def _why_not_started(with_packages: bool) -> str:
     if with_packages:
         return (
             f"Spark did not start; most likely {DELTA_JAR} or another one of spark.jars.packages could not be fetched "
-            "(Spark's own lines above say which): make a Maven repository reachable once, or pass delta=False to work "
+            "(Spark's own lines above name it): make a Maven repository reachable once, or pass delta=False to work "
             "without Delta's SQL"
         )
-    return "Spark did not start: its own lines above say why"
+    return "Spark did not start: see the reason in its own lines above"

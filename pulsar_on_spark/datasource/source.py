@@ -36,7 +36,7 @@ class PulsarDataSource(DataSource):
     @one_sentence
     def schema(self) -> StructType:
         """Return the columns of a read, from the options and the topics' declared schema."""
-        # Spark asks once for each `load`, in a separate process, and parses the options again for all later steps.
+        # Spark calls this once for each `load`, in a separate process; later steps parse the options again.
         warn_without_effect(self.options, "read")
         return read_schema(read_options(self.options)).selection.spark_schema
 
@@ -46,7 +46,7 @@ class PulsarDataSource(DataSource):
         return PulsarBatchReader(*self._read(schema))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
-        """Return a streaming reader; after a failed preparation, one that raises the error for offsets."""
+        """Return a streaming reader. If that fails, the reader raises the error when Spark asks for offsets."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         try:
@@ -74,12 +74,12 @@ class PulsarDataSource(DataSource):
             raise InvalidArgumentError(
                 f"The columns of this read are {', '.join(read.selection.names)}, not {', '.join(schema.names)}: "
                 "leave out .schema(...), choose columns with option columns and type values with option valueSchema; "
-                "if the topic's schema has changed since load(), call it again."
+                "if the topic's schema has changed since load(), call load() again."
             )
         return options, read
 
     def _warn_once(self) -> None:
-        """Warn once in a process: Spark plans a query's micro-batches mostly in the same one."""
+        """Warn once in each process, because Spark plans most of a query's micro-batches in the same process."""
         options = tuple(sorted(self.options.items()))
         if options not in _warned_of:
             _warned_of.add(options)
@@ -90,10 +90,10 @@ _warned_of: set[tuple[tuple[str, str], ...]] = set()
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Raises the error of a streaming read at a time when Spark can show it.
+    """Reader of a stream that cannot be read: it raises the error at a time when Spark can show it.
 
-    An error that `streamReader` itself raises is lost: pyspark 4.2.0's source runner then fails on its unassigned
-    `reader` in a `finally` clause.
+    An error that `streamReader` itself raises would be lost: pyspark 4.2.0's source runner would then fail on its
+    unassigned `reader` in a `finally` clause.
     """
 
     def __init__(self, error: PulsarpyError) -> None:
@@ -101,19 +101,19 @@ class RefusedStream(DataSourceStreamReader):
 
     @one_sentence
     def initialOffset(self) -> NoReturn:
-        """Raise the error: a new query asks for this first."""
+        """Raise the error; a new query calls this method first."""
         raise self._error
 
     @one_sentence
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> NoReturn:
-        """Raise the error: a restarted query asks for this."""
+        """Raise the error; a restarted query calls this method first."""
         raise self._error
 
     @one_sentence
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> NoReturn:
-        """Raise the error: a query restarted within a batch asks for this."""
+        """Raise the error; a query that was restarted within a batch calls this method first."""
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raise the error: Spark calls `latestOffset` first."""
+        """Raise the error; never called, because Spark calls `latestOffset` or `partitions` before."""
         raise self._error

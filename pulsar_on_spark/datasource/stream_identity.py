@@ -1,8 +1,8 @@
 """The identity of a streaming query: its consumer name, and its subscription.
 
-A query is identified by the first offset that Spark passes: the one of its checkpoint, or for a new query the initial
-offset. An initial offset that is created again for a replay of batch 0 does not count: Spark does not keep the first
-one, and replays the batch by its end.
+A query is identified by the first offset that Spark passes: the offset in its checkpoint, or the initial offset of a
+new query. Spark does not keep the initial offset. For a replay of batch 0 it asks for a new one, which does not count,
+because Spark replays the batch by its end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StreamIdentity:
 
     @classmethod
     def new(cls, options: ReadOptions) -> StreamIdentity:
-        """Create the identity of a query without a checkpoint: a random one at each call, unless options name it."""
+        """Create the identity of a query without a checkpoint; names that the options do not give are random."""
         consumer = options.consumer_name or uuid.uuid4().hex
         if options.subscription_prefix is not None:
             return cls(consumer, f"{options.subscription_prefix}-{consumer}")
@@ -39,7 +39,7 @@ class StreamIdentity:
     def of_offset(cls, offset: StreamOffset, options: ReadOptions) -> StreamIdentity:
         """Return the identity in an offset; the option `consumerName` overrides its consumer.
 
-        A query without a subscription may get one, which begins at the checkpoint's position.
+        The options may give a subscription to a query that had none; it begins at the checkpoint's position.
 
         Raises:
             InvalidArgumentError: the offset belongs to another subscription than the options name.
@@ -65,7 +65,7 @@ def _refusal(named: str | None, prefix: str | None, wanted: str | None) -> str:
         requested = f"a subscription with the prefix {prefix!r}"
     elif wanted is not None:
         requested = repr(wanted)
-    remedy = "set the option subscription to that one" if named is None else f"set the option subscription to {named!r}"
+    remedy = "set option subscription to its name" if named is None else f"set option subscription to {named!r}"
     return (
         f"The checkpoint is of a query under {checkpointed}, and this query asks for {requested}: {remedy}, or start "
         "with a new checkpointLocation."

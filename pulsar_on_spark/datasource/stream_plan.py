@@ -24,7 +24,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """Return the existing partitions and unpartitioned topics of the selection, in order, each once."""
+    """Return the partitions and unpartitioned topics of the selection that exist, in order, each once."""
     if selection.pattern is not None:
         found = catalog.matching_topics(view, selection.pattern)
     else:
@@ -34,7 +34,7 @@ def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
-    """Return the topic that an offset names, even if the query's options do not select the topic; None if deleted."""
+    """Return the topic that an offset names, even if the options do not select it; None if it was deleted."""
     record = view.get(TopicRecord, name)
     if record is None or record.topic_id != topic_id:
         return None
@@ -42,7 +42,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
-    """Describe topics of the committed offset that the query no longer reads, one sentence for each."""
+    """Describe each topic in the committed offset that the query no longer reads, as a clause for an error."""
     _, changes = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
@@ -52,17 +52,17 @@ def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPa
         elif record.topic_id != committed.topics[name].topic_id:
             reasons.append(f"topic {name} was deleted and created again under this query")
         else:
-            reasons.append(f"topic {name} is in the query's checkpoint, and its options no longer select it")
+            reasons.append(f"topic {name} is in the query's checkpoint, but the query's options no longer select it")
     return reasons
 
 
 def unread(part: TopicPart, position: Position) -> TopicOffset:
-    """Return the offset of a whole topic that is read from a position on."""
+    """Return the offset of a topic of which nothing was read yet: all its slots begin at `position`."""
     return TopicOffset(TopicId(part.topic_id), (SlotRange(ALL, 0, position, position),))
 
 
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
-    """Return the whole topics of a query without a subscription: from the last batch's end, or the earliest message."""
+    """Return the ranges of a query without a subscription: each topic from its last end, new ones from the earliest."""
     offset, _ = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     return {
         name: TopicOffset(
@@ -74,7 +74,7 @@ def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a batch in messages and bytes, None for no limit. Soft: a batch has at least one entry."""
+    """The limits of a batch in messages and bytes; None for no limit. A batch has at least one entry in any case."""
 
     rows: int | None
     bytes: int | None
@@ -92,10 +92,10 @@ class Backlog:
     Attributes:
         part: The topic.
         start: The first position.
-        end: The position after the last one.
-        rows: Messages between the two.
-        slices: The first part of the backlog, as much as a batch could take under its budget; empty if the budget is
-            unlimited.
+        end: The position after the last message.
+        rows: Number of messages between these positions.
+        slices: The first part of the backlog, up to the most that a batch could take under its budget; empty if the
+            budget is unlimited.
         enough: The end of the slices.
     """
 
@@ -114,13 +114,13 @@ def backlogs(
     targets: Mapping[str, Position] | None,
     budget: Budget,
 ) -> list[Backlog]:
-    """Return the backlog of each topic that is read, counted from its slowest slot.
+    """Return the backlog of each topic that is read, from the position of its slowest slot on.
 
     Args:
         view: The metadata.
         parts: The topics.
         reading: The ranges to read, by full name; a topic without ranges is not read.
-        targets: Ends of an AvailableNow query; a topic that is absent was created later.
+        targets: The ends of an AvailableNow query by full name; a topic that is absent was created later.
         budget: The limits of a batch.
     """
     backlogs_ = []
@@ -139,10 +139,11 @@ def backlogs(
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
-    """Describe the topics that end before the position read so far, in words: their messages are gone.
+    """Describe each topic that now ends before the position that was read, because messages are gone.
 
-    A position at the beginning of a ledger means that all messages before it were read; the topic may end there. The
-    end of a topic with a journal that cannot be read here says nothing.
+    The result has a clause for an error for each topic. A position at the beginning of a ledger means that all messages
+    before it were read, so the topic may end there. A topic whose journal cannot be read by this process is left out,
+    because its end is unknown.
     """
     hidden = view.hidden if isinstance(view, TailView) else frozenset()
     reasons = []
@@ -157,12 +158,12 @@ def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicO
 
 
 def furthest(topic: TopicOffset) -> Position:
-    """Return the end of a batch's read of a topic: the readable end when the batch was planned."""
+    """Return the end of a batch in a topic, which was readable when the batch was planned."""
     return max((range_.end for range_ in topic.ranges if range_.start < range_.end), default=EARLIEST)
 
 
 def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position]) -> dict[str, TopicOffset]:
-    """Return the ranges, each from its position up to its topic's end, never backwards."""
+    """Return the ranges with new ends: each goes from its start up to its topic's end, never backwards."""
     return {
         name: TopicOffset(
             topic.topic_id,
@@ -178,7 +179,7 @@ def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position])
 def batch_pieces(
     view: View, part: TopicPart, ranges: Sequence[SlotRange], left_out: LeftOut | None = None
 ) -> tuple[list[ScanPiece], list[chain.Loss]]:
-    """Return the pieces of one topic for tasks, in order; each stored batch once, even if the slots' ranges overlap."""
+    """Return the pieces of one topic for tasks, in order, and its losses; no entry twice, even if ranges overlap."""
     pieces: list[ScanPiece] = []
     losses: list[chain.Loss] = []
     for start, end, slots in _intervals(ranges):
@@ -189,12 +190,12 @@ def batch_pieces(
 
 
 def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
-    """Return the cursor rows that an end offset names in a topic: at most one, as its slots were planned together."""
+    """Return the cursor rows that an end offset names in a topic; at most one, as its slots were planned together."""
     return {range_.holes for range_ in ranges if range_.holes is not None}
 
 
 def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
-    """Return the ranges without the entries that were acknowledged by a cursor row after the planned one."""
+    """Return the ranges without the entries that a later cursor row than the planned one has acknowledged."""
     if left_out.rank in named_rows(ranges):
         return list(ranges)
     return [replace(r, start=min(max(r.start, left_out.mark_delete), r.end)) for r in ranges]
@@ -216,7 +217,7 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
 
 
 def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:
-    """Return the topics' ends and the backlog after an offset: messages (a slot's as one 64th) and bytes."""
+    """Return the topics' ends, and the backlog after an offset in messages and bytes; a slot counts as a 64th."""
     acked = left_out or {}
     messages = size = 0.0
     ends: dict[str, list[int]] = {}
@@ -239,7 +240,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
 
 
 def _shares(ranges: Sequence[SlotRange]) -> dict[Position, float]:
-    """Return the share of a topic's slots that has read up to each position."""
+    """Return, for each position, the share of a topic's slots that have read up to it."""
     shares: dict[Position, float] = {}
     for range_ in ranges:
         share = 1.0 if range_.slots == ALL else len(range_.numbers) / len(SLOTTED)

@@ -1,9 +1,10 @@
 """Streaming reads: `spark.readStream.format("pulsarpy")`, with or without a subscription.
 
-Spark calls the offset methods on one instance in a runner process, and `read` on copies of another in the tasks. End
-offsets are self-contained: a batch is planned from its end alone, because Spark does not keep the start of batch 0.
-`latestOffset(start)` also moves cursors: its start is in Spark's commit log, even the last one of AvailableNow. The
-metadata are read once in a micro-batch, in `latestOffset`; the other steps of the batch use that view.
+Spark calls the offset methods on one instance in a runner process, and `read` on copies of another instance in the
+tasks. End offsets are self-contained: a batch is planned from its end alone, because Spark does not keep the start of
+batch 0. `latestOffset(start)` also moves the cursors to `start`, which is in Spark's commit log; AvailableNow calls it
+after its last batch, too. The metadata are read once for each micro-batch, in `latestOffset`; the later steps of the
+batch use the same view.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The batch that `latestOffset` planned last, with its view of the metadata, until its tasks are created."""
+    """The last batch that `latestOffset` planned, with its view of the metadata until the batch's tasks are created."""
 
     offset: StreamOffset
     view: View | None
@@ -91,10 +92,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def initialOffset(self) -> Json:
-        """Return the offset at which a new query starts; creates nothing.
+        """Return the offset at which a new query starts. Nothing is created.
 
-        Spark asks again before each poll until the first batch is planned: the answer must not move with the topic. It
-        also asks when batch 0 of a checkpoint is replayed, and then ignores the answer.
+        Spark calls this again before each poll until the first batch is planned, so the answer must not move with the
+        topic. It also calls this for a replay of a checkpoint's batch 0, and then ignores the answer.
         """
         if self._initial is None:
             root = RootHandle.shared(self._options.root)
@@ -131,7 +132,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Return the end of the next batch, or `start` verbatim if there is none.
+        """Return the end of the next batch, or `start` unchanged if there is no next batch.
 
         `start` is in Spark's commit log, so the cursors move to it.
         """
@@ -154,7 +155,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lose_all(stream_plan.cut_off(view, parts, reading))
         end = self._next(view, committed, parts, reading, limit)
         if end is None and self._targets is not None and self._shares_slots and not self._finishing:
-            # A slot that was released for another query may still be free, and that query may have ended.
+            # A slot that was released for another query may still be free, because the other query may have ended.
             self._finishing = True
             return self.latestOffset(start, limit)
         self._planned = _Planned(committed if end is None else end, view)
@@ -168,7 +169,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def reportLatestOffset(self) -> Json | None:
-        """Return the topics' ends, and the backlog after the running batch: for `query.lastProgress`."""
+        """Return the topics' ends, and the backlog after the running batch, for `query.lastProgress`."""
         planned = self._planned
         if planned is not None and planned.view is not None:
             left_out = self._left_out(planned.offset, is_replay=False)
@@ -177,7 +178,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, from its end alone: the same messages in each replay."""
+        """Return the tasks of a batch. They depend on its end only, so each replay has the same messages."""
         offset = self._adopt(end)
         root = RootHandle.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.place)
@@ -187,7 +188,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
         existing = [part for part in parts.values() if part is not None]
         if planned is None and self._subscription is not None:
-            # An earlier process planned this batch: make sure that no other consumer owns the subscription now.
+            # An earlier process planned this batch, so check that no other consumer owns the subscription now.
             self._subscription.admit_batch(existing, offset)
         if planned_view is None:
             reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in existing}
@@ -210,21 +211,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task's share (Spark passes a bare partition if there is nothing to read)."""
+        """Read one task's share. If there is nothing to read, Spark passes a plain `InputPartition`."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
 
     @one_sentence
     def commit(self, end: Json) -> None:
-        """Move the cursors to a batch that Spark has committed, at most once a second; log its tasks' reports."""
+        """Move the cursors to the end of a committed batch, at most once a second, and log its tasks' reports."""
         if self._reports is not None:
             self._reports.log_new_reports()
         if self._subscription is not None:
             self._subscription.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Release the subscription. Spark does not always call this: a lease that is not released expires."""
+        """Release the subscription. Spark does not always call this; a lease that is not released expires."""
         finish_undisturbed()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
@@ -235,7 +236,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _adopt(self, offset: Json) -> StreamOffset:
-        """Parse an offset; the first one determines this query's consumer."""
+        """Parse an offset. The first one determines this query's consumer and subscription."""
         parsed = StreamOffset.from_json(offset)
         if self._identity is None:
             self._identity = StreamIdentity.of_offset(parsed, self._options)
@@ -247,7 +248,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parsed
 
     def _looking(self, root: RootHandle) -> Tail:
-        """Return this query's view of the journals, which never goes back."""
+        """Return this query's reader of the journals' tails; it is kept, so that its view never goes back."""
         if self._tail is None:
             self._tail = spark_tail(root, self._options.fail_on_data_loss)
         return self._tail
@@ -255,7 +256,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pace(self, committed: StreamOffset) -> None:
         """Wait if the last poll was recent and found nothing.
 
-        Every poll reads the metadata: for Spark's `processAllAvailable`, one without messages proves that all are read.
+        Every poll reads the metadata, because for Spark's `processAllAvailable` a poll without messages proves that all
+        messages were read.
         """
         if committed == self._committed and self._targets is None:
             time.sleep(max(self._looked_at_s + IDLE_POLL_S - time.monotonic(), 0))
@@ -286,7 +288,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_plan.Budget(self._options.max_messages, self._options.max_bytes)
 
     def _wait_for_more(self, waiting: Sequence[stream_plan.Backlog], limit: ReadLimit) -> bool:
-        """Apply minOffsetsPerTrigger: wait for enough messages, at most maxTriggerDelay; AvailableNow does not."""
+        """Return True to wait for minOffsetsPerTrigger messages, up to maxTriggerDelay; never for AvailableNow."""
         wanted = self._options.min_messages
         if wanted is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
             return False
@@ -295,14 +297,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._delivered_at_s < self._options.max_delay_s
 
     def _left_out(self, offset: StreamOffset, *, is_replay: bool) -> Mapping[str, LeftOut]:
-        """Return the entries that a batch skips, because a broker's clients had acknowledged them."""
+        """Return the entries that a batch skips because clients of a broker had acknowledged them."""
         return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
 
     def _lose_all(self, reasons: Iterable[str]) -> None:
-        """Fail at the first loss, or log each one once and continue.
+        """Raise an error for the first loss, or with `failOnDataLoss` false log each loss once.
 
         Raises:
-            DataLossError: there is one, and `failOnDataLoss` is true.
+            DataLossError: there is a loss, and `failOnDataLoss` is true.
         """
         for reason in reasons:
             if self._options.fail_on_data_loss:
@@ -317,7 +319,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _check(options: ReadOptions) -> None:
     if options.read_compacted:
         raise InvalidArgumentError(
-            "Option readCompacted is not possible in a stream, whose replayed batches must be the same: "
+            "Option readCompacted is not possible in a stream, because a replayed batch must have the same messages: "
             "read the topic in a batch, or keep the newest row of each key in foreachBatch."
         )
     if options.ending is not None or options.ending_time_ms is not None:

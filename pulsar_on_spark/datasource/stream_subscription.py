@@ -1,4 +1,4 @@
-"""A streaming query's consumer of a subscription: it creates missing cursors and acquires slots."""
+"""A streaming query's consumer of a subscription, which creates missing cursors and acquires slots."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import crea
 log = logging.getLogger(__name__)
 
 TEMPORARY_EXPIRES_AFTER_S = 24 * 3600.0
-"""Lease age at which `maintain` deletes a subscription that `subscriptionPrefix` created.
+"""Age of its last lease at which `maintain` deletes a subscription that `subscriptionPrefix` created.
 
-A query that restarts later creates it again at its checkpoint's position.
+A query that restarts later creates the subscription again at its checkpoint's position.
 """
 
 
@@ -46,7 +46,7 @@ class StreamSubscription:
         self._consumer = SubscriptionConsumer(root, name, options.subscription_type, consumer, options.lease_duration_s)
         self._parts: Sequence[TopicPart] = ()
         self._holes_end: dict[tuple[str, int, int], Position] = {}
-        """Ends of the ack holes of topics' cursor rows, so that rows with many are not decoded at each poll."""
+        """Ends of the ack holes in topics' cursor rows, cached so that rows with many holes are not decoded often."""
 
     def decide_turn(
         self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool
@@ -54,7 +54,7 @@ class StreamSubscription:
         """Create missing cursors, and decide which slots this query owns now.
 
         Returns:
-            The view of the decision, and the slots of each topic, each from its position on.
+            The view on which the decision is based, and the owned slots of each topic with their positions.
 
         Raises:
             ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.decide_turn`.
@@ -66,16 +66,17 @@ class StreamSubscription:
         reading = {
             part.name: planned(TopicId(part.topic_id), type_, turn.actions[part.name], EARLIEST) for part in parts
         }
-        # Read after the records, because rows of an owner come after its record.
+        # Cursors are read after the records, because an owner writes rows after its record.
         cursors = self._root.store.cursors(durable=True)
         return turn.view, {part.name: self._naming(part, reading[part.name], turn.view, cursors) for part in parts}
 
     def left_out(self, offset: StreamOffset, *, is_replay: bool) -> dict[str, LeftOut]:
-        """Return the entries that a batch skips, by full topic name: a broker's clients had acknowledged them.
+        """Return, by full topic name, the entries that a batch skips because clients of a broker had acknowledged them.
 
         Args:
             offset: The batch's offset.
-            is_replay: True if an earlier process planned it: a broker may have owned the subscription since.
+            is_replay: True if an earlier process planned the batch, so that a broker may have owned the subscription
+                since.
 
         Raises:
             MetadataError: a cursor row that the offset names is missing.
@@ -94,7 +95,7 @@ class StreamSubscription:
         return by_topic
 
     def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
-        """Add to the ranges the name of the cursor row whose ack holes they skip, while they have holes before them."""
+        """Add to the ranges the rank of the cursor row whose ack holes they skip, unless they are past all holes."""
         record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
         row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
         if row is None or not topic.ranges:
@@ -107,7 +108,7 @@ class StreamSubscription:
         return TopicOffset(topic.topic_id, tuple(replace(range_, holes=row.rank) for range_ in topic.ranges))
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Ensure that a batch planned by an earlier process may run now (errors as `decide_turn`)."""
+        """Check that a batch which an earlier process planned may run now (errors as `decide_turn`)."""
         self._complete(self._root.store.view(durable=True), parts, offset.before_batch())
         self._parts = parts
         self._consumer.admit_batch(parts, offset)
@@ -118,7 +119,7 @@ class StreamSubscription:
             self._consumer.acknowledge(committed, now=now)
         except (MetadataError, StorageError) as error:
             log.warning(
-                "The cursor of subscription %s was not moved, trying again with the next batch: %s",
+                "The cursor of subscription %s was not moved, which is tried again with the next batch: %s",
                 self.name,
                 error,
                 extra={"subscription": self.name},
@@ -129,16 +130,16 @@ class StreamSubscription:
         self._consumer.stop(self._parts, None if committed is None else without_starts(committed))
 
     def _complete(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
-        """Create missing cursors: of a new query, of added topics, and of an expired subscription.
+        """Create missing cursors: those of a new query, of added topics, and of an expired subscription.
 
-        The start of a topic's cursor:
+        A cursor starts:
 
-        - the offset lacks the topic, which was created after its batch was planned: the earliest message;
-        - the offset has it without an epoch, so no consumer of the subscription has read it: the offset's position;
-        - the subscription has expired: its slots at the offset's positions, as if it still existed.
+        - at the earliest message, if the offset lacks the topic, which was created after the batch was planned;
+        - at the offset's position, if the offset has the topic without an epoch, so that no consumer has read it;
+        - with the slots at the offset's positions, if the subscription has expired.
 
-        Any other missing cursor was deleted, as was one that disappears while this process reads it:
-        `SubscriptionConsumer` raises.
+        Any other missing cursor was deleted, and so was a cursor that disappears while this process reads it. For
+        these, `SubscriptionConsumer` raises an error.
         """
         missing = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
         starts: dict[TopicPart, Position] = {}
@@ -169,13 +170,13 @@ def first_topics(
 ) -> dict[str, TopicOffset]:
     """Return the topics of a new query's initial offset under the subscription `name`.
 
-    A topic with a cursor has no ranges: it is read from the cursor. Another topic has the position at which its cursor
-    will begin: startingOffsets, else the initial position, else the end. An exception is a partition, or a topic of a
-    pattern, that was created while the subscription was not read: if its siblings have the subscription, it begins at
-    its earliest message, as under a running query.
+    A topic with a cursor gets no ranges, because it is read from the cursor. A topic without one gets the position at
+    which its cursor will begin: startingOffsets, else the initial position, else the end. There is one exception: a
+    partition, or a topic of a pattern, whose siblings have the subscription was created while the subscription was not
+    read. It begins at its earliest message, as under a running query.
 
     Raises:
-        InvalidArgumentError, DataLossError: the options don't fit the topics.
+        InvalidArgumentError, DataLossError: the options do not fit the topics.
     """
     subscribed = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is not None]
     begun = {_family(part, options) for part in subscribed} - {None}
@@ -191,9 +192,9 @@ def first_topics(
 
 
 def without_starts(offset: StreamOffset) -> StreamOffset:
-    """Return the offset without start positions of new cursors: the cursors exist now, maybe made by a faster query.
+    """Return the offset without start positions of new cursors, which exist now, perhaps made by another query.
 
-    The positions of a query that had no subscription stay, because the query has read up to them.
+    The positions in the offset of a query without a subscription stay, because the query has read up to them.
     """
     if offset.subscription is None:
         return offset
@@ -205,7 +206,7 @@ def without_starts(offset: StreamOffset) -> StreamOffset:
 
 
 def _family(part: TopicPart, options: ReadOptions) -> str | None:
-    """Return the group of a topic: the topics of a pattern, or the partitions of a topic; None for a single topic."""
+    """Return the name of a topic's siblings: the pattern, or the partitioned topic; None for a single topic."""
     if options.topics.pattern is not None:
         return options.topics.pattern
     return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

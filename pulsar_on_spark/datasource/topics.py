@@ -1,4 +1,4 @@
-"""The selected topics of a read, their parts and declared schemas, and the positions to read between."""
+"""The selected topics of a read, their parts and declared schemas, and the positions where the read begins and ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
-    """Return the topics of a read; a pattern may match none yet.
+    """Return the topics of a read; a pattern may match no topic yet.
 
     Raises:
         TopicNotFoundError: a named topic does not exist.
@@ -41,11 +41,11 @@ def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
-    """Return the declared schema of the selected topics; NONE, by which clients declare bytes, counts as none.
+    """Return the declared schema of the selected topics, or None. Type NONE, which means bytes, counts as no schema.
 
     Raises:
-        InvalidArgumentError: they have different schemas, and `allowDifferentTopicSchemas` is not set (with it, `value`
-            is read as bytes).
+        InvalidArgumentError: the topics have different schemas, and `allowDifferentTopicSchemas` is not set. If it is
+            set, the result is None, and `value` is read as bytes.
     """
     latest = [registry.latest(view, topic) for topic in selected(view, options.topics)]
     declared = [None if schema is None or schema.type == "NONE" else schema for schema in latest]
@@ -68,7 +68,7 @@ def schema_versions(view: View, options: ReadOptions) -> list[SchemaRecord]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The start of a read in a part and, for a batch, its end."""
+    """The start and the end of a batch read in a part."""
 
     part: TopicPart
     start: Position
@@ -76,7 +76,7 @@ class Bounds:
 
 
 class UserPositions:
-    """Converts the options `startingOffsets`, `startingTime` and their counterparts to positions of parts."""
+    """Converter of the options `startingOffsets`, `startingTime` and their ending counterparts to positions."""
 
     def __init__(self, root: RootHandle, view: View, options: ReadOptions) -> None:
         self._root = root
@@ -84,11 +84,11 @@ class UserPositions:
         self._options = options
 
     def starts(self, parts: Sequence[TopicPart], default: Point) -> dict[str, Position]:
-        """Return the start of each part's read, by name; `default` if the options have none.
+        """Return the start of each part's read by name; `default` if the options give no start.
 
         Raises:
-            InvalidArgumentError: an option names a topic that is not read, or no message is as young as requested.
-            DataLossError: a position lies outside its topic.
+            InvalidArgumentError: an option names a topic that is not read, or a part has no message after startingTime.
+            DataLossError: a position is outside its topic.
         """
         options = self._options
         if options.starting_time_ms is not None:

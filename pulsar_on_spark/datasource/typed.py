@@ -1,7 +1,7 @@
 """Typed values: decoding `value` into columns on reads, and encoding it from columns on writes.
 
-The type comes from the options `valueFormat` and `valueSchema`, else from the schema declared on the topic (Pulsar's
-JSON and AVRO types, both of which carry an Avro record); without either, `value` is bytes.
+The type comes from the options `valueFormat` and `valueSchema`, else from the schema that the topic declares (Pulsar's
+JSON and AVRO types, both of which contain an Avro record schema). Without options or schema, `value` is bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class TypedValues:
     Attributes:
         schema: The fields and their codec.
         mode: The treatment of malformed values, as in `from_json`.
-        schema_version: Pulsar's eight bytes if the topic declares the schema; else None.
-        writers: The schemas that values were written with; None if one decoding fits all (options, or type JSON).
+        schema_version: The version in Pulsar's eight bytes if the topic declares the schema; else None.
+        writers: The schemas that values were written with; None if all values are decoded alike, which is so for a
+            schema from options and for type JSON.
     """
 
     schema: ValueSchema
@@ -48,7 +49,7 @@ class TypedValues:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The columns of `SEGMENT_SCHEMA` that `decode` reads, and those that name a message in its error."""
+        """The columns of `SEGMENT_SCHEMA` that `decode` needs for values, and to name a message in its errors."""
         versions = () if self.writers is None else (_VERSION,)
         names = ("entry_id",) if self.mode is ParseMode.FAILFAST else ()
         return ("value", *versions, *names)
@@ -59,7 +60,7 @@ class TypedValues:
         Args:
             batch: Messages, with the columns of `segment_columns` at least.
             topic: The messages' topic.
-            name_row: Names a row's message.
+            name_row: Returns the name of a row's message, for errors.
 
         Raises:
             IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` names it.
@@ -81,7 +82,7 @@ class TypedValues:
     def _part(
         self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
     ) -> pa.StructArray:
-        """Decode the values of one schema version; None decodes by the latest version."""
+        """Decode the values of one schema version; a `version` of None means the latest version."""
         assert self.writers is not None, "or all are read alike"
         written = self.writers.find(topic, version) if version else (AVRO, None)
         if written is not None and written[0] == AVRO:
@@ -127,9 +128,9 @@ def read_schema(options: ReadOptions) -> ReadSchema:
 def typed_values(
     given: Typed, declared: SchemaRecord | None, writers: WriterSchemas | None = None
 ) -> TypedValues | None:
-    """Choose the type of values: from the options, else from the topic's schema, else None.
+    """Choose the type of values: from the options, else from the topic's schema; None if neither gives one.
 
-    A topic's schema that cannot be expressed in Spark columns is ignored.
+    A topic's schema that cannot be expressed in Spark columns is ignored, with a warning.
 
     Args:
         given: The options.
@@ -161,7 +162,7 @@ def schema_to_register(options: WriteOptions) -> TopicSchema | None:
     """Return the schema that a write registers with its topic, or None.
 
     Raises:
-        InvalidArgumentError: it cannot be parsed, or cannot be expressed in Pulsar's type of that name.
+        InvalidArgumentError: the schema cannot be parsed, or cannot be expressed in Pulsar's type of the same format.
     """
     given = options.typed
     if not options.register_schema or given.format is None or given.schema is None:
@@ -170,7 +171,7 @@ def schema_to_register(options: WriteOptions) -> TopicSchema | None:
 
 
 def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
-    """Return the encoding of values with a topic's schema; without a version, only for its columns."""
+    """Return the encoding of values with a topic's schema; without `version` it serves only to know the columns."""
     stamp = None if version is None else version.to_bytes(8, "big")
     return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)
 

@@ -1,4 +1,4 @@
-"""Errors for users of Spark: the sentence, without the Python stack of the worker that raised it."""
+"""Errors for users of Spark: only the error's sentence, without the Python stack of the worker that raised it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions given by users: `startingOffsets` and `endingOffsets`."""
+"""Positions that users give, in `startingOffsets` and `endingOffsets`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UserOffsets:
     topics: Mapping[str, Point]
 
     def of(self, topic: TopicName) -> Point:
-        """Return the point of a topic. A partition that is not named uses its partitioned topic's word, if any."""
+        """Return the point of a topic. An unnamed partition uses `earliest` or `latest` of its partitioned topic."""
         named = self.topics.get(topic.full)
         whole = self.topics.get(topic.partitioned_base.full)
         if named is not None:
@@ -35,10 +35,10 @@ class UserOffsets:
         return whole if whole == "earliest" or whole == "latest" else self.default
 
     def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:
-        """Return the names that apply to none of these topics, sorted; the caller refuses them.
+        """Return the names that apply to none of these topics, sorted, for the caller to refuse.
 
-        A partitioned topic's own name applies to its partitions only with `earliest` or `latest`, because a position
-        lies in one partition.
+        The name of a partitioned topic applies to its partitions only with `earliest` or `latest`, because a position
+        belongs to one partition.
         """
         used = set()
         for topic in topics:
@@ -53,15 +53,15 @@ def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
 
     A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
     the column `__messageIdStr`. The start is inclusive, as in pulsar-spark, and entries are never split: the query
-    begins with the message's whole entry, so with a batch index it may begin with earlier messages of that entry.
-    A message id with a partition names that partition of the topic.
+    begins with the message's whole entry, so with a batch index it may begin with earlier messages of the same entry.
+    A message id with a partition means this partition of the topic.
 
     Args:
         text: The option's value.
         default: The point of topics that a JSON value does not name.
 
     Raises:
-        InvalidArgumentError: the value is none of these; names option and value.
+        InvalidArgumentError: the value has none of these forms; the error names option and value.
     """
     return _parse(text, default, "startingOffsets", lambda position: position, ("earliest", "latest"))
 
@@ -69,11 +69,11 @@ def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
 def parse_ending_offsets(text: str) -> UserOffsets:
     """Parse `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
 
-    The end is inclusive, too, as in pulsar-spark (unlike Kafka's): the named message's whole entry is read. The
+    The end is inclusive, too, as in pulsar-spark and unlike in Kafka: the named message's whole entry is read. The
     returned position is the entry after it.
 
     Raises:
-        InvalidArgumentError: the value is none of these; names option and value.
+        InvalidArgumentError: the value has none of these forms; the error names option and value.
     """
     return _parse(text, "latest", "endingOffsets", _after, ("latest",))
 
@@ -129,7 +129,7 @@ def _word(word: str) -> Literal["earliest", "latest"]:
 
 
 def _json(text: str) -> object:
-    """Parse the text as JSON; return None if it is not; a duplicate name in it is an error."""
+    """Parse the text as JSON; returns None if it is not JSON. A duplicate name raises ValueError."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError:

@@ -24,7 +24,7 @@ class ValueSchema:
 
     Attributes:
         write_type: The declared fields, some of them required.
-        read_type: The same with all fields nullable: a value that does not fit is null.
+        read_type: The same fields, all nullable, because a value that does not fit becomes null.
         codec: The codec for `topic.entries.values`.
     """
 
@@ -37,7 +37,7 @@ def value_schema(value_format: str, text: str) -> ValueSchema:
     """Parse the options `valueFormat` and `valueSchema`.
 
     Raises:
-        InvalidArgumentError: the format is unknown or the schema cannot be parsed; names the option.
+        InvalidArgumentError: the format is unknown or the schema cannot be parsed; the error names the option.
     """
     match value_format.strip().lower():
         case "json":
@@ -67,7 +67,7 @@ def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
         logical_types: False for Pulsar's JSON type, whose times are plain numbers.
 
     Raises:
-        InvalidArgumentError: the text is not such a schema, or has no Spark type.
+        InvalidArgumentError: the text is not an Avro record schema, or has no Spark type.
     """
     return _struct(arrow_of_avro(text, logical_types=logical_types))
 
@@ -92,7 +92,7 @@ def as_nullable(kind: DataType) -> DataType:
 def _made(value_format: ValueFormat, declared: StructType, avro: str | None) -> ValueSchema:
     read_type = as_nullable(declared)
     if not isinstance(read_type, StructType) or not read_type.fields:
-        raise InvalidArgumentError("Option valueSchema has no fields: name at least one.")
+        raise InvalidArgumentError("Option valueSchema has no fields: give at least one.")
     if repeated := [name for name in read_type.names if read_type.names.count(name) > 1]:
         raise InvalidArgumentError(f"Option valueSchema has the field {repeated[0]!r} twice: rename one.")
     arrow_type: pa.StructType = to_arrow_type(read_type, timezone="UTC")

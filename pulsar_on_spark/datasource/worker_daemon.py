@@ -2,8 +2,8 @@
 
 Spark closes a Python worker that was idle for a minute. Over a Unix-domain socket the worker then fails to write its
 last message, and pyspark 4.2.0 prints a BrokenPipeError, although nothing is wrong. Sessions name this module in
-`spark.python.daemon.module` for the workers that run tasks. Spark does not use it for the workers that plan: for them,
-`end_quietly` is called when the data source is loaded.
+`spark.python.daemon.module` for the workers that run tasks. Spark does not use this setting for the workers that plan;
+they call `end_quietly` when the data source is loaded.
 
 Workers are forked from the process that loads this module, so it imports nothing that starts threads.
 """
@@ -25,7 +25,7 @@ class Daemon(Protocol):
 
 
 def end_quietly() -> None:
-    """Ignore the failure of the last message in a worker forked from Spark's own daemon."""
+    """In a worker forked from Spark's own daemon, ignore a failure to write the last message."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name == daemon.__name__:
         forgive_closed_sockets(cast(Daemon, main))

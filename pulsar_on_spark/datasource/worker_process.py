@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.core.files import SparkFiles
 
 _RUNTIME = "SPARK_PYTHON_RUNTIME"
-"""Spark sets this to PYTHON_WORKER in every Python process that it starts, daemons and planners included."""
+"""The variable that Spark sets to PYTHON_WORKER in every Python process that it starts, including daemons."""
 
 
 def is_spark_worker() -> bool:
@@ -21,34 +21,35 @@ def is_spark_worker() -> bool:
 
 
 def session_folder() -> Path | None:
-    """Return the folder of the session's files in a worker, which Spark removes with the session; None elsewhere."""
+    """Return the folder of the session's files, which Spark deletes with the session; None outside a worker."""
     return Path(SparkFiles.getRootDirectory()) if is_spark_worker() and SparkFiles._is_running_on_worker else None
 
 
 @cache
 def end_by_exception() -> None:
-    """Let SIGTERM raise SystemExit in a worker of Spark: locks unwind, and the stream's runner calls `stop`.
+    """Let SIGTERM raise SystemExit in a worker of Spark, so that locks are released and a stream's `stop` is called.
 
-    Spark ends a stream's process in this way. Its name is not used to detect it: other distributions of Spark differ.
+    Spark ends a stream's process by SIGTERM. The process is not detected by its name, which differs in other
+    distributions of Spark.
     """
     if is_spark_worker():
         signal.signal(signal.SIGTERM, _end_once)
 
 
 def finish_undisturbed() -> None:
-    """Ignore SIGTERM from now on in a worker of Spark: it must not interrupt a `stop` that another event has begun.
+    """Ignore SIGTERM from now on in a worker of Spark, so that it does not interrupt a `stop` in progress.
 
-    Spark closes the worker's socket, too, and the worker may see that before the signal.
+    Spark also closes the worker's socket, and the worker may see this before the signal.
     """
     if is_spark_worker():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _end_once(*_: object) -> None:
-    """Exit by an exception; a second signal must not interrupt `stop`.
+    """Exit by an exception, and ignore further signals, which must not interrupt `stop`.
 
-    While an exception is handled, none is raised: the runner may have seen the closed socket, and be on its way to
-    `stop`, which a second exception would leave out. A worker that still does something else ends at its socket.
+    Nothing is raised while another exception is being handled: the runner may have seen the closed socket and be about
+    to call `stop`, which a second exception would prevent. If it handles something else, it ends at its closed socket.
     """
     finish_undisturbed()
     if sys.exception() is None:

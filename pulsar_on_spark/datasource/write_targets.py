@@ -1,7 +1,7 @@
-"""The possible target topics of a write's rows, as its plan carries them to every task: small and quick to unpickle.
+"""The possible target topics of a write's rows, in a form that is small and quick to unpickle in every task.
 
-A root may have 10,000 topics with ten partitions each. As objects these take 10 MB, and half a second in each task;
-here a topic is its name and the ids of its parts in one string, and becomes objects when a row names it.
+A root may have 10,000 topics with ten partitions each. As objects they would take 10 MB, and half a second in each
+task. Here a topic is its name and one string with the ids of its parts, and becomes objects when a row names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WriteTargets:
 
     Attributes:
         plain: Ids of topics without partitions.
-        partitioned: Ids of the partitions of the other topics, in order, separated by blanks.
+        partitioned: Ids of the partitions of each partitioned topic, in order, separated by blanks.
     """
 
     plain: Mapping[str, str]
@@ -33,7 +33,7 @@ class WriteTargets:
 
     @classmethod
     def of(cls, view: View, topics: Iterable[TopicRecord]) -> WriteTargets:
-        """Look up the partitions of `topics`, none of which may be a partition itself, in a view."""
+        """Look up the partitions of `topics` in a view; none of the topics may be a partition itself."""
         plain: dict[str, str] = {}
         partitioned: dict[str, str] = {}
         for topic in topics:

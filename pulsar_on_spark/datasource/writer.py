@@ -45,14 +45,14 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recove
 log = logging.getLogger(__name__)
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-"""The local property of tasks that contains a SQL setting of Spark."""
+"""The local property of tasks with Spark's setting of this name, the folder of all checkpoints."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
     """A task's message to the driver: its staged files, their write id and the query.
 
-    `checkpoints` is the folder of all checkpoints from Spark's settings; None if they name none, or for a batch write.
+    `checkpoints` is the folder of all checkpoints in Spark's settings; None if they have none, or for a batch write.
     """
 
     write_id: WriteId
@@ -66,10 +66,10 @@ class WritePlan:
     """The plan of a write for its tasks, fixed by the driver at the beginning. Picklable.
 
     Attributes:
-        topic: The topic of all rows; None if the rows name their topics.
-        target: The topic named by `topic`; None if the tasks of a streaming query create it, because only they know
-            the query.
-        others: The possible topics of rows; empty if all rows go to one topic.
+        topic: The full name of the topic of all rows; None if each row names its topic.
+        target: The target for `topic`; None if the tasks of a streaming query must create the topic, because only
+            tasks know the query.
+        others: The possible topics of rows that name their topics; empty if all rows go to one topic.
     """
 
     write_id: WriteId
@@ -85,9 +85,9 @@ class WritePlan:
 
 
 def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = False) -> WritePlan:
-    """Check the frame and the options against the root; create the root and topic if they are missing.
+    """Check the frame and the options against the root, and create the root and the topic if they are missing.
 
-    A stream's topic is not created here: a missing topic may have been deleted under the running query, and only its
+    A stream's topic is not created here: a missing topic may have been deleted under the running query, and only the
     tasks know the query.
 
     Raises:
@@ -129,9 +129,10 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 
 
 def in_sink_runner() -> bool:
-    """Return True if this process commits a stream's micro-batches and starts no tasks: its writer needs no plan.
+    """Return True if this process only commits a stream's micro-batches, so that its writer needs no plan for tasks.
 
-    Spark's process is known by its name. Under another name the writer makes a plan in vain, which only reads metadata.
+    Spark's process is recognized by its name. Under another name the writer makes a plan that is not used, which does
+    no harm.
     """
     return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 
@@ -145,7 +146,7 @@ def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
 
 
 class _TaskRun:
-    """A task's run over its rows."""
+    """The work of one task: it writes its rows to staged files."""
 
     def __init__(self, plan: WritePlan, write_id: WriteId, task: int, query_id: str | None) -> None:
         self._plan = plan
@@ -194,8 +195,8 @@ class _TaskRun:
         """Return the topic of this name, creating it if the driver did not find it.
 
         Raises:
-            TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have had
-                partitions, and belonged to the query.
+            TopicNotFoundError: the topic was deleted, and the streaming query has written before. The query may have
+                written to this topic, which may have had partitions.
         """
         target = self._targets.get(given)
         if target is not None:
@@ -216,7 +217,7 @@ class _TaskRun:
                 record = catalog.create_topic(store, name, None, exist_ok=True)
                 view = store.view()
             self._targets[name.full] = WriteTarget(tuple(catalog.parts(view, record)))
-        # Also under the given name, which rows of every batch repeat.
+        # The target is also kept under the given name, which rows of every batch repeat.
         self._targets[given] = self._targets[name.full]
         return self._targets[given]
 
@@ -247,7 +248,7 @@ class _Writing:
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
         write_id = self._plan.write_id
         if query_id is not None:
-            # One writer may serve several micro-batches, and each is a separate write.
+            # One writer may serve several micro-batches, each of which is a separate write.
             write_id = WriteId(hashlib.md5(f"{write_id}/{query_id}/{batch_id}".encode()).hexdigest())
         task = context.partitionId() if context else 0
         try:
@@ -288,8 +289,8 @@ def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
     try:
         RootHandle.shared(root).mark_failed(failures)
     except (NotARootError, MetadataError, OSError) as error:
-        # A task that sees neither paths nor root (they are not mounted on its host) reports its first error. And after
-        # a commit, whose messages are written, an error would have them written again.
+        # A task on a host without the paths and the root must raise its first error, not this one. And after a commit
+        # an error would make Spark write the messages again.
         log.warning("Storage paths could not be marked as failed: %s", error)
 
 
@@ -318,7 +319,7 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if options.txn_app_id is not None:
             raise InvalidArgumentError(
-                "Options txnAppId and txnVersion belong to batch writes, and a stream identifies batches by query "
+                "Options txnAppId and txnVersion belong to batch writes, while a stream identifies batches by query "
                 "and number: leave them out."
             )
         if options.register_schema:
@@ -335,7 +336,7 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
         Raises:
             ReplayDiffersError: the batch is committed already, with other rows or from other offsets.
             StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or differ from
-                those in a copy of it.
+                those in a copy of the checkpoint.
         """
         origins = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
         if not origins:
