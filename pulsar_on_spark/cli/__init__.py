@@ -1,7 +1,8 @@
 """The command line `pulsarpy`: roots, topics, subscriptions, status and maintenance.
 
-It may import every package below and contains no rules of its own: each command calls the Python API of a root and
-prints the result as a table or as JSON. Start reading at `app.py`; `output.py` has tables, progress and errors.
+It may import every other package, and contains no rules of its own: each command calls the Python API of a root, or a
+broker's admin API, and prints the result as a table or as JSON. Start reading at `app.py`; `output.py` has tables,
+progress and errors.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ INTERRUPTED = 128 + 2
 def main() -> None:
     """Run the program.
 
-    Processes that a broker spawns import this package again as their parent's main module. They must not import the
-    command line, the broker and the web server, each of which takes tens of MiB.
+    A process that a broker spawns imports this package again, because it is the main module of its parent. It must not
+    import the command line, the broker and the web server, each of which takes tens of MiB.
     """
     try:
         from pulsar_on_spark.cli.app import main as run

@@ -1,4 +1,4 @@
-"""`python -m pulsar_on_spark.cli` is `pulsarpy`."""
+"""Entry point of `python -m pulsar_on_spark.cli`, which is the same as `pulsarpy`."""
 
 from pulsar_on_spark.cli import main
 

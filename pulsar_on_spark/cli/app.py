@@ -59,9 +59,9 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the program: a failure is one sentence on standard error and exit code 1.
+    """Run the program. A failure is reported as one sentence on standard error, with exit code 1.
 
-    Of the log, standard error shows errors, and messages about waiting for dead brokers.
+    Standard error also shows errors in the log, and messages about waiting for dead brokers.
     """
     shown = logging.StreamHandler()
     shown.addFilter(_is_shown)
@@ -143,7 +143,7 @@ def status(
 ) -> None:
     """Show storage paths, brokers, topics and subscriptions, their backlog, and missing or bad copies.
 
-    With --url: check the broker's health, and show its view of all this.
+    With --url: check the broker's health, and show storage paths, topics and subscriptions as the broker sees them.
     """
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
@@ -347,7 +347,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
         },
     ),
 )
-"""The heading of the help under which each command is listed."""
+"""The commands and groups of commands under each heading of the help."""
 for _heading, _functions, _groups in _COMMANDS:
     for _function in _functions:
         app.command(rich_help_panel=_heading)(_function)

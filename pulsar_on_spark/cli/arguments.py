@@ -1,6 +1,6 @@
-"""Arguments that commands share: the root, the object in it, and the form of results.
+"""Arguments that commands share: the root, the topic or subscription, and the form of results.
 
-Like all modules of commands, it imports slow modules only where they are used, so that a command starts at once.
+Like all modules of commands, this one imports slow modules only where they are used, so that a command starts at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 
 
 def listed(given: Iterable[str]) -> list[str]:
-    """Return the values of an option that takes several, separated by commas or given repeatedly."""
+    """Return the values of an option that takes several values, separated by commas or by repeating the option."""
     return [value for text in given for value in map(str.strip, text.split(",")) if value]
 
 
@@ -38,7 +38,7 @@ def root_place(argument: str | None, option: str | None) -> RootPlace:
     """Return the root of a command: its last argument, else option `--root`, else `PULSARPY_ROOT`.
 
     Raises:
-        InvalidArgumentError: none is given.
+        InvalidArgumentError: no root is given.
     """
     given = argument or option
     if given is None:
@@ -56,5 +56,5 @@ def open_root(argument: str | None, option: str | None) -> Root:
 
 
 def is_namespace(of: str) -> bool:
-    """True if a name is `tenant/namespace` rather than a topic's."""
+    """Return True if a name is a namespace's (`tenant/namespace`) and not a topic's."""
     return of.count("/") == 1

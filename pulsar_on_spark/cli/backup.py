@@ -1,4 +1,4 @@
-"""`pulsarpy backup`: a copy of a root that is a root itself."""
+"""`pulsarpy backup`: copy a root; the copy is a root, too."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class BrokerTarget(Target):
         return list(self._peeked(topic_path(topic), name, entries))
 
     def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
-        if name not in self.admin.get(*path, "subscriptions"):  # brokers would show the topic from its start
+        if name not in self.admin.get(*path, "subscriptions"):  # a broker would show the topic from its start
             raise SubscriptionNotFoundError(f"Subscription {name!r} on {path[-1]} does not exist: check both names.")
         for number in range(1, entries + 1):
             try:
@@ -254,7 +254,7 @@ _ANSWERS_IF_UNSET: Final[dict[str, object]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],
 }
-"""Pulsar's answers for unset policies, which are not shown."""
+"""Values that Pulsar's API returns for policies that are not set; such policies are not shown."""
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:

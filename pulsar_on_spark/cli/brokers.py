@@ -22,7 +22,7 @@ _RANGE: Final = "such as 0x00000000_0x40000000 (`pulsarpy namespaces bundles` li
 
 @brokers_app.command("list")
 def list_brokers(url: UrlOption = None, as_json: AsJson = False) -> None:
-    """List the brokers, the number of bundles of each, and the leader, which does the work of the whole root."""
+    """List the brokers with their numbers of bundles, and the leader, which does the work for the whole root."""
     admin = open_broker(url)
     leader = admin.get("brokers", "leaderBroker")["brokerId"]
     owners = _owners(admin)
@@ -39,7 +39,7 @@ def list_brokers(url: UrlOption = None, as_json: AsJson = False) -> None:
 
 @namespaces_app.command("bundles")
 def bundles(namespace: Namespace, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """List the bundles of a namespace and the broker of each; one without topics in use may have none."""
+    """List the bundles of a namespace and their brokers; a bundle without topics in use may have no broker."""
     admin = open_broker(url)
     boundaries = admin.get(*namespace_path(namespace), "bundles")["boundaries"]
     ranges = [f"{lower}_{upper}" for lower, upper in pairwise(boundaries)]
@@ -62,7 +62,7 @@ def unload(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Close the topics of a namespace or of one bundle in their brokers; clients look them up again."""
+    """Close the topics of a namespace or of one bundle in their brokers; clients then look them up again."""
     where = namespace_path(namespace) if bundle is None else (*namespace_path(namespace), bundle)
     params = {} if destination is None else {"destinationBroker": destination}
     open_broker(url).change("PUT", *where, "unload", **params)
@@ -87,7 +87,7 @@ def split_bundle(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Split a bundle in two, which can then be served by two brokers."""
+    """Split a bundle into two, so that two brokers can serve its topics."""
     where = (*namespace_path(namespace), bundle)
     open_broker(url).change("PUT", *where, "split", splitAlgorithmName=algorithm, unload=is_unloaded)
     output.done(f"Split {'/'.join(where[1:])}.", as_json, namespace=namespace, bundle=bundle)

@@ -1,4 +1,4 @@
-"""`pulsarpy compact`: compact a topic, directly on its root or by a broker."""
+"""`pulsarpy compact`: compact a topic, directly in its root or through a broker."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def compact(
     ] = False,
     memory_mb: Annotated[
         int,
-        typer.Option(min=1, help="Memory for keys, on a root; if they need more, the topic is read several times."),
+        typer.Option(min=1, help="MiB of memory for keys, on a root; with less, the topic is read several times."),
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the newest message of each key for readers that read compacted; the log is unchanged.
+    """Write a compacted copy of a topic, with the newest message of each key, for readers that read compacted.
 
-    A broker may be running on the root. Each partition is compacted on its own.
+    The topic itself is unchanged. A broker may be running on the root. Each partition is compacted separately.
     """
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):

@@ -1,7 +1,7 @@
-"""Connections of commands with `--url`: TLS and credentials by common options, named as those of `pulsar-admin`.
+"""Options of TLS and credentials for commands with `--url`, named as in `pulsar-admin`.
 
 `with_client_options` adds the options to commands, and `client_options` returns their values, so that commands need not
-pass them on. Values that are not given are taken from Pulsar's `client.conf`, if there is one.
+pass them on. A missing option is taken from Pulsar's `client.conf`, if the environment names one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Trust = Annotated[
     typer.Option(
         "--tls-trust-cert-path",
         envvar="PULSARPY_TLS_TRUST_CERT_PATH",
-        help="A PEM file of the CAs that the command trusts; those of the system by default.",
+        help="A PEM file of the CAs that the command trusts; by default the system's CAs.",
         show_default=False,
         rich_help_panel=_PANEL,
     ),
@@ -70,12 +70,12 @@ class ClientOptions:
     """The options of a command's connection.
 
     Attributes:
-        trust_certs: PEM file of the trusted CAs; None for those of the system.
+        trust_certs: PEM file of the trusted CAs; None for the system's CAs.
         allow_insecure: True to accept every certificate.
         verify_hostname: False to accept a trusted certificate of another host.
         credentials: The client's credentials.
-        web_url: The broker's HTTP URL in `client.conf`; None without one.
-        service_url: The broker's URL for messages in `client.conf`; None without one.
+        web_url: The broker's HTTP URL in `client.conf`, or None.
+        service_url: The broker's service URL, for messages, in `client.conf`, or None.
     """
 
     trust_certs: Path | None = None
@@ -105,7 +105,7 @@ _OF_COMMAND: ContextVar[ClientOptions] = ContextVar("_OF_COMMAND", default=_DEFA
 
 
 def client_options() -> ClientOptions:
-    """Return the options of the command that runs."""
+    """Return the options of the running command."""
     return _OF_COMMAND.get()
 
 

@@ -1,4 +1,4 @@
-"""`pulsarpy consume`: the flags of `pulsar-client consume`, and a time limit without messages."""
+"""`pulsarpy consume`: the flags of `pulsar-client consume`, and a time limit for waiting without messages."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def consume(
 ) -> None:
     """Receive and acknowledge messages; exits with 1 if fewer arrived than --num-messages."""
     if follow and timeout:
-        raise InvalidArgumentError("Option --follow waits until Ctrl-C, and --timeout does not: give one of them.")
+        raise InvalidArgumentError("Option --follow waits until Ctrl-C, but --timeout does not: give one of them.")
     wanted = number if number is not None else 0 if follow else 1
     longest_s = math.inf if follow else patience_s(wanted, timeout)
     start = SubscriptionPosition.EARLIEST if earliest else position
     with service_client(url) as client:
-        # Otherwise a batch would be redelivered as a whole if its last message is not received.
+        # Without acknowledgements of batch indexes, a batch would be redelivered whole if only a part was received.
         consumer = client.subscribe(
             _pattern(topic) if regex else topic,
             subscription,
@@ -109,14 +109,14 @@ def consume(
 
 
 def patience_s(wanted: int, timeout_s: float | None) -> float:
-    """Return the time to wait for the next message; unlimited without a number of messages, as in `pulsar-client`."""
+    """Return the time to wait for the next message. By default it is unlimited if the number of messages is."""
     if timeout_s is None:
         return _TIMEOUT_S if wanted else math.inf
     return timeout_s or math.inf
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern of full names, as the client needs it; short names work as they do for topics."""
+    """Return the pattern of full names that the client needs; a short one is completed like a topic's short name."""
     short = text if "/" in text else f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{text}"
     try:
         return re.compile(text if "://" in text else f"persistent://{short}")

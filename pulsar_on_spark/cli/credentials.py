@@ -31,7 +31,7 @@ class Credentials:
     """The credentials of a command.
 
     Attributes:
-        method: `token`, `basic` or `tls`; "" without credentials.
+        method: `token`, `basic` or `tls`; "" for no credentials.
         params: The parameters of the method: `token`; `userId` and `password`; `tlsCertFile` and `tlsKeyFile`.
     """
 
@@ -52,7 +52,7 @@ class Credentials:
         if not plugin:
             return cls()
         method = _PLUGINS.get(plugin.rpartition(".")[2].lower())
-        if method is None:  # not shown: it may be the token itself, given to the wrong option
+        if method is None:  # the value is not shown, because it may be a token that was given to the wrong option
             raise InvalidArgumentError(
                 "Option --auth-plugin names a method that is not supported: give token, basic or tls."
             )
@@ -72,10 +72,10 @@ class Credentials:
         return {}
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Let a TLS context present the client certificate, if that is the method.
+        """Load the client certificate into a TLS context, if the method is `tls`.
 
         Raises:
-            InvalidArgumentError: its files cannot be used.
+            InvalidArgumentError: the files of certificate and key cannot be used.
         """
         if self.method != "tls":
             return
@@ -83,7 +83,8 @@ class Credentials:
             context.load_cert_chain(self.params["tlsCertFile"], self.params["tlsKeyFile"])
         except OSError as error:  # also ssl.SSLError
             raise InvalidArgumentError(
-                f"The client certificate {self.params['tlsCertFile']} or its key cannot be used ({error}): give others."
+                f"The client certificate {self.params['tlsCertFile']} or its key cannot be used ({error}): give other "
+                "files."
             ) from error
 
     def of_client(self) -> pulsar.Authentication | None:
@@ -108,7 +109,9 @@ def read_client_conf(file: str) -> dict[str, str]:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"The file {file} of {CLIENT_CONF_VARIABLE} cannot be read ({error}).") from error
+        raise InvalidArgumentError(
+            f"The file {file}, which {CLIENT_CONF_VARIABLE} names, cannot be read ({error}): correct the variable."
+        ) from error
     pairs = (line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs if value.strip()}
 
@@ -124,7 +127,7 @@ def _token_params(params: str) -> dict[str, str]:
     except OSError as error:
         raise InvalidArgumentError(f"The token cannot be read: {sentence_of(error)}") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"The file {file} does not hold a token: give another.") from error
+        raise InvalidArgumentError(f"The file {file} contains no token: give another file.") from error
 
 
 def _params(params: str) -> dict[str, str]:

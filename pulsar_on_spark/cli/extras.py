@@ -1,4 +1,4 @@
-"""Dependencies that only an extra installs."""
+"""Optional dependencies, which only an extra of the package installs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
 def missing(module: str, part: str, extra: str) -> str:
-    """Return the sentence about a part of the product whose optional dependency is not installed."""
+    """Return the error for a missing optional dependency of a part of the product; it names the extra to install."""
     return f"{part} needs {module}, which is not installed: `pip install 'pulsar-on-spark[{extra}]'`."
 
 
@@ -18,7 +18,7 @@ _SECURITY: Final = ("bcrypt", "cryptography", "jwt", "passlib")
 
 
 def require_security() -> None:
-    """Require the libraries of certificates, keys, tokens and passwords, without loading them.
+    """Check that the libraries of certificates, keys, tokens and passwords are installed, without loading them.
 
     Raises:
         InvalidArgumentError: one of them is not installed.

@@ -1,4 +1,4 @@
-"""The client of a broker's admin API: paths of Pulsar's admin REST v2, errors as one sentence."""
+"""The client of a broker's admin API (Pulsar's admin REST API v2), with each error as one sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pulsar_on_spark.cli.connection import ClientOptions
 
 TIMEOUT_S: Final = 60.0
-"""Time limit of a request: taking over a subscription may last as long as a lease."""
+"""Time limit of a request, because taking over a subscription may last as long as a lease."""
 
 
 class RequestRefusedError(PulsarpyError):
@@ -41,7 +41,7 @@ class Answer:
 
     Attributes:
         headers: The headers, by their names in lower case.
-        content: The body; empty for none.
+        content: The body, which may be empty.
     """
 
     headers: Mapping[str, str]
@@ -69,22 +69,22 @@ class HttpAdmin:
     def __init__(self, url: str, tls: ClientOptions) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgumentError(
-                f"URL {url!r} is not an HTTP URL: give a broker's, such as http://localhost:8080."
+                f"URL {url!r} is not an HTTP URL: give the URL of a broker, such as http://localhost:8080."
             )
         self.url = url.rstrip("/")
         self._headers = tls.credentials.headers()
         self._tls = tls.context() if url.startswith("https://") else None
 
     def get(self, *path: str, **params: object) -> Any:
-        """Return the content of a path; None for no content (errors as `request`)."""
+        """Get a path and return its content; None if it has none (errors as `request`)."""
         return self._content(self.request("GET", path, params))
 
     def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
-        """Change the content of a path and return the answer, if any (errors as `request`)."""
+        """Send a request that changes something and return the content of the answer, or None (errors as `request`)."""
         return self._content(self.request(method, path, params, body))
 
     def is_partitioned(self, topic: str) -> bool:
-        """True if a topic has partitions (errors as `request`)."""
+        """Return True if a topic has partitions (errors as `request`)."""
         return bool(self.get(*topic_path(topic), "partitions")["partitions"])
 
     def request(self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None) -> Answer:
@@ -118,7 +118,7 @@ class HttpAdmin:
 
     @cached_property
     def _opener(self) -> OpenerDirector:
-        """The sender of requests: it follows redirects, and has read the trusted CAs, which takes long."""
+        """The sender of requests, which follows redirects. It is kept, because loading the trusted CAs takes long."""
         from urllib.request import HTTPSHandler, build_opener
 
         from pulsar_on_spark.cli.http_redirects import RedirectsToOwners
@@ -145,10 +145,10 @@ def refused_certificate(url: str, reason: str) -> RequestRefusedError:
 
 
 def topic_path(topic: str) -> tuple[str, str, str, str]:
-    """Return the path of a topic, given by its short or full name.
+    """Return the admin API's path of a topic, which is given by its short or full name.
 
     Raises:
-        InvalidArgumentError: it is not a topic's name.
+        InvalidArgumentError: the text is not a topic's name.
     """
     name = TopicName.parse_any(topic)
     tenant, namespace = name.namespace.split("/")
@@ -156,10 +156,10 @@ def topic_path(topic: str) -> tuple[str, str, str, str]:
 
 
 def namespace_path(namespace: str) -> tuple[str, str, str]:
-    """Return the path of a namespace.
+    """Return the admin API's path of a namespace.
 
     Raises:
-        InvalidArgumentError: it is not a namespace's name.
+        InvalidArgumentError: the text is not a namespace's name.
     """
     tenant, _, name = check_namespace(namespace).partition("/")
     return "namespaces", tenant, name

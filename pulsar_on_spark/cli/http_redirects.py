@@ -11,17 +11,17 @@ from typing_extensions import override
 
 
 class RedirectsToOwners(HTTPRedirectHandler):
-    """Repeats a request at the broker that serves the topic, as one of several brokers demands.
+    """Handler that repeats a request at another broker, if a broker redirects it there because it owns the topic.
 
-    The credentials go along, as with Pulsar's own clients: the broker that has got them names the other one. They are
-    left out if the other broker is reached without TLS, and the first was not.
+    The credentials are sent along, as Pulsar's own clients do: a broker that has received them names the other broker.
+    They are left out if the first broker was reached by TLS and the other one is not.
     """
 
     @override
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> Request | None:
-        """Return the same request for another URL; None, which is a refusal, unless that is an HTTP URL."""
+        """Return the same request for the new URL; None to refuse, if it is not an HTTP URL."""
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in ("http", "https"):
             return None

@@ -1,6 +1,6 @@
-"""`pulsarpy topics stats`, `internal-stats` and `peek`: contents of topics and backlogs of cursors, without changes.
+"""`pulsarpy topics stats`, `internal-stats` and `peek`: show the contents of topics and the backlogs of cursors.
 
-They also work with brokers of Apache Pulsar: fields that those lack are shown as absent.
+These commands also work with brokers of Apache Pulsar: fields that such a broker lacks are shown as absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def stats(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show stored messages and exact backlogs; with --url also rates and connected clients, which only a broker has."""
+    """Show stored messages and exact backlogs; with --url also rates and clients, which only a broker knows."""
     target = open_target(root, root_option, url)
     topic_stats = target.stats(topic)
     if as_json:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool, *, with_topic: bool = False) -> None:
-    """Print a message of Pulsar's client."""
+    """Print a message that Pulsar's client received."""
     id_ = message.message_id()
     print_line(
         id_text(id_.ledger_id(), id_.entry_id(), id_.batch_index()),
@@ -29,7 +29,7 @@ def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool,
 def print_line(
     id_: str, publish_ms: int, key: str | bytes | None, value: str | None, as_json: bool, *, topic: str | None = None
 ) -> None:
-    """Print a message from its parts, after its topic if given."""
+    """Print a line for a message, which is given by its parts; it begins with the topic, if one is given."""
     shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
         line: dict[str, object] = {} if topic is None else {"topic": topic}
@@ -49,5 +49,5 @@ def _schema_version(message: pulsar.Message) -> bytes | None:
     try:
         version: str = message.schema_version()
         return version.encode()
-    except UnicodeDecodeError:  # the client takes the eight bytes for text
+    except UnicodeDecodeError:  # the client decodes the eight bytes as text
         return None

@@ -1,4 +1,4 @@
-"""Values of messages for display: decoded by their schema version, else as text."""
+"""Values of messages for display: decoded by their schema version, or shown as text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ValueSchema:
         self._data = data
 
     def text(self, value: bytes) -> str:
-        """Return a value for display; as text if it does not fit the schema, or is text."""
+        """Return a value for display, decoded if the type allows it and the value fits; otherwise as text."""
         try:
             if self._type == "AVRO":
                 import fastavro
@@ -69,7 +69,10 @@ class ValueSchemas:
         self._by_version = {int(schema["version"]): ValueSchema(schema["type"], schema["data"]) for schema in versions}
 
     def text(self, value: bytes | None, version: bytes | None) -> str | None:
-        """Return a value, decoded by the eight-byte version of its message, else by the newest; None for None."""
+        """Return a value for display; None if there is none.
+
+        It is decoded by the version of its message (eight bytes), or by the newest version if the message has none.
+        """
         if value is None:
             return None
         if not self._by_version:
@@ -84,5 +87,5 @@ NO_SCHEMA: Final = ValueSchemas(())
 
 
 def as_text(data: bytes) -> str:
-    """Return bytes as UTF-8, other bytes escaped."""
+    """Decode bytes as UTF-8; bytes that are not UTF-8 are escaped."""
     return data.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Commands for a running broker with clients: unload, terminate and clear topics, move cursors."""
+"""Commands for a running broker with clients: unload, terminate and truncate topics, create and move cursors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> No
 
 @topics_app.command()
 def trim(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete the messages that retention no longer requires, without waiting for the next trim."""
+    """Delete now the messages that retention no longer requires, instead of at the next periodic trim."""
     open_broker(url).change("POST", *topic_path(topic), "trim")
     output.done(f"Trimmed {topic}.", as_json, topic=topic)
 

@@ -23,7 +23,7 @@ Cell = str | int | None
 
 
 def out() -> Console:
-    """Return the console for results, which is wide unless it is a terminal, so that pipes get whole lines."""
+    """Return the console for results. Unless it is a terminal it is wide, so that pipes get whole lines."""
     from rich.console import Console
 
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
@@ -52,7 +52,7 @@ def note(text: str) -> None:
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
-    """Report a change: a line of text, or its action and object as JSON."""
+    """Report a change: print `text`, or `what` as JSON."""
     if as_json:
         print_json(what)
     else:
@@ -60,7 +60,7 @@ def done(text: str, as_json: bool, **what: object) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print rows; numbers are right-aligned with separators. Without rows, print one line."""
+    """Print a table; numbers are right-aligned, with separators of thousands. Without rows, print one line."""
     from rich.table import Table
 
     cells = [list(row) for row in rows]
@@ -84,13 +84,13 @@ def size(size_bytes: int | None) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a value of the Python API as JSON: dataclasses and records as objects."""
+    """Print a value of the Python API as JSON; dataclasses and records become objects."""
     sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Show progress bars of long work on standard error; nothing if `quiet`, or without a terminal."""
+    """Show progress bars of long work on standard error, unless `quiet` is set or it is no terminal."""
     console = err()
     if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
         yield lambda step, done, total: None
@@ -111,7 +111,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on standard error what the command is waiting for; nothing without a terminal."""
+    """Show on standard error what the command is waiting for, if it is a terminal."""
     console = err()
     with console.status(what) if console.is_terminal else nullcontext():
         yield

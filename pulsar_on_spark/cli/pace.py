@@ -1,4 +1,4 @@
-"""The pace of sending or receiving: when the next message is due."""
+"""The pace of sending or receiving, which determines when the next message is due."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class Pace:
-    """A number of messages a second, starting now.
+    """A pace in messages a second, which begins now.
 
     Args:
         rate: Messages a second; 0 for no limit.
@@ -18,7 +18,7 @@ class Pace:
         self._begun_s = time.perf_counter()
 
     def due_s(self, done: int) -> float:
-        """Return when message number `done` is due, on the clock of `time.perf_counter`; now without a rate."""
+        """Return the time at which message number `done` is due, by `time.perf_counter`; now if there is no limit."""
         return self._begun_s + done / self._rate if self._rate else time.perf_counter()
 
     def wait(self, done: int, end_s: float = math.inf) -> None:

@@ -35,7 +35,7 @@ perf_app = typer.Typer(help="Measure a broker's throughput and latency.", no_arg
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 _MAX_LATENCY_US: Final = 600_000_000
 _CALLBACKS_S: Final = 10.0
-"""Time limit for the last receipts."""
+"""Time limit of the wait for the last receipts, in seconds."""
 _SECONDS: Final = 10.0
 
 Duration = Annotated[
@@ -59,7 +59,7 @@ Interval = Annotated[
 
 @dataclass(slots=True)
 class Measured:
-    """The successful and failed messages. Latencies are in microseconds."""
+    """Counts of successful and failed messages. Latencies are in microseconds."""
 
     latencies: Any
     messages: int = 0
@@ -76,7 +76,7 @@ class Measured:
             self.bytes += size_bytes
 
     def fail(self, reason: object) -> None:
-        """Count a failed message; the first reason is kept."""
+        """Count a failed message, and keep the first reason."""
         with self.lock:
             self.failed += 1
             self.reason = self.reason or str(reason)
@@ -100,16 +100,16 @@ def produce(
         bool, typer.Option("--batching/--disable-batching", " /-db", help="Send several messages as one entry.")
     ] = True,
     batch_ms: Annotated[
-        float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds that a batch waits for messages.")
+        float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds for which a batch collects.")
     ] = 1,
     send_timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Time after which a message without receipt has failed.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Time after which a message without receipt fails.")
     ] = 30,
     every: Interval = 1,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages; a latency runs from the call (with --rate, from its due time) to the receipt."""
+    """Publish messages; latency is measured from the call (with --rate, from its due time) to the receipt."""
     measured = _measured()
     payload = bytes(index % 251 for index in range(size))
 
@@ -147,14 +147,14 @@ def produce(
                     pace.wait(sent, end_s)
                     if time.perf_counter() >= end_s or (num_messages and sent >= num_messages):
                         break
-                    # Counts from the due time, so that calls delayed by earlier ones show their full latency.
+                    # Latency counts from the due time, so that it includes the delay by earlier calls.
                     producer.send_async(payload, callback=receipt(int(pace.due_s(sent) * 1e9)))
                     sent += 1
             for producer in made:
                 with suppress(pulsar.PulsarException):  # failed messages are counted one by one
                     producer.flush()
             took_s = time.perf_counter() - begun_s
-            # The client calls back in its own thread, for the last messages after `flush` has returned.
+            # The client calls back in its own thread; for the last messages it may do so after `flush` has returned.
             while measured.messages + measured.failed < sent and time.perf_counter() - begun_s - took_s < _CALLBACKS_S:
                 time.sleep(0.001)
         _report("published to", topic, measured, took_s, as_json)
@@ -185,7 +185,7 @@ def consume(
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive and acknowledge messages; a latency runs from the publish time, by both clients' clocks."""
+    """Receive and acknowledge messages; latency is measured from the publish time, by both clients' clocks."""
     measured = _measured()
     start = SubscriptionPosition.EARLIEST if earliest else position
     with service_client(url) as client:

@@ -47,7 +47,7 @@ def produce(
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages: --messages and --files, else each line of standard input."""
+    """Publish messages: those of --messages and --files, or without these options each line of standard input."""
     given = dict(_pair(pair) for text in properties or () for pair in text.split(","))
     given |= dict(_pair(pair) for pair in property_ or ())
     values = _values(messages or (), files or (), separator, times)

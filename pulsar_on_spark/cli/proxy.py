@@ -23,10 +23,10 @@ Listed = Annotated[
     typer.Option("--brokers", metavar="URL", help="The brokers, instead of those registered in a root."),
 ]
 Address = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")]
-ServicePort = Annotated[int, typer.Option(help="The port for clients; 0 chooses a free one, -1 is none.")]
-ServicePortTls = Annotated[int, typer.Option(help="The port for clients with TLS, usually 6651; -1 is none.")]
+ServicePort = Annotated[int, typer.Option(help="The port for clients; 0 chooses a free one, -1 opens none.")]
+ServicePortTls = Annotated[int, typer.Option(help="The port for clients with TLS, usually 6651; -1 opens none.")]
 Certificate = Annotated[Path | None, typer.Option(help="A PEM file of the proxy's certificate.", show_default=False)]
-Key = Annotated[Path | None, typer.Option(help="A PEM file of its private key.", show_default=False)]
+Key = Annotated[Path | None, typer.Option(help="A PEM file of the certificate's private key.", show_default=False)]
 Trust = Annotated[
     Path | None,
     typer.Option("--broker-trust-certs", help="A PEM file of the CAs of brokers with TLS.", show_default=False),
@@ -49,7 +49,7 @@ def proxy(
     """Connect Pulsar clients to the brokers of a root, or to listed ones, until SIGTERM or SIGINT."""
     level, form = (log_level or "INFO").upper(), log_format or "text"
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR") or form not in ("text", "json"):
-        raise InvalidArgumentError(f"There is no log of level {level} in the form {form}: see --help.")
+        raise InvalidArgumentError(f"Log level {level} or log format {form} is unknown: see --help for the choices.")
     logs.configure(level, form)  # type: ignore[arg-type]
     try:
         import uvloop
@@ -79,7 +79,7 @@ def proxy(
 
 
 def _brokers(urls: list[str] | None, root: str | None, root_option: str | None) -> tuple[Brokers, str]:
-    """Return the brokers, and a name for them."""
+    """Return the brokers, and a text that names them."""
     from pulsar_on_spark.proxy.brokers import ListedBrokers, RegisteredBrokers
 
     given = listed(urls or ())

@@ -68,11 +68,11 @@ class SubscriptionPosition(Enum):
 
 @contextmanager
 def service_client(url: str | None) -> Iterator[pulsar.Client]:
-    """Create a broker's client and close it at the end; its errors become one sentence.
+    """Create a client of a broker and close it at the end; an error of the client becomes one sentence.
 
     Raises:
         InvalidArgumentError: the client is not installed, or the URL is not a broker's.
-        RequestRefusedError: no broker answers there, or the client reports an error.
+        RequestRefusedError: no broker answers at the URL, or the client reports an error.
     """
     try:
         import pulsar
@@ -97,16 +97,20 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
             yield client
     except pulsar.PulsarException as error:
         raise RequestRefusedError(
-            f"The broker cannot be reached, or refuses ({error}): look at its log, or give another --url."
+            f"The broker cannot be reached, or refuses the request ({error}): look at its log, or give another --url."
         ) from error
 
 
 def _require_listener(url: str, options: ClientOptions) -> None:
-    """Check that a broker listens, because the client would retry for half a minute. A URL may name several brokers.
+    """Check that a broker listens, because the client would otherwise retry for half a minute.
+
+    Args:
+        url: The URL, which may name several brokers.
+        options: The options of the connection.
 
     Raises:
         InvalidArgumentError: the URL is not a broker's.
-        RequestRefusedError: no broker listens there.
+        RequestRefusedError: no broker listens at the URL.
     """
     import socket
     import ssl

@@ -1,4 +1,4 @@
-"""Names of `pulsar-admin`'s commands: those with the same arguments work, others fail with a hint."""
+"""Names of `pulsar-admin`'s commands: a command with the same arguments here works, others fail with a hint."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _POLICY_VERBS: Final = {"get": "show OF", "set": "set OF {policy} VALUE", "remov
 
 
 def hint(name: str) -> str | None:
-    """Return the command for one of `pulsar-admin`; None if there is none."""
+    """Return the command that corresponds to a command of `pulsar-admin`; None if there is none."""
     if name in HINTS:
         return HINTS[name]
     of_policy = _POLICY.fullmatch(name)
@@ -86,7 +86,7 @@ class PulsarGroup(TyperGroup):
     """A group of commands that recognises the names of `pulsar-admin`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command as typed, else by its name in `pulsar-admin`."""
+        """Find a command by the name that was typed, or by its name in `pulsar-admin`."""
         root = ctx.find_root()
         typed = args[0] if ctx is root else f"{ctx.info_name} {args[0]}"
         if self.get_command(ctx, args[0]) is None:

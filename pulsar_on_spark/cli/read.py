@@ -57,7 +57,7 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
     with service_client(target.admin.url) as client:
         import pulsar
 
-        target.admin.get(*topic_path(topic), "partitions")  # fails for a missing topic, which a reader would create
+        target.admin.get(*topic_path(topic), "partitions")  # fails for a missing topic; a reader would create it
         schemas = ValueSchemas(target.schemas(topic))
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for _ in range(number):

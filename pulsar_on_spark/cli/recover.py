@@ -28,8 +28,8 @@ def recover(
     give_up_path: Annotated[
         list[int] | None,
         typer.Option(
-            help="The id of a storage path that is lost for good, with all data that only it had. Repeat it for each "
-            "path; needs --incarnation, and --yes.",
+            help="The id of a storage path that is lost for good, with all data that only this path had. Repeat the "
+            "option for each path; needs --incarnation, and --yes.",
         ),
     ] = None,
     give_up_frames: Annotated[
@@ -43,7 +43,7 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if they cannot be recovered.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recover the journals of dead brokers now; a broker that renews its lease is left alone."""
+    """Recover the journals of dead brokers now; brokers that renew their leases are left alone."""
     give_up = give_up_path or []
     if give_up and incarnation is None:
         raise InvalidArgumentError("Paths are given up for one broker incarnation: name it with --incarnation.")

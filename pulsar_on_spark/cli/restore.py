@@ -1,4 +1,4 @@
-"""`pulsarpy restore`: a new root of what a root was at an earlier moment."""
+"""`pulsarpy restore`: make a new root with the state of a root at an earlier moment."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def restore(
     root: RootArgument = None,
     root_option: RootOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be there and what is missing; write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be restored and what is missing; write nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new root of what a root was at an earlier moment, as far as its metadata's log keeps it."""
+    """Make a new root with the state of a root at an earlier moment, as far as the log of its metadata goes back."""
     from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
 
     moment = parse_moment(to, datetime.now(UTC))
@@ -50,8 +50,8 @@ def restore(
         _print(str(opened.place), done, dry_run=dry_run)
     if done.missing:
         output.fail(
-            f"The restored root lacks {len(done.missing):,} parts of topics, whose files were deleted since: readers "
-            "report them as lost."
+            f"The restored root lacks {len(done.missing):,} parts of topics, because their files have been deleted: "
+            "readers report them as lost."
         )
         raise typer.Exit(1)
 
@@ -60,7 +60,7 @@ def parse_moment(text: str, now: datetime) -> int | datetime:
     """Return the version, or the time with a zone, that a text names.
 
     Raises:
-        InvalidArgumentError: it names neither.
+        InvalidArgumentError: the text names neither.
     """
     with suppress(ValueError, OverflowError):
         if text.isdecimal():
@@ -89,6 +89,6 @@ def _print(source: str, done: RestoreReport, *, dry_run: bool) -> None:
     if done.unsealed:
         more = f" and {len(done.unsealed) - _SHOWN_TOPICS:,} more" if len(done.unsealed) > _SHOWN_TOPICS else ""
         output.say(
-            "Messages that were only in a broker's journal are not there; there may have been some in "
+            "Messages that were only in a broker's journal are not restored; there may have been some in "
             f"{', '.join(done.unsealed[:_SHOWN_TOPICS])}{more}."
         )

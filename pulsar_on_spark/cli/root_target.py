@@ -1,6 +1,6 @@
-"""Administration of a root without its broker.
+"""Administration of a root without a broker.
 
-Modules that read topics are imported where they are used, so that other commands do not wait for them.
+Modules that read topics are imported where they are used, so that other commands need not wait for the imports.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RootTarget(Target):
             change.set_topic_policies(self.root, TopicName.parse(of), {field: value})
 
     def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
-        """Return what housekeeping would trim under another retention."""
+        """Return the topics and messages that housekeeping would trim under another retention."""
         from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 
         return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
@@ -188,7 +188,7 @@ def _as_json(stats: Stats) -> dict[str, Any]:
 
 
 def _peeked(entry: StoredEntry) -> dict[str, Any]:
-    """Return an entry with the headers that a broker would send."""
+    """Return an entry in the form of `BrokerTarget.peek`, whose fields a broker sends as headers."""
     from pulsar_on_spark.broker.observe.topic_stats import iso
     from pulsar_on_spark.protocol.messages import as_text
     from pulsar_on_spark.protocol.opened_entry import open_entry

@@ -1,4 +1,4 @@
-"""`pulsarpy schemas`: list, register."""
+"""`pulsarpy schemas`: list and register schemas of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All files that secure a broker of one host, in one folder: the files of `pulsarpy security init`."""
+"""The folder that `pulsarpy security init` creates, with all files that secure a broker on one host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SecuredFolder:
     """The paths of the files.
 
     Attributes:
-        settings: The settings of the broker.
-        client: The connection of the super user, for `pulsarpy` and Pulsar's own commands.
-        trust: The CA, which clients trust.
+        settings: The broker's settings.
+        client: The super user's `client.conf`, for `pulsarpy` and Pulsar's own commands.
+        trust: The certificate of the CA, which clients trust.
         secret: The secret key, which signs tokens.
         token: The token of the super user.
     """
@@ -46,13 +46,13 @@ def create_secured_folder(folder: Path, hosts: Sequence[str]) -> SecuredFolder:
 
     Raises:
         InvalidArgumentError: the folder exists, or a host is invalid.
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     from pulsar_on_spark.security import issuing, keys
     from pulsar_on_spark.security.certificates import LocalCa
     from pulsar_on_spark.security.files import write_new
 
-    folder = folder.parent.resolve() / folder.name  # not resolved itself: it may be another user's link
+    folder = folder.parent.resolve() / folder.name  # the name is not resolved: it may be another user's link
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ super_user_roles = {_toml(ADMIN)}
 
 
 def _toml(text: str | Path) -> str:
-    """Return a text as a basic string of TOML, which is one of JSON, but with an escape for DEL."""
+    """Return a text as a basic string of TOML, which is a string of JSON with one more escape, for DEL."""
     return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,6 +1,7 @@
 """A broker's process, from its start until a signal ends it.
 
-Only commands that serve import this: the broker and its web server would double the start-up time of the others.
+Only commands that serve import this module, because the broker and its web server would double the start-up time of
+other commands.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from pulsar_on_spark.storage.root_place import RootPlace
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0001
-"""Switch interval of threads: a journal path's thread waits no longer than this after a system call (bench.journal)."""
+"""Switch interval of threads: the longest wait of a journal path's thread after a system call (bench.journal)."""
 GC_THRESHOLD = (10_000, 10, 10)
-"""Thresholds of the garbage collector. Entries in progress and in the cache are many objects without cycles. Python's
-defaults (700, 10, 10) took 13 % of a loop that mostly makes and keeps 400,000 of them, with pauses up to 10 ms; these
-take 4 %."""
+"""Thresholds of the garbage collector. Entries in progress and in the cache are many objects without cycles. With
+Python's defaults (700, 10, 10), the collector took 13 % of a loop that mostly makes and keeps 400,000 of them, with
+pauses up to 10 ms; with these thresholds it takes 4 %."""
 
 
 def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
@@ -50,7 +51,7 @@ async def _serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | No
         loop.add_signal_handler(number, asked.set)
     if settings.audit_log_file:
         loop.add_signal_handler(signal.SIGHUP, running.reopen_audit)
-    gc.freeze()  # objects of the start-up stay, so collections can skip them
+    gc.freeze()  # objects of the start-up are never freed, so collections can skip them
     gc.set_threshold(*GC_THRESHOLD)
     _greet(running)
     waiting = loop.create_task(running.wait())

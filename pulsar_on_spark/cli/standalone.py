@@ -1,4 +1,4 @@
-"""`pulsarpy standalone` and `broker`: a broker with everything it needs in one process."""
+"""`pulsarpy standalone` and `broker`: serve a root as a broker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def broker(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Serve an existing root, alone or beside other brokers of it, until SIGTERM or SIGINT."""
+    """Serve an existing root, alone or beside its other brokers, until SIGTERM or SIGINT."""
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
     _run(open_root(root, root_option).place, settings, copies)

@@ -45,7 +45,7 @@ def add(
     label: Label = "",
     role: Annotated[
         Literal["both", "journal", "segments"],
-        typer.Option(help="The files that it is for; a URL of a local root is for segments by default."),
+        typer.Option(help="The files that the path is for; a URL in a local root is for segments by default."),
     ] = "both",
     profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
     as_json: AsJson = False,
@@ -64,7 +64,7 @@ def add(
 def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Stop writing to a path; `repair` then copies its contents to others."""
+    """Stop writing to a path; `repair` then copies its contents to other paths."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
@@ -75,7 +75,7 @@ def drain(
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write to a path again that was drained, or that failed and is healthy."""
+    """Write again to a path that was drained, or that failed and is healthy now."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)
@@ -87,10 +87,10 @@ def lost(
     path_id: PathIdArgument,
     root: RootArgument = None,
     root_option: RootOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if it has the only copies of files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do so even if it has the only copies of files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a path's disk lost: `repair` then restores its copies from the others."""
+    """Declare a path's disk lost; `repair` then restores its copies from copies on other paths."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
@@ -101,7 +101,7 @@ def lost(
 def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Remove a drained or lost path from the root once nothing needs it."""
+    """Remove a drained or lost path from the root, if nothing needs it any longer."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)
@@ -115,7 +115,7 @@ def check_(
     path_id: Annotated[int | None, typer.Option("--path", help="Only the copies on this storage path.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every copy in full and list missing, bad and misplaced ones, without repairing them."""
+    """Read every copy in full and list missing, bad and misplaced copies, without repairing them."""
     from pulsar_on_spark.topic.maintenance.repair.checking import check
 
     opened = open_root(root, root_option)
@@ -154,7 +154,7 @@ def repair(
 
 
 def print_paths(paths: tuple[PathNumbers, ...]) -> None:
-    """Print the table of storage paths; also for `pulsarpy status`."""
+    """Print the table of storage paths; `pulsarpy status` prints it, too."""
     output.table(
         "Storage paths",
         ("id", "directory", "label", "state", "free", "copies", "size", "bad copies"),
@@ -173,7 +173,7 @@ def print_paths(paths: tuple[PathNumbers, ...]) -> None:
         ),
     )
     for path in paths:
-        if not path.is_there:  # names the path
+        if not path.is_there:  # the reason names the path
             output.say(path.reason)
         elif path.reason:
             output.say(f"Storage path {path.path_id}: {path.reason}")

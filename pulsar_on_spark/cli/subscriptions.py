@@ -1,4 +1,4 @@
-"""`pulsarpy subscriptions`: list, delete; `operate.py` has the commands that need a broker."""
+"""`pulsarpy subscriptions list` and `delete`; `operate.py` has the commands that need a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ subscriptions_app = typer.Typer(help="List, create, move and delete subscription
 def list_(
     root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
 ) -> None:
-    """List subscriptions with their cursors and backlog, one line per partition."""
+    """List subscriptions with their cursors and backlogs, one line for each partition."""
     subscriptions = open_target(root, root_option, url).subscriptions()
     if as_json:
         output.print_json(subscriptions)
@@ -48,7 +48,7 @@ def delete(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if a consumer is reading it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do so even if a consumer is reading it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a subscription on a topic and its partitions."""

@@ -1,4 +1,4 @@
-"""The interface of the objects that administrative commands work on."""
+"""The interface of the roots and brokers that administrative commands work on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """A root or a broker. Errors are those of `topic`, or `RequestRefusedError`."""
+    """A root or a broker. Methods raise the errors of `topic` for a root, and `RequestRefusedError` for a broker."""
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants."""
@@ -19,7 +19,7 @@ class Target(Protocol):
         """Create a tenant."""
 
     def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
-        """Set the administrators' roles of a tenant."""
+        """Set the roles of a tenant's administrators."""
 
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
         """Delete a tenant."""
@@ -34,7 +34,7 @@ class Target(Protocol):
         """Delete a namespace."""
 
     def policies(self, of: str) -> dict[str, Any]:
-        """Return the policies that a namespace or a topic sets, by field of `Policies`."""
+        """Return the policies that are set on a namespace or a topic, by field of `Policies`."""
 
     def set_policy(self, of: str, field: str, value: Any) -> None:
         """Set a policy of a namespace or a topic; None removes it."""
@@ -49,16 +49,16 @@ class Target(Protocol):
         """Take all actions on a namespace or a topic from a role."""
 
     def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
-        """Return the only roles that may use a subscription, by its name."""
+        """Return, by name of subscriptions, the only roles that may use them."""
 
     def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
-        """Let only these roles use the subscriptions of a name."""
+        """Let only these roles use the subscriptions with this name."""
 
     def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
-        """Stop a role from using the subscriptions of a name."""
+        """Stop a role from using the subscriptions with this name."""
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """Return the topics of a namespace, or all, by name; each with its number of partitions, or None for none."""
+        """Return (name, number of partitions or None) of the topics of a namespace, or of all topics, by name."""
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
         """Create a topic, with values of this Avro schema if given."""
@@ -73,7 +73,7 @@ class Target(Protocol):
         """Return a topic's stats in the form of the admin API; for a partitioned topic, the sum and each partition."""
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """Return a topic's ledgers and cursors in the form of the admin API; by partition if it has any."""
+        """Return a topic's ledgers and cursors in the form of the admin API; by partition, for a partitioned topic."""
 
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
         """Return up to `entries` entries that a subscription has not acknowledged, without moving its cursor."""

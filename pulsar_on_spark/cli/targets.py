@@ -1,6 +1,7 @@
-"""The choice between a root and the broker that serves one, as the target of a command.
+"""The choice between a root and a broker as the target of a command.
 
-`--url`, else the root (its argument, `--root` or `PULSARPY_ROOT`), else `PULSARPY_URL`, else the URL of `client.conf`.
+The first of these that is given is the target: `--url`; the root (its argument, `--root` or `PULSARPY_ROOT`);
+`PULSARPY_URL`; the URL in `client.conf`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UrlOption = Annotated[
 
 
 def open_target(argument: str | None, option: str | None, url: str | None) -> RootTarget | BrokerTarget:
-    """Open the root or broker that the command names, else the one in the environment, where a root comes first.
+    """Open the root or broker that the command or the environment names; in the environment, a root comes first.
 
     Raises:
         InvalidArgumentError: neither a root nor a URL is given, or both are.
@@ -52,7 +53,7 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
 
 
 def default_url() -> str | None:
-    """Return the HTTP URL of the environment, else that of `client.conf`; None without both."""
+    """Return the HTTP URL in the environment or, without one, in `client.conf`; None if neither has one."""
     return os.environ.get(URL_VARIABLE) or client_options().web_url
 
 

@@ -1,4 +1,4 @@
-"""`pulsarpy tenants`, `pulsarpy namespaces` and their policies, and those of topics."""
+"""`pulsarpy tenants`, `pulsarpy namespaces`, and `pulsarpy policies` for namespaces and topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a top
 Field = Annotated[str, typer.Argument(help="The policy, such as retention or message_ttl.")]
 
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what a new retention would delete of a root, and change nothing.")
+    bool, typer.Option("--dry-run", help="Show what a new retention would delete in a root, and change nothing.")
 ]
 
 
@@ -69,7 +69,7 @@ def update_tenant(
     admin_roles: AdminRoles = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the administrators' roles of a tenant, replacing the former ones."""
+    """Set the roles of a tenant's administrators, which replace the former roles."""
     if admin_roles is None:
         raise InvalidArgumentError('Option --admin-roles is missing: give it, or --admin-roles "" for no roles.')
     roles = listed(admin_roles)
@@ -142,7 +142,7 @@ def show(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the policies that a namespace or a topic sets."""
+    """Show the policies that are set on a namespace or a topic."""
     policies = open_target(root, root_option, url).policies(of)
     if as_json:
         output.print_json(policies)
@@ -191,7 +191,7 @@ def set_retention(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set how much is kept of acknowledged messages; anything beyond either limit may be deleted."""
+    """Set how long, and up to which size, acknowledged messages are kept; above either limit they may be deleted."""
     if size is None and age is None:
         raise InvalidArgumentError("Neither --size nor --time is given: give one of them, or both.")
     retention = {"retentionTimeInMinutes": _minutes(age or "-1"), "retentionSizeInMB": _megabytes(size or "-1")}
@@ -208,19 +208,19 @@ def unset(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a policy, so that the policy of the level above applies."""
+    """Remove a policy, so that the policy of the namespace or the broker applies."""
     _change(open_target(root, root_option, url), of, field, None, dry_run=dry_run, as_json=as_json)
 
 
 def _change(
     target: RootTarget | BrokerTarget, of: str, field: str, value: Any, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Set a policy, or remove it for None; on a root, show what a new retention lets housekeeping delete."""
+    """Set a policy, or remove it if `value` is None. On a root, show what a new retention lets housekeeping delete."""
     trimmed = None
     if field == "retention" and not isinstance(target, BrokerTarget):
         trimmed = target.retention_preview(of, value)
     elif dry_run:
-        raise InvalidArgumentError("--dry-run shows retention on a root only: give a root, or leave it out.")
+        raise InvalidArgumentError("--dry-run shows retention on a root only: give a root, or leave the option out.")
     if not dry_run:
         target.set_policy(of, field, value)
     fields: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})

@@ -29,14 +29,14 @@ _Public = Annotated[str | None, typer.Option("--public-key", "-pk", help="The pu
 _Algorithm = Annotated[
     str | None, typer.Option("--signature-algorithm", "-a", help="The algorithm; by default the key's first one.")
 ]
-_Token = Annotated[str | None, typer.Argument(help="The token; else it is read from --token-file or standard input.")]
+_Token = Annotated[str | None, typer.Argument(help="The token; by default --token-file or standard input has it.")]
 _TokenFile = Annotated[Path | None, typer.Option("--token-file", "-f", help="The file of the token.")]
 _Input = Annotated[bool, typer.Option("--stdin", "-i", help="Read the token from standard input.")]
 
 
 @tokens_app.command("create-secret-key")
 def create_secret_key(
-    file: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else the key is printed.")] = None,
     in_base64: Annotated[bool, typer.Option("--base64", "-b", help="Write it in base64.")] = False,
     algorithm: Annotated[str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")] = "HS256",
 ) -> None:
@@ -90,7 +90,9 @@ def create(
     from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, is_role
 
     if not is_role(subject):
-        raise InvalidArgumentError(f"A subject has 1 to {MAX_ROLE_BYTES} bytes and can be shown: give another.")
+        raise InvalidArgumentError(
+            f"The subject is no role, which has 1 to {MAX_ROLE_BYTES} bytes of printable text: give another."
+        )
     claims: dict[str, object] = {"sub": subject}
     if expiry is not None:
         claims["exp"] = int(time.time() + duration_s(expiry, "Option --expiry-time"))
@@ -153,10 +155,10 @@ def _given(token: str | None, file: Path | None, stdin: bool) -> str:
 
 
 def _parts(token: str) -> list[dict[str, Any]]:
-    """Return the header and the claims of a token, which is not verified.
+    """Return the header and the claims of a token without verifying it.
 
     Raises:
-        InvalidArgumentError: it is not a token.
+        InvalidArgumentError: the text is not a token.
     """
     try:
         header, claims, _ = token.split(".")

@@ -1,4 +1,7 @@
-"""`pulsarpy topics`: create, list, add-partitions, delete. Stats are in `looks.py`, broker commands in `operate.py`."""
+"""`pulsarpy topics create`, `list`, `add-partitions` and `delete`.
+
+`looks.py` has the commands for stats, `operate.py` those that need a broker.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def list_(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics of a namespace, or all."""
+    """List the topics of a namespace, or all topics."""
     if namespace is not None and root is None and not _is_namespace_given(namespace, root_option, url):
         namespace, root = None, namespace
     topics = open_target(root, root_option, url).topics(namespace)
@@ -102,7 +105,7 @@ def delete(
 
 
 def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> bool:
-    """True if the only argument is a namespace and not a root's folder: an option names the root or broker."""
+    """Return True if the only argument is a namespace, not a root's folder, because the root or broker is known."""
     if not is_namespace(text):
         return False
     if url is not None:

@@ -21,7 +21,7 @@ def duration_s(text: str, what: str) -> float:
         what: The option or argument, for the error.
 
     Raises:
-        InvalidArgumentError: it is not a duration.
+        InvalidArgumentError: the text is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -30,12 +30,12 @@ def duration_s(text: str, what: str) -> float:
 
 
 def is_duration(text: str) -> bool:
-    """True if `duration_s` can parse the text."""
+    """Return True if `duration_s` can parse the text."""
     return _DURATION.fullmatch(text.strip()) is not None
 
 
 def size_bytes(text: str, what: str) -> int:
-    """Return the bytes of a size such as `10G`; k, M, G and T are powers of 1,024 (see `duration_s`)."""
+    """Return the bytes of a size such as `10G`, with powers of 1,024 (arguments and errors as `duration_s`)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InvalidArgumentError(f"{what} is {text!r}: give a size such as 512M, 10G or 2T.")

@@ -1,4 +1,4 @@
-"""`pulsarpy upgrade`: takes a root to the present format."""
+"""`pulsarpy upgrade`: upgrade a root to the current format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.storage.root_place import parse_place
 
 
 def upgrade(
-    root: Annotated[str, typer.Argument(help="The root. Nothing may use it; back it up before.")],
+    root: Annotated[str, typer.Argument(help="The root. No process may use it; back it up before.")],
 ) -> None:
     """Upgrade a root to the format of this version. Older versions can then no longer open it."""
     from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock
@@ -22,7 +22,9 @@ def upgrade(
 
     path = parse_place(root)
     if not isinstance(path, Path):
-        raise InvalidArgumentError(f"{path} is on an object store, where every root has the present format.")
+        raise InvalidArgumentError(
+            f"{path} is on an object store, where every root has the current format: no upgrade is needed."
+        )
     lock = BrokerLock(path, path / ONLY)
     try:
         is_done = upgrade_root(path)
