@@ -1,6 +1,6 @@
-"""The audit: the operations of clients that must be accounted for, each as a line with a JSON object. Pure.
+"""The audit: a line with a JSON object for each operation of a client that operators must be able to trace. Pure.
 
-It records logins and logouts, refusals, and changes by REST, and never credentials, bodies or contents of messages.
+It records logins, logouts, refusals, and changes by REST, but never credentials, bodies or contents of messages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from pulsar_on_spark.security.principal import Principal
 
 MAX_TEXT_LETTERS: Final = 1024
-"""Limit of each text of a line."""
+"""Limit of the letters of each text in a line."""
 MAX_REFUSALS: Final = 1000
-"""Kinds of refusals that are counted separately between two summaries; further kinds are counted together."""
+"""Limit of the kinds of refusals that are counted separately between two summaries; others are counted together."""
 
 
 class Verdict(StrEnum):
@@ -34,12 +34,12 @@ class AuditRecord:
     Attributes:
         address: The client's address.
         operation: The operation, such as LOGIN, PRODUCE or the method of a request.
-        decision: Its outcome.
+        decision: The outcome of the operation.
         role: The client's role; "" if it is not known.
         original_role: The role of the client that a proxy forwards; "" without a proxy.
         method: The client's authentication method.
         resource: The object of the operation, such as a topic or the path of a request.
-        reason: The reason of a refusal.
+        reason: The reason for a refusal.
         status: The HTTP status; None for Pulsar's protocol.
         credential: The mark of the client's token (`mark_of`); "" for other credentials.
     """
@@ -93,16 +93,16 @@ def host_of(address: str) -> str:
 
 
 class Refusals:
-    """The refusals since the last summary: the first one of a kind is written at once, the others are counted.
+    """The refusals since the last summary. The first refusal of each kind is written at once, repetitions are counted.
 
-    Two refusals are of one kind if they differ by port and credentials only.
+    Two refusals are of one kind if they differ only in the client's port and its credentials.
     """
 
     def __init__(self) -> None:
         self._again: dict[AuditRecord, int] = {}
 
     def is_first(self, record: AuditRecord) -> bool:
-        """Count a refusal; True if it is to be written now."""
+        """Count a refusal; returns True if it must be written now."""
         kind = replace(record, address=host_of(record.address), credential="")
         known = kind in self._again
         if not known and len(self._again) >= MAX_REFUSALS:
@@ -113,6 +113,6 @@ class Refusals:
         return not known
 
     def summary(self) -> Iterator[tuple[AuditRecord, int]]:
-        """Yield the kinds that were repeated, each with its number of repetitions, and restart the counts."""
+        """Yield each repeated kind with its number of repetitions, and restart the counts."""
         counted, self._again = self._again, {}
         yield from ((kind, times) for kind, times in counted.items() if times)

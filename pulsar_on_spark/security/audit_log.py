@@ -1,4 +1,4 @@
-"""The audit of a broker, and its sinks: a file, the log, or none."""
+"""The audit of a broker, and its destinations: a file, the log, or none."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Sink(Protocol):
         """Open a file again, after a rotation has renamed it."""
 
     def close(self) -> None:
-        """Close the sink: no line follows."""
+        """Close the sink; no line follows."""
 
 
 class AuditFile:
     """An audit file, which only its owner can read.
 
-    Lines that cannot be written to the file are logged.
+    A line that cannot be written to the file is logged.
 
     Args:
-        path: The file; created if it is missing, else appended to.
+        path: The file. It is created if it is missing; lines are appended.
 
     Raises:
-        InvalidArgumentError: it cannot be written.
+        InvalidArgumentError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class AuditFile:
 
     def _open(self) -> int:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        if stat.S_ISREG(os.fstat(file).st_mode):  # other programs use a device, too
+        if stat.S_ISREG(os.fstat(file).st_mode):  # a device keeps its mode, because other programs use it, too
             os.fchmod(file, _FILE_MODE)
         return file
 
@@ -74,7 +74,7 @@ class AuditFile:
             )
 
     def reopen(self) -> None:
-        """Open the path again; if that fails, continue in the former file."""
+        """Open the path again; if that fails, continue with the former file."""
         try:
             opened = self._open()
         except OSError as error:
@@ -89,7 +89,7 @@ class AuditFile:
 
 
 class AuditLogger:
-    """Writer of the audit: one line of the log for each event, by the logger `pulsar_on_spark.audit`."""
+    """Sink that logs each line of the audit by the logger `pulsar_on_spark.audit`."""
 
     def write(self, line: str) -> None:
         """Log a line."""
@@ -142,20 +142,20 @@ class Audit:
         method: str = "",
         credential: str = "",
     ) -> bool:
-        """Note the refusal of an operation; repetitions are counted, and their number is written once a minute.
+        """Note the refusal of an operation. Repetitions are counted, and their number is written once a minute.
 
         Returns:
-            True for the first refusal of its kind since the last summary, which is worth a line in the log.
+            True for the first refusal of its kind since the last summary, which the caller should log.
 
         Args:
             address: The client's address.
             client: The client's identity; None if it is not authenticated.
             operation: The operation, such as LOGIN, PRODUCE or the method of a request.
             resource: The object of the operation, such as a topic or the path of a request.
-            reason: The reason.
+            reason: The reason for the refusal.
             status: The HTTP status; None for Pulsar's protocol.
             method: The authentication method of a client that is not authenticated.
-            credential: The mark of the token that is refused (`mark_of`); "" for that of the client.
+            credential: The mark of the refused token (`mark_of`); "" for the mark of the client's token.
         """
         record = AuditRecord(
             address,
@@ -178,7 +178,7 @@ class Audit:
         self._write(AuditRecord(address, operation, decision, resource=resource, status=status).by(client))
 
     async def summarize(self) -> None:
-        """Write the refusals that were counted; to be called each `SUMMARY_EVERY_S`."""
+        """Write the counts of repeated refusals; called every `SUMMARY_EVERY_S`."""
         self._summarize()
 
     def reopen(self) -> None:

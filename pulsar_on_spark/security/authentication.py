@@ -1,12 +1,13 @@
 """Authentication of clients: which provider checks their credentials, the anonymous role, and proxies.
 
-| the method of the client's credentials | outcome |
+| method of the client's credentials | outcome |
 |---|---|
-| has providers | the first one that accepts them decides; if none does, the client is refused |
-| has none | over HTTP the client is refused, as in Pulsar; else the anonymous role, if there is one |
-| is missing, over HTTP | each provider is tried; the anonymous role only for a client without any credentials |
+| has providers | the first provider that accepts them decides; if none does, the client is refused |
+| has no provider | over HTTP the client is refused, as in Pulsar; else it gets the anonymous role, if there is one |
+| is not named, over HTTP | each provider is tried; only a client without credentials gets the anonymous role |
 
-Of several refusals the last one counts, except for those of providers that leave a token's issuer to other providers.
+Of several refusals the last one counts. A refusal because another provider checks the token's issuer counts only if it
+is the only one.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal, is_role
 
 REFRESH: Final = b"PulsarAuthRefresh"
-"""The data of the AUTH_CHALLENGE that asks a client for new credentials; clients compare it."""
+"""The data of the AUTH_CHALLENGE that asks a client for new credentials; clients recognise it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The client that a proxy forwards, as the proxy describes it.
+    """The client that a proxy forwards, by the proxy's description.
 
     Attributes:
         role: Its role (`original_principal`); "" without a proxy.
@@ -40,16 +41,16 @@ class Claimed:
 
 
 NO_CLAIM: Final = Claimed()
-"""The claim of a client that speaks for itself."""
+"""The claim of a client that does not act for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The proxies that may speak for other clients.
+    """The proxies, which may act for other clients.
 
     Attributes:
         roles: The roles of proxies.
-        verifies: True if proxies forward their clients' credentials, which then are checked, too.
+        verifies: True if proxies forward the credentials of their clients, which are then checked, too.
     """
 
     roles: frozenset[str] = frozenset()
@@ -60,11 +61,11 @@ class Proxies:
 
         Args:
             connected: The client that holds the connection.
-            original_role: The role that it speaks for; "" for none.
+            original_role: The role that this client acts for; "" for none.
 
         Raises:
-            NotAuthenticatedError: a proxy speaks for no client, for another proxy or for an invalid role, or a client
-                that is not a proxy speaks for another role.
+            NotAuthenticatedError: a proxy acts for no client, for another proxy or for an invalid role; or a client
+                that is not a proxy acts for another role.
         """
         if connected.role in self.roles:
             if not original_role or original_role in self.roles:
@@ -105,12 +106,12 @@ class Authentication:
     meter: AuthenticationMeter = field(default_factory=AuthenticationMeter)
 
     async def authenticate(self, method: str, evidence: Evidence, claimed: Claimed) -> Principal:
-        """Authenticate a client, and the client that it speaks for.
+        """Authenticate a client and, if it is a proxy, the client that it forwards.
 
         Args:
             method: The method of the credentials; "" if the client gives none.
             evidence: The credentials.
-            claimed: The client that it speaks for.
+            claimed: The client that it forwards.
 
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
@@ -125,12 +126,12 @@ class Authentication:
     async def authenticate_http(
         self, method: str | None, evidences: Mapping[str, Evidence], claimed: Claimed
     ) -> Principal:
-        """Authenticate an HTTP client, and the client that it speaks for.
+        """Authenticate an HTTP client and, if it is a proxy, the client that it forwards.
 
         Args:
             method: The method that the client names (`X-Pulsar-Auth-Method-Name`); None if it names none.
-            evidences: The credentials that it sends, by method.
-            claimed: The client that it speaks for.
+            evidences: The credentials that the client sends, by method.
+            claimed: The client that it forwards.
 
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
@@ -158,11 +159,11 @@ class Authentication:
         return await self._by(asked, _no_provider(method))
 
     async def _by(self, asked: Sequence[tuple[Provider, Evidence]], nothing: NotAuthenticatedError) -> Principal:
-        """Return the identity by the first provider that accepts the client.
+        """Return the client's identity from the first provider that accepts it.
 
         Args:
-            asked: The providers to ask in turn, each with the credentials for it.
-            nothing: The refusal if no provider can be asked and there is no anonymous role.
+            asked: The providers to ask in turn, each with its credentials.
+            nothing: The refusal if there is no provider to ask and no anonymous role.
         """
         refusal: NotAuthenticatedError | None = None
         for provider, evidence in asked:
@@ -206,13 +207,13 @@ class Renewal(Enum):
 
 
 def next_renewal(principal: Principal | None, now_s: float, *, can_renew: bool, is_challenged: bool) -> Renewal:
-    """Decide about a connection at one of the regular checks.
+    """Decide at a regular check what to do with a connection.
 
     Args:
-        principal: Its client; None before it is authenticated.
+        principal: The connection's client; None before it is authenticated.
         now_s: The time, in seconds since 1970.
         can_renew: True if the client can send new credentials.
-        is_challenged: True if it was asked for them, and has not answered.
+        is_challenged: True if the client was asked for new credentials and has not answered.
     """
     if principal is None or not principal.is_expired(now_s):
         return Renewal.NONE

@@ -1,4 +1,4 @@
-"""Certificates for development and tests, all from one CA in a folder: EC keys on P-256, valid for 397 days.
+"""Certificates for development and tests, all issued by one CA in a folder: EC keys on P-256, valid for 397 days.
 
 ca.cert.pem, ca.key.pem            the CA, created with the first certificate
 NAME.cert.pem, NAME.key.pem        the certificate and key of a host or a role
@@ -24,10 +24,10 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.files import replace_file
 
 VALID_DAYS: Final = 397
-"""Longest validity that browsers accept."""
+"""Default validity of a certificate, the longest that browsers accept."""
 _CA_DAYS: Final = 3650
 _SKEW: Final = timedelta(minutes=5)
-"""Certificates are valid from this long before their creation, for clients whose clocks are behind."""
+"""Time before its creation from which a certificate is valid, for clients whose clocks are behind."""
 _CA: Final = "ca"
 _NAME: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9*._@:-]{0,63}")
 
@@ -61,7 +61,7 @@ class LocalCa:
 
     @classmethod
     def open(cls, folder: Path) -> LocalCa:
-        """Open the CA in a folder; create both if they are missing.
+        """Open the CA in a folder; the folder and the CA are created if they are missing.
 
         Raises:
             InvalidArgumentError: the CA's files cannot be used.
@@ -84,8 +84,8 @@ class LocalCa:
         """Issue the certificate of a server, and replace the former one.
 
         Args:
-            hosts: Its host names and addresses; the first one names the files.
-            days: Days for which it is valid; a negative number issues an expired one.
+            hosts: The server's host names and addresses; the first one names the files.
+            days: Days for which it is valid; a negative number makes an expired certificate.
 
         Raises:
             InvalidArgumentError: a host is not a name or address.
@@ -98,10 +98,10 @@ class LocalCa:
 
         Args:
             role: The role, which becomes the certificate's common name and names the files.
-            days: Days for which it is valid; a negative number issues an expired one.
+            days: Days for which it is valid; a negative number makes an expired certificate.
 
         Raises:
-            InvalidArgumentError: the role cannot name a file.
+            InvalidArgumentError: the role cannot be a file's name.
         """
         return self._issue(role, ExtendedKeyUsageOID.CLIENT_AUTH, None, days)
 
@@ -174,7 +174,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write(files: CertificateFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """Replace both files; a broker that reads between the two finds that they do not fit, and reads again."""
+    """Replace both files. A broker that reads them in between notices that they do not match, and reads them again."""
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -22,7 +22,7 @@ class Evidence:
     """The credentials of a client.
 
     Attributes:
-        data: The token, or user and password; not shown, because logs must not hold it.
+        data: The token, or user and password; not in the `repr`, because logs must not contain it.
         certificate: The client certificate that TLS has verified; None without one.
         headers: The headers of an HTTP request, by names in lower case; empty over Pulsar's protocol.
     """
@@ -33,13 +33,13 @@ class Evidence:
 
 
 def mark_of(method: str, data: bytes) -> str:
-    """Return the first digits of a token's SHA-256, by which its uses can be found; "" for other credentials."""
+    """Return a token's mark, by which operators can find its uses: the first digits of its SHA-256. "" for others."""
     token = data.strip() if method == TOKEN_METHOD else b""
     return hashlib.sha256(token).hexdigest()[:_MARK_DIGITS] if token else ""
 
 
 class Failure(StrEnum):
-    """The reason of a refusal, of which there are few, because it is a label of metrics."""
+    """The reason for a refusal. There are few values, because they are labels of metrics."""
 
     MISSING = "missing"
     MALFORMED = "malformed"
@@ -62,7 +62,7 @@ class NotAuthenticatedError(AccessDeniedError):
 
     Args:
         failure: The reason, for metrics.
-        reason: The reason, for the log; clients do not get it. It contains nothing of the credentials.
+        reason: The reason, for the log; clients do not get it. It must not contain any part of the credentials.
 
     Attributes:
         provider: The name of the provider that refused the client; `none` if no provider was asked.

@@ -1,6 +1,6 @@
-"""Secrets and keys as settings and options name them, and the permissions of their files.
+"""Secrets and keys that settings and options name, and the permissions of their files.
 
-They are given as Pulsar's settings give them: `file:///a/path`, a path, `data:;base64,...` or base64 alone.
+They are given as in Pulsar's settings: `file:///a/path`, a path, `data:;base64,...` or only base64.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def require_private(file: Path, what: str) -> None:
         what: The kind of the file, for the error.
 
     Raises:
-        InvalidArgumentError: every user can read it.
+        InvalidArgumentError: every user can read the file.
         OSError: there is no such file.
     """
     mode = stat.S_IMODE(file.stat().st_mode)
@@ -57,7 +57,7 @@ def read_given(given: str, what: str, *, secret: bool) -> bytes:
         secret: True if a file must not be readable by other users of the host.
 
     Raises:
-        InvalidArgumentError: it cannot be read.
+        InvalidArgumentError: the content cannot be read.
     """
     if given.startswith("data:"):
         return _data_url(given, what)
@@ -71,7 +71,7 @@ def read_given(given: str, what: str, *, secret: bool) -> bytes:
                 return opened.read(MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{what} names a file that cannot be read ({getattr(error, 'strerror', None) or error}): give another."
+            f"{what} names a file that cannot be read ({getattr(error, 'strerror', None) or error}): give another file."
         ) from error
     try:
         return base64.b64decode(given, validate=True)
@@ -90,7 +90,7 @@ def write_new(file: Path, content: bytes, *, secret: bool) -> None:
         secret: True if only its owner may read it.
 
     Raises:
-        InvalidArgumentError: it exists.
+        InvalidArgumentError: the file exists.
     """
     mode = _SECRET_MODE if secret else _PUBLIC_MODE
     try:
@@ -101,7 +101,7 @@ def write_new(file: Path, content: bytes, *, secret: bool) -> None:
 
 
 def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
-    """Write a file, or replace it in one step: a reader sees the old or the new content, also after a power cut.
+    """Write or replace a file in one step: a reader sees the old or the new content, also after a power cut.
 
     Args:
         file: The file.
@@ -118,7 +118,7 @@ def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
 
 
 def path_of(given: str) -> Path:
-    """Return the path of a `file:` URL, or of a file that is named by its path."""
+    """Return the path in a `file:` URL; any other text is a path already."""
     return Path(unquote(urlsplit(given).path) if given.startswith("file:") else given)
 
 

@@ -1,4 +1,4 @@
-"""Grants of a namespace, on which the rules decide: super users, administrators of the tenant, permissions."""
+"""Grants of a namespace, by which the rules decide: super users, the tenant's administrators, permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from pulsar_on_spark.security.operations import Action, Resource
 
 Permissions = Mapping[str, Sequence[str]]
-"""The actions that each role may do."""
+"""The actions that are granted to each role."""
 _NO_PERMISSIONS: Final[Permissions] = MappingProxyType({})
 
 
@@ -32,11 +32,11 @@ class Grants:
     """The rights that roles have in a namespace and its tenant.
 
     Attributes:
-        authorities: The rights by settings.
-        admins: The administrators' roles of the tenant; none if there is no such tenant.
+        authorities: The rights that the broker's settings give.
+        admins: The roles of the tenant's administrators; empty if there is no such tenant.
         namespace: The permissions on the namespace.
         topics: The permissions on topics, by full name.
-        subscriptions: The only roles that may use a subscription, by its name; any role may use one without an entry.
+        subscriptions: For each name of subscriptions, the only roles that may use them; without an entry, any role may.
         is_prefixed: True if a subscription's name must begin with its consumers' role (mode `Prefix`).
     """
 
@@ -48,11 +48,11 @@ class Grants:
     is_prefixed: bool = False
 
     def may(self, role: str, action: Action, resource: Resource) -> bool:
-        """True if a permission on the namespace, the topic or its partitioned topic gives a role an action."""
+        """Return True if a permission on the namespace, topic or partitioned topic grants the action to the role."""
         return any(self._has(granted, role, action) for granted in self._permissions(resource))
 
     def may_use_subscription(self, role: str, subscription: str) -> bool:
-        """True if a role that may consume a topic may do so through this subscription."""
+        """Return True if a role that may consume a topic may do so through this subscription."""
         if not subscription:
             return True
         roles = self.subscriptions.get(subscription)
@@ -73,7 +73,7 @@ class Grants:
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """True if a pattern ends or begins with `*`, and the role begins or ends with the rest of the pattern."""
+    """Return True if a pattern `x*` is the beginning of the role, or a pattern `*x` its end."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )

@@ -1,6 +1,7 @@
 """Creation of keys and tokens, the counterpart of `providers.token`, for the command line and tests.
 
-Files are those of `pulsar tokens`: secret keys are raw bytes, private keys PKCS#8 and public keys X.509, both in DER.
+The files have the formats of `pulsar tokens`: secret keys are raw bytes, private keys PKCS#8 in DER, and public keys
+X.509 in DER.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.keys import RSA_ALGORITHMS, PrivateKey, TokenKey
 
 SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""Length of a secret key by its algorithm."""
+"""Length of a secret key in bytes, by its algorithm."""
 _CURVES: Final = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
 PAIR_ALGORITHMS: Final = (*RSA_ALGORITHMS, *_CURVES)
 _RSA_BITS: Final = 2048

@@ -1,6 +1,6 @@
-"""Keys of tokens, and the algorithms that each kind of key is used with.
+"""Keys of tokens, and the algorithms of each kind of key.
 
-Private and public keys are DER, as `pulsar tokens` writes them, or PEM; keys of OpenID issuers are JWKs.
+Private and public keys are in DER, as `pulsar tokens` writes them, or in PEM; keys of OpenID issuers are JWKs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 MIN_SECRET_BYTES: Final = 32
-"""Shortest secret key: the digest of HS256. A shorter one could be guessed."""
+"""Shortest length of a secret key: that of HS256's digest. A shorter key could be guessed."""
 MIN_RSA_BITS: Final = 2048
 HMAC_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -38,7 +38,7 @@ class TokenKey:
     """A key that signs or verifies tokens.
 
     Attributes:
-        algorithms: The algorithms of this kind of key; the first one is its default.
+        algorithms: The algorithms of this kind of key; the first one is the default.
         material: The key itself.
     """
 
@@ -50,7 +50,7 @@ def secret_key(content: bytes, what: str) -> TokenKey:
     """Make a secret key from its bytes.
 
     Raises:
-        InvalidArgumentError: it is too short, or a key of another kind.
+        InvalidArgumentError: the content is too short, or a key of another kind.
     """
     if content.startswith(_PEM):
         raise InvalidArgumentError(
@@ -58,7 +58,7 @@ def secret_key(content: bytes, what: str) -> TokenKey:
         )
     if len(content) < MIN_SECRET_BYTES:
         raise InvalidArgumentError(
-            f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: make one by `pulsarpy tokens "
+            f"{what} has {len(content)} bytes, but a secret key needs {MIN_SECRET_BYTES}: make one by `pulsarpy tokens "
             "create-secret-key`."
         )
     return TokenKey(HMAC_ALGORITHMS, content)
@@ -68,7 +68,8 @@ def public_key(content: bytes, what: str) -> TokenKey:
     """Make a public key from its DER or PEM form.
 
     Raises:
-        InvalidArgumentError: it is neither an RSA key of 2,048 bits or more nor an EC key on a curve of NIST.
+        InvalidArgumentError: the content is neither an RSA key of at least 2,048 bits nor an EC key on P-256, P-384 or
+            P-521.
     """
     try:
         if content.startswith(_PEM):
@@ -95,7 +96,7 @@ def private_key(content: bytes, what: str) -> TokenKey:
 
 
 def issuer_key(jwk: Mapping[str, Any]) -> TokenKey | None:
-    """Make the public key of a JWK; None unless it is an RSA or EC key that signs tokens by the algorithm it names.
+    """Make the public key of a JWK; None unless it is an RSA or EC key for signatures, with an algorithm of its kind.
 
     The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar.
     """

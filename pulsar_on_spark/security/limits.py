@@ -1,4 +1,4 @@
-"""Limits of failed authentications, against fast guessing of credentials, and the sources by which limits count.
+"""Limits of failed authentications, against fast guessing of credentials, and the sources by which failures count.
 
 Pure.
 """
@@ -9,14 +9,14 @@ import ipaddress
 from typing import Final
 
 FREE_FAILURES: Final = 20
-"""Failures of one address in `WINDOW_S` that are answered at once."""
+"""Number of failures of one source in `WINDOW_S` that are answered at once."""
 WINDOW_S: Final = 60.0
 DELAY_S: Final = 1.0
 """Wait before each further answer, in seconds."""
 MAX_WAITING: Final = 100
-"""Answers of all addresses that wait at the same time; further ones are refused at once, without an answer."""
+"""Limit of the answers of all sources that wait at the same time; further clients are refused without an answer."""
 MAX_SOURCES: Final = 10_000
-"""Sources that are counted at the same time; above it, the ones that began longest ago are forgotten."""
+"""Limit of the sources that are counted at the same time; above it, the one whose window began first is dropped."""
 _PREFIX_BITS: Final = 64
 
 
@@ -48,11 +48,11 @@ class FailureCounts:
         """Start of each source's window, and the failures in it; in the order of the starts."""
 
     def note(self, source: str, now_s: float) -> int:
-        """Count a failure and return the number of them in the source's window of time.
+        """Count a failure and return the number of failures in the source's window of time.
 
         Args:
             source: The source of the client's address (`source_of`).
-            now_s: The time of a clock that only grows, in seconds.
+            now_s: The time of a monotonic clock, in seconds.
         """
         begun_s, failures = self._of.get(source, (now_s, 0))
         if now_s - begun_s >= WINDOW_S:

@@ -20,7 +20,7 @@ _EXAMPLE: Final = "internal:pulsar://broker-1:6650,external:pulsar+ssl://broker.
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The URLs of a broker for clients of one network; "" for none.
+    """The URLs of a broker for clients of one network; "" for a URL that it does not have.
 
     Attributes:
         service_url: The `pulsar://` URL.
@@ -36,12 +36,12 @@ class Listener:
 
     @property
     def any_service_url(self) -> str:
-        """The URL for Pulsar's clients without TLS, or the one with TLS if there is no other."""
+        """The URL for Pulsar's clients without TLS, or with TLS if there is no other."""
         return self.service_url or self.service_url_tls
 
     @property
     def any_web_url(self) -> str:
-        """The HTTP URL without TLS, or the one with TLS if there is no other."""
+        """The HTTP URL without TLS, or with TLS if there is no other."""
         return self.web_url or self.web_url_tls
 
     @property
@@ -58,14 +58,14 @@ class Listeners:
 
     Attributes:
         default: The URLs for clients that name no listener.
-        named: The others, by name.
+        named: The URLs of all advertised listeners, by name.
     """
 
     default: Listener
     named: Mapping[str, Listener]
 
     def get(self, name: str) -> Listener | None:
-        """Return the URLs for a client that names this listener, or none (""); None if there is no such listener."""
+        """Return the URLs for a client that names this listener ("" for no name); None if there is no such listener."""
         return self.named.get(name) if name else self.default
 
     @property
@@ -79,7 +79,8 @@ def parse_listeners(advertised: str) -> dict[str, Listener]:
     """Parse the setting `advertised_listeners`: `name:scheme://host:port`, separated by commas.
 
     Raises:
-        InvalidArgumentError: it is not of that form, a listener has two URLs of one kind, or two share a URL.
+        InvalidArgumentError: the text has another form, a listener has two URLs of one kind, or two listeners share a
+            URL.
     """
     listeners: dict[str, Listener] = {}
     names: dict[str, str] = {}
@@ -102,12 +103,12 @@ def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal
     """Decide which URLs clients get.
 
     Args:
-        own: The URLs by the broker's own address and ports.
-        advertised: The listeners of the settings; empty if there are none.
-        internal_name: Name of the listener for clients that name none; "" for the first of the settings.
+        own: The URLs with the broker's own address and ports.
+        advertised: The listeners in the settings; may be empty.
+        internal_name: Name of the listener for clients that name none; "" for the first listener in the settings.
 
     Raises:
-        InvalidArgumentError: there is no listener of that name, or it has no URL for Pulsar's clients.
+        InvalidArgumentError: there is no listener of this name, or a listener has no URL for Pulsar's clients.
     """
     if internal_name and internal_name not in advertised:
         raise InvalidArgumentError(
@@ -117,7 +118,7 @@ def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal
     for name, listener in advertised.items():
         if not listener.any_service_url:
             raise _refused(f"gives listener {name!r} no pulsar:// or pulsar+ssl:// URL")
-    # Clients need an HTTP URL for each listener; most listeners of the settings have none.
+    # Clients need an HTTP URL for each listener, but most listeners in settings have none.
     web = {} if not own.any_web_url else {"web_url": own.web_url, "web_url_tls": own.web_url_tls}
     named = {name: each if each.any_web_url else replace(each, **web) for name, each in advertised.items()}
     if not named:

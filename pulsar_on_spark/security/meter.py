@@ -8,11 +8,11 @@ from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
 
 
 class AuthenticationMeter:
-    """The authentications of a broker since its start.
+    """Counts of a broker's authentications since its start.
 
     Attributes:
         successes: Counts by the provider's name and method.
-        failures: Counts by the provider's name and method, `none` if no provider was asked, and the reason.
+        failures: Counts by the provider's name and method (`none` if no provider was asked) and the reason.
     """
 
     def __init__(self) -> None:

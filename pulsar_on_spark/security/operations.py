@@ -14,7 +14,7 @@ ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 
 
 class SuperUserOperation(Enum):
-    """An operation on the cluster as a whole, or one that the limits of topics do not apply to."""
+    """An operation on the whole cluster, or one to which the limits of topics do not apply."""
 
     ADMINISTER = auto()
     REPLICATE = auto()
@@ -79,7 +79,7 @@ class TopicOperation(Enum):
     UNLOAD = auto()
     TRIM_TOPIC = auto()
     ADMINISTER = auto()
-    """Any other operation of its tenant's administrators."""
+    """Any other operation of the tenant's administrators on the topic."""
 
 
 Operation = SuperUserOperation | TenantOperation | NamespaceOperation | PolicyOperation | TopicOperation
@@ -87,11 +87,11 @@ Operation = SuperUserOperation | TenantOperation | NamespaceOperation | PolicyOp
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The object of an operation; the cluster if nothing is set.
+    """The object of an operation; the cluster if no attribute is set.
 
     Attributes:
-        tenant: The tenant that it is in.
-        namespace: The namespace that it is in, `tenant/namespace`; "" for a tenant.
+        tenant: The tenant, or the tenant of the object.
+        namespace: The namespace, or the namespace of the object, as `tenant/namespace`; "" for a tenant.
         topic: The topic; None for a namespace.
         subscription: The subscription of the topic, or the name of subscriptions in the namespace; "" if the operation
             is on neither.
@@ -104,7 +104,7 @@ class Resource:
 
     @classmethod
     def of_namespace(cls, namespace: str, subscription: str = "") -> Resource:
-        """Return a namespace, given as `tenant/namespace`, or all subscriptions of a name in it."""
+        """Return a namespace, given as `tenant/namespace`, or all subscriptions with this name in the namespace."""
         return cls(namespace.partition("/")[0], namespace, subscription=subscription)
 
     @classmethod

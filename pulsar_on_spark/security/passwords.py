@@ -20,8 +20,8 @@ def set_password(file: Path, user: str, password: str) -> None:
     """Add a user to an htpasswd file, or replace the user's password; the file is created if it is absent.
 
     Args:
-        file: The file; its new content replaces the former one in one step, readable by its owner only.
-        user: The name, which is the role.
+        file: The file. It is replaced in one step, and only its owner can read it.
+        user: The user's name, which is the role.
         password: The password, 1 to `MAX_PASSWORD_BYTES` bytes of UTF-8.
 
     Raises:

@@ -8,17 +8,17 @@ from typing import Final
 from pulsar_on_spark.model.names import MAX_NAME_BYTES, is_showable
 
 MAX_ROLE_BYTES: Final = MAX_NAME_BYTES
-"""Limit of a role in UTF-8, for clients and in permissions; the same as for any other name."""
+"""Limit of a role's length in UTF-8, for clients and in permissions; the same as for any other name."""
 UNKNOWN_METHOD: Final = "none"
-"""The authentication method of clients that give none, as Pulsar names it."""
+"""Pulsar's name for the authentication method of a client that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The identity of a client, which authentication returns and authorization judges.
+    """The identity of a client, which authentication returns and on which authorization decides.
 
     Attributes:
-        role: The name that permissions are granted to, as in Pulsar; the proxy's if a proxy forwards the client.
+        role: The name to which permissions are granted, as in Pulsar; the proxy's role if a proxy forwards the client.
         original_role: The role of the client that a proxy forwards; None without a proxy.
         expires_at_s: End of the credentials' validity, in seconds since 1970; None if they do not expire.
         method: The authentication method of the credentials.
@@ -35,22 +35,22 @@ class Principal:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that must all be allowed to do an operation: the client's, or the proxy's and its client's."""
+        """The roles that must all have a right: the client's role, or the roles of the proxy and its client."""
         return (self.role,) if self.original_role is None else (self.role, self.original_role)
 
     def is_expired(self, now_s: float) -> bool:
-        """True if the credentials are no longer valid."""
+        """Return True if the credentials are no longer valid."""
         return self.expires_at_s is not None and now_s >= self.expires_at_s
 
     def is_same_client(self, other: Principal) -> bool:
-        """True if both have the same roles, though their credentials may expire at different times."""
+        """Return True if both have the same roles; their credentials may expire at different times."""
         return (self.role, self.original_role) == (other.role, other.original_role)
 
 
 ANONYMOUS: Final = Principal("anonymous")
-"""Every client while authentication is off."""
+"""The identity of every client if authentication is off."""
 
 
 def is_role(text: str) -> bool:
-    """True if a text may be a role, in credentials and in permissions."""
+    """Return True if a text may be a role, in credentials and in permissions."""
     return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES and is_showable(text)

@@ -1,8 +1,8 @@
 """The rules of authorization: which role may do which operation. Pure.
 
-Super users may do everything, and administrators of a tenant everything in it but operations on the cluster. Other
-roles may do what `_RIGHTS` lists for the permissions that they have; any other operation is refused. System topics
-belong to super users, because their content decides about other topics.
+Super users may do everything. A tenant's administrators may do everything in the tenant except operations on the
+cluster. All other roles may do only what `_RIGHTS` lists for their permissions. System topics belong to super users,
+because their content decides about other topics.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Decision:
     """The outcome of the rules.
 
     Attributes:
-        is_allowed: True if the client may do it.
-        reason: One sentence for the refused client; "" if it may.
-        status: The HTTP status of the refusal; 200 if it may.
+        is_allowed: True if the client may do the operation.
+        reason: One sentence for a refused client; "" if the operation is allowed.
+        status: The HTTP status of the refusal; 200 if the operation is allowed.
     """
 
     is_allowed: bool
@@ -89,11 +89,11 @@ _RIGHTS: Final[Mapping[Operation, _Right]] = {
     TopicOperation.SET_REPLICATED_SUBSCRIPTION_STATUS: _Right.CONSUME,
     TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS: _Right.CONSUME,
 }
-"""Operations that permissions allow; all others are for administrators of the tenant, or for super users."""
+"""Operations that permissions allow; all other operations are for the tenant's administrators, or for super users."""
 
 
 def decide(grants: Grants, principal: Principal, operation: Operation, resource: Resource) -> Decision:
-    """Decide whether a client may do an operation; a proxy and the client that it forwards must both be allowed to.
+    """Decide whether a client may do an operation. A proxy and the client that it forwards must both be allowed.
 
     Args:
         grants: The grants in the resource's namespace and tenant.
@@ -137,7 +137,7 @@ def _is_coordinator(resource: Resource) -> bool:
 
 
 def _status(operation: Operation) -> int:
-    """Return the HTTP status of a refusal as Pulsar's web server chooses it."""
+    """Return the HTTP status of a refusal, which is that of Pulsar's web server."""
     return 403 if isinstance(operation, NamespaceOperation | PolicyOperation) else 401
 
 

@@ -13,7 +13,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, sentence_of
 from pulsar_on_spark.security.files import require_private
 
 WARN_BEFORE_EXPIRY_S: Final = 14 * 86_400
-"""Time before a certificate's expiry from which operators are warned."""
+"""Time before a certificate's expiry at which warnings begin."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -22,8 +22,8 @@ class ServerTls:
     """The TLS settings of a server.
 
     Attributes:
-        certificate: PEM file of its certificate, followed by those of intermediate CAs.
-        key: PEM file of its private key.
+        certificate: PEM file of the server's certificate, followed by certificates of intermediate CAs.
+        key: PEM file of the server's private key.
         trust_certs: PEM file of the CAs that issue client certificates; None if no client is asked for one.
         require_client_certificate: True if clients without a certificate are refused.
         protocols: Versions of TLS, `TLSv1.2` and `TLSv1.3`.
@@ -44,7 +44,7 @@ class ServerTls:
 
 
 FileStamp = tuple[int, int, int] | None
-"""A file's time of modification, inode and size, which change if it is replaced; None if it cannot be reached."""
+"""A file's time of modification, inode and size, which change when it is replaced; None if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LoadedTls:
         context: The context for new connections.
         not_before_s: Start of the certificate's validity, in seconds since 1970.
         expires_s: End of the certificate's validity, in seconds since 1970.
-        stamps: The files' states at that time, in the order of `ServerTls.files`.
+        stamps: The files' states when they were read, in the order of `ServerTls.files`.
     """
 
     context: ssl.SSLContext
@@ -64,7 +64,7 @@ class LoadedTls:
     stamps: tuple[FileStamp, ...] = field(repr=False)
 
     def warning(self, now_s: float) -> str | None:
-        """Return a sentence if the certificate is not valid now, or expires soon."""
+        """Return a sentence if the certificate is not valid now or expires soon, else None."""
         if now_s < self.not_before_s:
             return f"The broker's TLS certificate is not valid before {_date(self.not_before_s)}: check the clock."
         if now_s >= self.expires_s:
@@ -78,9 +78,9 @@ def load_server(tls: ServerTls) -> LoadedTls:
     """Read a server's files.
 
     Raises:
-        InvalidArgumentError: a file or a value cannot be used; one sentence names it and the remedy.
+        InvalidArgumentError: a file or a value cannot be used; the error names it and the remedy.
     """
-    # Taken before the files are read: a file that is replaced during the read is read again at the next check.
+    # Stamps are taken first, so that a file which is replaced during the read is read again at the next check.
     stamps = stamps_of(tls.files)
     for file in tls.files:
         _require_readable(file)
@@ -102,14 +102,14 @@ def client_context(trust_certs: Path | None, *, allow_insecure: bool, verify_hos
     """Create the context of a client.
 
     Args:
-        trust_certs: PEM file of the CAs that the client trusts; None for those of the system.
+        trust_certs: PEM file of the CAs that the client trusts; None for the system's CAs.
         allow_insecure: True to accept every certificate.
         verify_hostname: False to accept a trusted certificate of another host.
 
     Raises:
         InvalidArgumentError: the file cannot be used.
     """
-    # Not `create_default_context`: from Python 3.13 on it refuses CAs that Pulsar's other clients accept.
+    # `create_default_context` is not used: from Python 3.13 on it refuses CAs that Pulsar's other clients accept.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = verify_hostname and not allow_insecure
     if allow_insecure:

@@ -20,12 +20,12 @@ from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticate
 from pulsar_on_spark.security.principal import Principal, is_role
 
 MAX_PASSWORD_BYTES: Final = 72
-"""Longest password: bcrypt ignores or refuses further bytes."""
+"""Limit of a password's length, because bcrypt ignores or refuses further bytes."""
 REMEMBERED_S: Final = 60.0
-"""Time for which a right password is not hashed again: HTTP clients send it with each request."""
+"""Time for which a correct password is not hashed again, because HTTP clients send it with each request."""
 MAX_REMEMBERED: Final = 1_000
 MAX_CHECKS: Final = 2
-"""Maximum number of concurrent checks; bcrypt takes 50 ms of CPU and more."""
+"""Limit of concurrent checks, because bcrypt takes 50 ms of CPU and more."""
 _BCRYPT: Final = re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}")
 _APR1: Final = re.compile(r"\$apr1\$[./A-Za-z0-9]{1,8}\$[./A-Za-z0-9]{22}")
 
@@ -35,7 +35,7 @@ class Users:
     """The users of an htpasswd file.
 
     Attributes:
-        hashes: The hashes of their passwords.
+        hashes: The hashes of passwords, by user.
     """
 
     hashes: Mapping[str, str] = field(repr=False)
@@ -49,7 +49,7 @@ class Users:
             what: The setting that names the file, for errors.
 
         Raises:
-            InvalidArgumentError: a line is not understood, or there is no user; no hash is in the message.
+            InvalidArgumentError: a line is invalid, or there is no user. The message contains no hash.
         """
         hashes: dict[str, str] = {}
         try:
@@ -73,10 +73,11 @@ class Users:
         return cls(hashes)
 
     def check(self, user: str, password: bytes, key: bytes) -> bool:
-        """True if this is the user's password.
+        """Return True if this is the user's password.
 
-        For an unknown user, the password is checked against the hash of another user, always the same one for the same
-        name, and the result is ignored. So neither the duration nor its spread reveals which names are known.
+        For an unknown user, the password is checked against the hash of another user, and the result is ignored. The
+        unknown name determines which hash is used. So neither the duration of a check nor its variation reveals which
+        names are known.
 
         Args:
             user: The name.
@@ -128,7 +129,7 @@ class BasicProvider:
 
     Args:
         read: Returns the users, which may change; called before each check, in a thread.
-        clock: Returns a time that only grows, in seconds.
+        clock: Returns monotonic seconds.
     """
 
     name = "AuthenticationProviderBasic"
@@ -142,7 +143,7 @@ class BasicProvider:
         self._remembered: dict[bytes, float] = {}
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Check user and password; a right password is remembered for a minute.
+        """Check user and password; a correct password is remembered for a minute.
 
         Raises:
             NotAuthenticatedError: the user is unknown, or the password is wrong.

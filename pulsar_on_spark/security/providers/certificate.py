@@ -1,4 +1,4 @@
-"""Client certificates: the common name of a verified one is the role (Pulsar's AuthenticationProviderTls)."""
+"""Client certificates: a verified certificate's common name is the role (Pulsar's AuthenticationProviderTls)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def principal_of(certificate: Certificate | None) -> Principal:
     """Return the role of a verified certificate.
 
     Raises:
-        NotAuthenticatedError: there is no certificate, or it has no common name, or several.
+        NotAuthenticatedError: there is no certificate, or it does not have exactly one common name that is a role.
     """
     if not certificate:
         raise NotAuthenticatedError(Failure.MISSING, "there is no client certificate that a trusted CA has signed")

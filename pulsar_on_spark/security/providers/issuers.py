@@ -1,7 +1,7 @@
-"""The provider `openid`: requests to issuers for their keys, which are kept for a day.
+"""The provider `openid`, which requests the keys of issuers and keeps them for a day.
 
-Logins of one issuer share one fetch at a time. A fetch follows no redirect, reads no proxy settings and no more than
-`MAX_ANSWER_BYTES`, and each of its two answers must be complete in `ANSWER_S`.
+All logins of one issuer share one fetch at a time. A fetch makes two requests. It follows no redirect, uses no proxy
+settings, and each answer must have at most `MAX_ANSWER_BYTES` and be complete in `ANSWER_S`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Get(Protocol):
         """Return the body of the answer.
 
         Raises:
-            IssuerError: there is no answer, or it is not usable.
+            IssuerError: there is no usable answer.
         """
 
 
@@ -91,7 +91,7 @@ class _Issuer:
         name: The issuer.
         rules: The rules of tokens.
         get: Requests a URL.
-        clock: Returns a time that only grows, in seconds.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, name: str, rules: OpenIdRules, get: Get, clock: Callable[[], float]) -> None:
@@ -104,10 +104,10 @@ class _Issuer:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_name: str) -> KnownKeys:
-        """Return the keys to check a token with, which may lack the key that it names.
+        """Return the keys with which to check a token; they may lack the key that the token names.
 
         Raises:
-            NotAuthenticatedError: the issuer did not answer.
+            NotAuthenticatedError: the issuer has given no usable keys.
         """
         fetch = next_fetch(self._known, key_name, self._clock())
         if fetch is not Fetch.NONE and not self._is_pausing:
@@ -143,7 +143,7 @@ class OpenIdProvider:
         rules: The tokens that are accepted.
         get: Requests a URL.
         clock: Returns the time, in seconds since 1970.
-        growing: Returns a time that only grows, in seconds.
+        growing: Returns monotonic seconds.
     """
 
     name = "AuthenticationProviderOpenID"

@@ -1,7 +1,8 @@
 """Tokens of OpenID issuers (Pulsar's AuthenticationProviderOpenID): the decisions, without the requests to issuers.
 
-An issuer publishes its metadata at a well-known URL, and in it the URL of its keys (JWKS). A token names its issuer and
-one of these keys (`kid`). Only issuers of the settings are asked, so no token makes the broker request another URL.
+An issuer publishes its metadata at a well-known URL; the metadata has the URL of its keys (JWKS). A token names its
+issuer and one of these keys (`kid`). Only issuers in the settings are asked, so no token can make the broker request
+another URL.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from pulsar_on_spark.security.providers.token import (
 )
 
 REFRESH_S: Final = 18 * 3600.0
-"""Age from which keys are fetched again, while logins still use the known ones."""
+"""Age at which keys are fetched again while logins still use the known keys."""
 EXPIRY_S: Final = 24 * 3600.0
-"""Age from which keys are no longer used."""
+"""Age at which keys are no longer used."""
 UNKNOWN_KEY_S: Final = 300.0
-"""Age from which keys are fetched again for a token that names an unknown key: issuers rotate their keys."""
+"""Age at which keys are fetched again for a token that names an unknown key, because issuers rotate their keys."""
 RETRY_S: Final = 5.0
-"""Pause after a failed fetch, in which logins are refused at once."""
+"""Pause after a failed fetch, during which logins without keys are refused at once."""
 MAX_KEYS: Final = 100
-"""Maximum number of keys of an issuer; further ones are ignored. Issuers have a few."""
+"""Limit of an issuer's keys; further keys are ignored. Issuers have a few."""
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
 
 
@@ -66,7 +67,7 @@ class OpenIdRules:
         leeway_s: float = 0,
         requires_https: bool = True,
     ) -> OpenIdRules:
-        """Create the rules from the issuers, the broker's audiences, the claim of the role and the leeway of clocks."""
+        """Create the rules; `audiences` are the broker's, and `leeway_s` is the allowed difference of clocks."""
         claims = TokenRules(role_claim, AUDIENCE_CLAIM, audiences, leeway_s)
         return cls(issuers, claims, requires_https)
 
@@ -91,7 +92,7 @@ def metadata_url(issuer: str) -> str:
 
 
 def is_usable(url: str, *, requires_https: bool) -> bool:
-    """True if this is an absolute URL of a scheme that may be requested."""
+    """Return True if this is an absolute URL with a scheme that may be requested."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -120,7 +121,7 @@ def keys_url_of(metadata: bytes, issuer: str, *, requires_https: bool) -> str:
 
 
 def keys_of(content: bytes) -> dict[str, TokenKey]:
-    """Return an issuer's keys by their names; keys of unknown kinds and for other uses are left out.
+    """Return an issuer's keys by name; keys of unknown kinds, or for other uses, are left out.
 
     Raises:
         IssuerError: the content is not a set of keys.
@@ -153,7 +154,7 @@ class KnownKeys:
 
     Attributes:
         keys: The keys by their names.
-        fetched_s: The time of the answer.
+        fetched_s: The time of the answer, in monotonic seconds.
     """
 
     keys: Mapping[str, TokenKey]
@@ -161,22 +162,22 @@ class KnownKeys:
 
 
 class Fetch(Enum):
-    """The need to ask an issuer for its keys."""
+    """The decision whether to ask an issuer for its keys."""
 
     NONE = auto()
     BESIDE = auto()
-    """The known keys are used meanwhile."""
+    """Ask, but check the token with the known keys meanwhile."""
     FIRST = auto()
-    """The token waits for the answer."""
+    """Ask, and check the token after the answer."""
 
 
 def next_fetch(known: KnownKeys | None, key_name: str, now_s: float) -> Fetch:
     """Decide whether to ask an issuer for its keys before a token is checked.
 
     Args:
-        known: Its keys; None before the first answer.
+        known: The issuer's keys; None before the first answer.
         key_name: The key that the token names.
-        now_s: The time, of the same clock as `fetched_s`.
+        now_s: The time, by the clock of `fetched_s`.
     """
     if known is None:
         return Fetch.FIRST

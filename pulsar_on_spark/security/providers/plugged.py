@@ -1,4 +1,4 @@
-"""Providers of other packages, which settings name by their entry points in the group `pulsarpy.authentication`.
+"""Providers in other packages, which settings name by their entry points in the group `pulsarpy.authentication`.
 
 An entry point names a class:
 
@@ -8,8 +8,8 @@ An entry point names a class:
 | `from_settings(settings: Mapping[str, object])` | creates the provider from the broker's settings; may raise |
 | `async authenticate(evidence: Evidence) -> Principal` | may raise `NotAuthenticatedError` |
 
-An HTTP request reaches the plug-in if it names the plug-in's method (`X-Pulsar-Auth-Method-Name`), like Pulsar's
-`authenticateHttpRequest`. Then the credentials are in `evidence.headers`, wherever the plug-in's clients write them.
+The plug-in gets an HTTP request that names its method (`X-Pulsar-Auth-Method-Name`), as with Pulsar's
+`authenticateHttpRequest`. It finds the credentials in `evidence.headers`, in the header that its clients use.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ GROUP: Final = "pulsarpy.authentication"
 
 
 def is_installed(name: str) -> bool:
-    """True if an installed package has an entry point of this name."""
+    """Return True if an installed package has an entry point of this name."""
     return bool(entry_points(group=GROUP, name=name))
 
 
 class PluggedProvider:
-    """A provider of another package; any exception that it raises refuses the client.
+    """A provider in another package. Any exception that it raises refuses the client.
 
     Args:
-        name: Its entry point.
+        name: The provider's entry point.
         settings: The broker's settings.
 
     Raises:
-        InvalidArgumentError: it cannot be loaded or created.
+        InvalidArgumentError: the provider cannot be loaded or created.
     """
 
     def __init__(self, name: str, settings: Mapping[str, object]) -> None:
@@ -66,7 +66,7 @@ class PluggedProvider:
         """Ask the plug-in.
 
         Raises:
-            NotAuthenticatedError: it refuses the client, or failed, or returned no role.
+            NotAuthenticatedError: the plug-in refused the client, failed, or returned no role.
         """
         try:
             principal = await self._plugged.authenticate(evidence)

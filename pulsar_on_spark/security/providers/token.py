@@ -1,7 +1,8 @@
 """Tokens (JWT): signature, times, audience and role (Pulsar's AuthenticationProviderToken).
 
-The algorithms are those of the key's kind, whatever a token says: so neither `none` nor a public key as an HMAC secret
-can pass. Headers that name a key (`kid`, `jku`, `jwk`, `x5u`, `x5c`) are ignored.
+The kind of the key determines the accepted algorithms, whatever the token's header says. So a token with algorithm
+`none`, or one that uses a public key as an HMAC secret, is refused. Headers that name a key (`kid`, `jku`, `jwk`,
+`x5u`, `x5c`) are ignored.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pulsar_on_spark.security.keys import TokenKey
 from pulsar_on_spark.security.principal import Principal, is_role
 
 MAX_TOKEN_BYTES: Final = 16 << 10
-"""Longest token that is decoded: decoding takes time in proportion to its length."""
+"""Limit of the length of a token that is decoded, because decoding takes time in proportion to the length."""
 AUDIENCE_CLAIM: Final = "aud"
 """The claim of the audience in tokens of OpenID issuers."""
-# Times and audience are checked below: by the caller's clock, and as Pulsar does.
+# `principal_of` checks times by the caller's clock, and the audience as Pulsar does.
 _SIGNATURE_ONLY: Final[Any] = {
     "verify_signature": True,
     "verify_exp": False,
@@ -41,7 +42,7 @@ class TokenRules:
     Attributes:
         role_claim: The claim of the role: a text, or a list of texts, of which the first one counts.
         audience_claim: The claim of the audience; "" if it is not checked.
-        audiences: The broker's audiences, one of which the claim must be or contain.
+        audiences: The broker's audiences; the claim must be one of them, or a list with one of them.
         skew_s: Seconds by which the clocks of issuer and broker may differ.
     """
 
@@ -56,8 +57,8 @@ def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Prin
 
     Args:
         token: The token in its compact form.
-        key: The key that verifies it.
-        rules: The claims that it must have.
+        key: The key that verifies the token.
+        rules: The claims that the token must have.
         now_s: The time, in seconds since 1970.
 
     Raises:
@@ -67,7 +68,7 @@ def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Prin
 
 
 def issuer_of(token: bytes) -> str:
-    """Return the issuer that a token names (`iss`), "" for none; its signature is not checked.
+    """Return the issuer that a token names (`iss`), or "". The signature is not checked.
 
     Raises:
         NotAuthenticatedError: there is no token, or it is malformed.
@@ -82,7 +83,7 @@ def issuer_of(token: bytes) -> str:
 
 
 def key_name_of(token: bytes) -> str:
-    """Return the key that a token names (`kid`), "" for none.
+    """Return the key that a token names (`kid`), or "". The signature is not checked.
 
     Raises:
         NotAuthenticatedError: there is no token, or it is malformed.
@@ -117,7 +118,7 @@ def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
 
 
 def _trimmed(token: bytes) -> bytes:
-    """Return a token without the white space around it: clients send the line break of the token's file."""
+    """Return a token without surrounding white space, because clients send the line break at the end of its file."""
     if len(token) > MAX_TOKEN_BYTES:
         raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
     if not (trimmed := token.strip()):
@@ -126,7 +127,7 @@ def _trimmed(token: bytes) -> bytes:
 
 
 def _no_token() -> NotAuthenticatedError:
-    """Return the refusal of a malformed token; the library's error is not its cause, because it may quote the token."""
+    """Make the refusal of a malformed token. The library's error is not its cause, because it may quote the token."""
     return NotAuthenticatedError(Failure.MALFORMED, "it is not a token")
 
 
@@ -134,7 +135,7 @@ def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
     """Check the claims of a verified token and return its role.
 
     Raises:
-        NotAuthenticatedError: the token is not valid now or not for this broker, or has no role.
+        NotAuthenticatedError: the token is not valid now, is not for this broker, or has no role.
     """
     expires_s = _time(claims, "exp")
     if expires_s is not None and now_s >= expires_s + rules.skew_s:
@@ -163,19 +164,19 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _texts(claim: object) -> list[str]:
-    """Return the texts of a claim that is a text or a list of texts; none of any other claim."""
+    """Return the texts of a claim that is a text or a list of texts; empty for any other claim."""
     items = claim if isinstance(claim, list) else [claim]
     return [item for item in items if isinstance(item, str)] if all(isinstance(item, str) for item in items) else []
 
 
 class TokenProvider:
-    """Authentication by tokens that a key of the settings verifies.
+    """Authentication by tokens that a key in the settings verifies.
 
     Args:
         key: The key.
         rules: The claims that tokens must have.
         clock: Returns the time, in seconds since 1970.
-        others: Issuers whose tokens another provider checks (OpenID), whatever the order of the two providers.
+        others: Issuers whose tokens the OpenID provider checks, whichever of the two providers is asked first.
     """
 
     name = "AuthenticationProviderToken"
