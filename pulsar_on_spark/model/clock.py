@@ -6,10 +6,10 @@ import time
 
 
 def current_ms() -> int:
-    """Milliseconds since 1970, as in publish times."""
+    """Return the milliseconds since 1970, as in publish times."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of a clock that never goes back, for durations."""
+    """Return the milliseconds of a monotonic clock, for durations."""
     return time.monotonic_ns() // 1_000_000

@@ -7,7 +7,7 @@ class PulsarpyError(Exception):
     """Base of every error that this project raises on purpose.
 
     Attributes:
-        as_pulsar: Pulsar's own text for this error, where clients of its admin API compare it.
+        as_pulsar: Pulsar's own text for this error, if clients of the admin API compare the text; else None.
     """
 
     def __init__(self, *args: object, as_pulsar: str | None = None) -> None:
@@ -20,7 +20,7 @@ class InvalidArgumentError(PulsarpyError, ValueError):
 
 
 class NotARootError(PulsarpyError):
-    """The path is missing, or is not a root, where a root is needed."""
+    """A root is needed, but the path is missing or is not a root."""
 
 
 class RootExistsError(PulsarpyError):
@@ -56,7 +56,7 @@ class TopicExistsError(PulsarpyError):
 
 
 class TopicTerminatedError(PulsarpyError):
-    """The topic was terminated: it accepts no more messages, but can still be read."""
+    """The topic was terminated, so it accepts no more messages, but can still be read."""
 
 
 class TopicBusyError(PulsarpyError):
@@ -96,41 +96,41 @@ class StorageError(PulsarpyError):
 
 
 class StoragePathError(StorageError):
-    """A storage path is missing, not writable, or not the one in the root's metadata."""
+    """A storage path is missing, not writable, or not the path that the root's metadata name."""
 
 
 class WrongPathError(StoragePathError):
-    """A directory is not the storage path in the root's metadata: it is empty, or another path's."""
+    """A directory or store is not the storage path that the root's metadata name: it is empty, or another path's."""
 
 
 class NotEnoughCopiesError(StorageError):
-    """Fewer storage paths than the ack quorum stored the data: nothing was acknowledged."""
+    """Fewer storage paths than the ack quorum stored the data, so nothing was acknowledged."""
 
 
 class CopiesUnreachableError(StorageError):
-    """Stored data has no good copy that can be reached now. It is not known to be lost: try again later."""
+    """No good copy of stored data can be reached now, but an unreachable copy may be good: try again later."""
 
 
 class ObjectsUnreachableError(StorageError):
-    """An object store gave no certain answer: what was asked of it may have been done, or not, or may still be."""
+    """An object store gave no certain answer: the request may have been carried out, or may be later, or never."""
 
 
 class ObjectsRefusedError(StorageError):
-    """An object store refused a write for good: nothing was written, and only an operator can change that."""
+    """An object store refused a write: nothing was written, and only an operator can remove the cause."""
 
 
 class UnsyncedFolderError(StorageError):
-    """A disk could not make a folder durable: nothing more is written to it until the operator has looked.
+    """A disk could not make a folder durable, so nothing more is written to it until the operator has checked it.
 
     Attributes:
-        is_own: True if this process met the failure; else it found the mark of another one.
+        is_own: True if this process met the failure; False if it found the mark of another process.
     """
 
     is_own = False
 
 
 class UnsuitableStoreError(StorageError):
-    """An object store does not keep a rule that the engine relies on."""
+    """An object store breaks a rule that the engine relies on."""
 
 
 class CorruptSegmentError(StorageError):
@@ -142,7 +142,7 @@ class SegmentGoneError(CorruptSegmentError):
 
 
 class CorruptJournalError(StorageError):
-    """A copy of a journal file holds bytes that the journal's writer did not write."""
+    """A copy of a journal file contains bytes that the journal's writer did not write."""
 
 
 class JournalGoneError(CorruptJournalError):
@@ -158,7 +158,7 @@ class JournalFencedError(StorageError):
 
 
 class JournalUndecidedError(StorageError):
-    """Recovery stopped, because it cannot determine now which entries a journal acknowledged."""
+    """A recovery stopped, because it cannot determine now which entries a journal acknowledged."""
 
 
 class UnbuildableEntryError(PulsarpyError):
@@ -182,7 +182,7 @@ class CommitConflictError(MetadataError):
 
 
 class ReplayDiffersError(PulsarpyError):
-    """A committed transaction was replayed with different rows: nothing was written, and nothing was dropped."""
+    """A committed transaction was replayed with different rows, so nothing was written."""
 
 
 class WriteAbortedError(PulsarpyError):
@@ -194,7 +194,7 @@ class IncompatibleSchemaError(PulsarpyError):
 
 
 class BacklogQuotaExceededError(PulsarpyError):
-    """A topic's backlog exceeds its quota: nothing was written."""
+    """A topic's backlog exceeds its quota, so nothing was written."""
 
 
 class SchemaNotFoundError(PulsarpyError):
@@ -202,7 +202,7 @@ class SchemaNotFoundError(PulsarpyError):
 
 
 class ProtocolError(PulsarpyError):
-    """A peer's bytes violate Pulsar's protocol: the connection must be closed."""
+    """A peer's bytes violate Pulsar's protocol, so the connection must be closed."""
 
 
 class TlsHandshakeError(ProtocolError):

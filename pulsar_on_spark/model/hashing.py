@@ -1,17 +1,17 @@
-"""Pulsar's key hashes over whole Arrow columns: no Python loop over rows.
+"""Pulsar's key hashes for whole Arrow columns, without a Python loop over rows.
 
-Three hashes route a message, each with the official clients' results (`tests/golden`):
+Three hashes route messages, with the same results as the official clients (`tests/golden`):
 
 * `java_string_hash`, the Java client's default routing hash;
-* `murmur3_32`, its `Murmur3_32Hash` routing hash, and the default of other clients;
-* `sticky_key_hash`, by which a broker, and our Key_Shared slots, keep one key with one consumer.
+* `murmur3_32`, the Java client's `Murmur3_32Hash`, and the default routing hash of other clients;
+* `sticky_key_hash`, by which a broker, and Key_Shared slots in Spark, keep a key with one consumer.
 
-**Keys.** Pulsar's `partition_key` is a string; `keyBytes` of the Java client stores the Base64 of the bytes there and
-sets a flag. We hold a key as its *bytes* plus that flag (`key_b64`): readers get the bytes without any work, and
-`key_strings` gives Pulsar's string. A key that comes from Spark is a string if it is valid UTF-8, else it is flagged:
-the flag depends on the key alone, never on its neighbours, so a key is always routed alike. The Java client flags
-*every* key given to `keyBytes`; a Spark job whose keys must reach the same partitions as such a producer's writes their
-Base64 as `__key`.
+**Keys.** Pulsar's `partition_key` is a string; the Java client's `keyBytes` stores the Base64 of the bytes there and
+sets a flag. This project stores a key as its *bytes* and this flag (`key_b64`): readers get the bytes without any work,
+and `key_strings` gives Pulsar's string. A key from Spark is a string if it is valid UTF-8; otherwise it is flagged. The
+flag depends on the key alone and never on other rows, so equal keys are always routed alike. The Java client flags
+*every* key that is given to `keyBytes`. A Spark job whose keys must reach the same partitions as those of such a
+producer must write their Base64 as `__key`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KeyArray: TypeAlias = pa.BinaryArray | pa.StringArray
 _POSITIVE = np.uint32(0x7FFFFFFF)
 _ROWS_AT_ONCE = 16_384
 _UNITS_AT_ONCE = 262_144
-"""Limits of a chunk in rows and in bytes (or UTF-16 units): intermediate columns stay in the processor's cache."""
+"""Limits of a chunk in rows and in bytes (or UTF-16 units), so that its columns stay in the processor's cache."""
 _FEW_ROWS = 16
 """Number of rows up to which one Python step per word is faster than a dozen numpy calls per word."""
 _C1 = np.uint32(0xCC9E2D51)
@@ -45,7 +45,7 @@ _MODULUS = 1 << 32
 
 
 def murmur3_32(keys: KeyArray) -> Hashes:
-    """Pulsar's `Murmur3_32Hash` (seed 0, sign bit cleared) of each row's bytes; text counts as UTF-8."""
+    """Return Pulsar's `Murmur3_32Hash` (seed 0, sign bit cleared) of each row's bytes; text counts as UTF-8."""
     data, offsets = _bytes_and_offsets(keys)
     hashes = np.empty(len(keys), np.uint32)
     for first, last in _chunks(offsets):
@@ -56,9 +56,9 @@ def murmur3_32(keys: KeyArray) -> Hashes:
 
 
 def sticky_key_hash(keys: KeyArray, ordering_keys: KeyArray | None = None) -> Hashes:
-    """The broker's Key_Shared hash: Murmur3 of the ordering key's bytes, else of the key's own (decoded) bytes.
+    """Return the broker's Key_Shared hash: Murmur3 of the ordering key or, without one, of the key's decoded bytes.
 
-    The rule is `Commands.resolveStickyKey` of Pulsar; rows with neither key get the hash of no bytes.
+    The rule is `Commands.resolveStickyKey` of Pulsar; a row with neither key gets the hash of no bytes.
     """
     if ordering_keys is None or ordering_keys.null_count == len(ordering_keys):
         return murmur3_32(keys)
@@ -66,7 +66,7 @@ def sticky_key_hash(keys: KeyArray, ordering_keys: KeyArray | None = None) -> Ha
 
 
 def java_string_hash(strings: KeyArray) -> Hashes:
-    """The Java client's `JavaStringHash`: `String.hashCode() & Integer.MAX_VALUE` over UTF-16 code units.
+    """Return the Java client's `JavaStringHash`: `String.hashCode() & Integer.MAX_VALUE` over UTF-16 code units.
 
     Raises:
         InvalidArgumentError: a row is not valid UTF-8 (see `key_strings`).
@@ -86,10 +86,10 @@ def java_string_hash(strings: KeyArray) -> Hashes:
 
 
 def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
-    """Mark the rows that are not valid UTF-8 and thus need `key_b64`; None if all rows are text. Nulls are text."""
+    """Mark the rows that are not valid UTF-8 and thus need `key_b64`; None if there are none. Nulls count as valid."""
     if keys.null_count == len(keys) or _is_ascii(_bytes_and_offsets(keys)[0]) or _all_utf8(keys):
         return None
-    # A truncated sequence shows up to three bytes later, so three bytes between rows keep each fault with its row.
+    # A fault may be detected up to three bytes later, so three bytes between rows keep each fault in its row.
     separated = pc.binary_join_element_wise(_as_binary(keys).fill_null(b""), b"", pa.scalar(b"\n\n\n"))
     data, offsets = _bytes_and_offsets(separated)
     bad = np.zeros(len(keys), np.bool_)
@@ -98,7 +98,7 @@ def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
 
 
 def key_strings(keys: KeyArray, key_b64: pa.BooleanArray | None) -> KeyArray:
-    """Pulsar's `partition_key` of each row: the key itself, or its Base64 where the row is flagged."""
+    """Return Pulsar's `partition_key` of each row: the key itself, or its Base64 if the row is flagged."""
     if key_b64 is None or not pc.any(key_b64).as_py():
         return keys
     flagged = key_b64.fill_null(False)
@@ -107,7 +107,7 @@ def key_strings(keys: KeyArray, key_b64: pa.BooleanArray | None) -> KeyArray:
 
 
 def base64_encode(values: KeyArray) -> pa.BinaryArray:
-    """The padded standard Base64 (RFC 4648) of each row; null stays null."""
+    """Return the padded standard Base64 (RFC 4648) of each row; null stays null."""
     data, offsets = _bytes_and_offsets(values)
     quads = np.concatenate(([0], np.cumsum((np.diff(offsets) + 2) // 3)))
     text = np.empty((int(quads[-1]), 4), np.uint8)
@@ -120,7 +120,7 @@ def base64_encode(values: KeyArray) -> pa.BinaryArray:
 
 
 def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], text: npt.NDArray[np.uint8]) -> None:
-    """Fill `text`, four characters per row of it, with the Base64 of the rows one after the other."""
+    """Fill `text`, which has four characters in each of its rows, with the Base64 of the data's rows, concatenated."""
     quads = (np.diff(offsets) + 2) // 3
     start = np.repeat(offsets[:-1] - 3 * (np.cumsum(quads) - quads), quads)
     at = start + 3 * np.arange(len(start))
@@ -134,7 +134,7 @@ def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], te
 
 
 def _chunks(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Row ranges of bounded rows and bytes (a larger row is a chunk of its own)."""
+    """Yield ranges of rows with bounded numbers of rows and bytes; a larger row is a chunk of its own."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         fitting = int(np.searchsorted(offsets, offsets[first] + _UNITS_AT_ONCE, side="right")) - 1
@@ -177,7 +177,7 @@ def _murmur_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) ->
 
 
 def _word_at_every_byte(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """The little-endian 32-bit word that starts at each byte (zeros after the end), by four shifted copies."""
+    """Return the little-endian 32-bit word that starts at each byte (zeros after the end), by four shifted copies."""
     count = len(data) // 4 + 1
     padded = np.zeros(4 * count + 4, np.uint8)
     padded[: len(data)] = data
@@ -212,7 +212,7 @@ def _finish_long_rows(
     blocks: npt.NDArray[np.int64],
     first_block: int,
 ) -> None:
-    """Add the remaining blocks of a few long rows: all words of a row are scrambled together, then added one by one."""
+    """Add the remaining blocks of a few long rows: scramble all words of a row at once, then add them one by one."""
     for row, (start, count) in enumerate(zip(starts.tolist(), blocks.tolist(), strict=True)):
         value = int(hashes[row])
         for word in _scramble(words[start + 4 * first_block : start + 4 * count : 4].copy()).tolist():
@@ -231,10 +231,10 @@ def _avalanche(hashes: Hashes) -> None:
 
 
 def _java_rows(units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16], offsets: npt.NDArray[np.int64]) -> Hashes:
-    """The polynomial sum(unit[i] * 31**(length-1-i)) of each row from one running sum over all units.
+    """Return each row's polynomial sum(unit[i] * 31**(length-1-i)), computed from one running sum over all units.
 
-    31 is odd, so it has an inverse modulo 2**32: with S the running sum of unit[i] * 31**-i over the whole column, a
-    row's hash is (S[end] - S[start]) * 31**(end-1).
+    31 is odd, so it has an inverse modulo 2**32. Let S be the running sum of unit[i] * 31**-i over the whole column;
+    then a row's hash is (S[end] - S[start]) * 31**(end-1).
     """
     size = len(units)
     powers, inverses = _powers_of_31(max(_UNITS_AT_ONCE, 1 << (size - 1).bit_length() if size else 1))
@@ -249,7 +249,7 @@ def _java_rows(units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16], offsets: n
 
 @lru_cache(maxsize=4)
 def _powers_of_31(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """31**i and 31**-i modulo 2**32 for i below `count`."""
+    """Return 31**i and 31**-i modulo 2**32 for i below `count`."""
     return _powers(31, count), _powers(pow(31, -1, _MODULUS), count)
 
 
@@ -267,7 +267,7 @@ def _powers(base: int, count: int) -> npt.NDArray[np.uint32]:
 def _utf16_units(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """UTF-16 code units of valid UTF-8 rows, and the rows' offsets in them."""
+    """Return the UTF-16 code units of valid UTF-8 rows, and the rows' offsets in these units."""
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), "<u2")
     width = ((data & 0xC0) != 0x80).astype(np.int64)
     width += data >= 0xF0
@@ -308,7 +308,7 @@ def _as_binary(values: KeyArray) -> pa.BinaryArray:
 
 
 def _bytes_and_offsets(values: KeyArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The rows' bytes, not copied, and the offsets of each row's start and end from the first byte."""
+    """Return the rows' bytes without a copy, and the bounds of the rows as offsets from the first byte."""
     if values.type not in (pa.binary(), pa.string()):
         raise InvalidArgumentError(f"A key column is {values.type}: cast it to string or binary.")
     _, offset_buffer, data_buffer = values.buffers()

@@ -8,17 +8,17 @@ from typing import NewType
 LedgerId = NewType("LedgerId", int)
 EntryId = NewType("EntryId", int)
 TopicId = NewType("TopicId", str)
-"""32 hex digits, new at each creation: a re-created topic is another topic."""
+"""32 hex digits, new at each creation, because a re-created topic is another topic."""
 FileId = NewType("FileId", str)
-"""`<write id>-<number>`: the write id is in the name so that a listing can nominate garbage."""
+"""`<write id>-<number>`. The write id shows in a listing which files may be garbage."""
 WriteId = NewType("WriteId", str)
-"""32 hex digits, fresh for each construction of a writer."""
+"""32 hex digits, new for each construction of a writer."""
 PathId = NewType("PathId", int)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """The name of a copy of a segment file on a storage path, used for no other content later.
+    """The name of a copy of a segment file on a storage path, which is never used for other content.
 
     Attributes:
         file_id: The segment file.
@@ -31,7 +31,7 @@ class SegmentName:
 
     @property
     def write_id(self) -> WriteId:
-        """The write whose verdict decides about the copy while no record names it."""
+        """The write whose outcome decides about the copy as long as no record names it."""
         return WriteId((self.generation or self.file_id).partition("-")[0])
 
     def __str__(self) -> str:
@@ -39,16 +39,17 @@ class SegmentName:
 
 
 IncarnationId = NewType("IncarnationId", str)
-"""A run of a broker; its log is the incarnation's log."""
+"""Id of a run of a broker, which writes one log."""
 JournalFileId = NewType("JournalFileId", str)
-"""The name of a journal file within its incarnation; a file only ever has one writer."""
+"""The name of a journal file within its incarnation; a file never has a second writer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """The position of the next entry to read.
 
-    Ledger ids start at 1, so `EARLIEST` (0, 0) is before every entry. An entry is never split, hence no batch index.
+    Ledger ids start at 1, so `EARLIEST` (0, 0) is before every entry. An entry is never split, so there is no batch
+    index.
     """
 
     ledger: LedgerId
@@ -63,7 +64,7 @@ EARLIEST = Position(LedgerId(0), EntryId(0))
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:
-    """(ledger, entry, partition, batch index); partition and batch index are -1 where absent."""
+    """A message id: (ledger, entry, partition, batch index). Partition and batch index are -1 if absent."""
 
     ledger: LedgerId
     entry: EntryId
@@ -74,7 +75,7 @@ class MessageId:
         return f"{self.ledger}:{self.entry}:{self.partition}:{self.batch_index}"
 
     def serialize(self) -> bytes:
-        """The protobuf `MessageIdData` bytes of Pulsar's clients: fields at their default are left out."""
+        """Return the protobuf `MessageIdData` as Pulsar's clients encode it, without fields that have their default."""
         parts = [b"\x08", varint(self.ledger), b"\x10", varint(self.entry)]
         if self.partition >= 0:
             parts += [b"\x18", varint(self.partition)]
@@ -84,7 +85,7 @@ class MessageId:
 
 
 def varint(number: int) -> bytes:
-    """Protobuf's base-128 encoding of a non-negative number."""
+    """Return protobuf's base-128 encoding of a non-negative number."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

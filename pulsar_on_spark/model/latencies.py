@@ -9,13 +9,13 @@ from time import perf_counter
 from typing import Final
 
 BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds of the buckets, in seconds; they include those of Pulsar's write latencies. The last bucket has none."""
+"""Upper bounds of the buckets in seconds, Pulsar's bounds for write latencies included. One more bucket has none."""
 
 
 class Latencies:
     """Durations since the process began, as a Prometheus histogram.
 
-    One thread at a time may observe; a concurrent reader may miss the latest observation.
+    Only one thread at a time may observe; a concurrent reader may miss the latest observation.
     """
 
     __slots__ = ("_counts", "sum_s")
@@ -31,7 +31,7 @@ class Latencies:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Observe the duration of the block, unless it raises an error."""
+        """Count the duration of the block, unless it raises an error."""
         began_s = perf_counter()
         yield
         self.observe(perf_counter() - began_s)

@@ -1,4 +1,4 @@
-"""The state of a lease as an observer sees it."""
+"""The state of a lease as its observer knows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from enum import Enum
 class LeaseState(Enum):
     """State of another consumer's lease, as far as an observer knows it."""
 
-    UNKNOWN = "seen for less than one lease period"
-    ALIVE = "seen for a lease period or longer, and renewed within the last one"
+    UNKNOWN = "observed for less than one lease period"
+    ALIVE = "observed for at least one lease period, and renewed within the last one"
     EXPIRED = "not renewed for a lease period, or released"

@@ -1,6 +1,6 @@
 """Log formats of a broker and its child processes: lines of text, or one JSON object per line.
 
-A call names its subject in the text and also in fields: `log.warning("...", extra={"topic": name})`.
+A call to a logger names its subject in the text and also in fields: `log.warning("...", extra={"topic": name})`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 FIELDS: Final = ("topic", "subscription", "ledger", "path", "file", "incarnation", "connection")
-"""Subjects of a line: full names, ids of ledgers and storage paths, files by id, connections by address."""
+"""Fields for the subject of a line: full names, ids of ledgers, storage paths and files, addresses of connections."""
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FORMAT_VARIABLE: Final = "PULSARPY_LOG_FORMAT"
 _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
 
 
 class TextLines(logging.Formatter):
-    """Formatter of text lines, each followed by its traceback; characters that control a terminal are escaped."""
+    """Formatter of text lines, with tracebacks behind their lines; characters that control a terminal are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """Format the record as one line: line breaks and other control characters in it are escaped."""
+        """Format the record as one line, with line breaks and other control characters escaped."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
@@ -68,7 +68,7 @@ def configure(level: LogLevel, format_: LogFormat) -> None:
 
 
 def configure_child() -> None:
-    """Log as the parent process does; as text at level INFO if the parent set nothing."""
+    """Set up the log as in the parent process; as text at level INFO if the parent has set nothing."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if os.environ.get(_FORMAT_VARIABLE) == "json" else TextLines(_TEXT))
     logging.basicConfig(level=os.environ.get(_LEVEL_VARIABLE, "INFO"), handlers=[handler], force=True)

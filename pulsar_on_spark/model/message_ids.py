@@ -1,4 +1,4 @@
-"""Message ids of whole columns: the bytes that Pulsar's clients call `serialize()`, and their text form."""
+"""Message ids of whole columns: the bytes that `serialize()` of Pulsar's clients returns, and the text form."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pyarrow.compute as pc
 from pulsar_on_spark.model.ids import LedgerId, varint
 
 _ROWS_AT_ONCE = 8_192
-"""Rows of one chunk: the table of their bytes stays in the processor's cache."""
+"""Rows of one chunk, so that the table of their bytes stays in the processor's cache."""
 _NO_BATCH = -1
 
 
 def serialized_message_ids(
     ledger: LedgerId, entries: npt.NDArray[np.int64], partition: int, batch_indexes: npt.NDArray[np.int32]
 ) -> pa.BinaryArray:
-    """`MessageId.serialize()` of each row.
+    """Return `MessageId.serialize()` of each row.
 
     Args:
         ledger: The ledger of all rows.
         entries: The entry id of each row, not negative.
         partition: The topic's partition index, -1 if it is not a partition.
-        batch_indexes: The batch index of each row, -1 where the message was not in a batch.
+        batch_indexes: The batch index of each row, -1 if the message was not in a batch.
     """
     parts: list[npt.NDArray[np.uint8]] = []
     lengths = np.empty(len(entries), np.int32)
@@ -41,7 +41,7 @@ def serialized_message_ids(
 def message_id_texts(
     ledger: LedgerId, entries: pa.Int64Array, partition: int, batch_indexes: pa.Int32Array
 ) -> pa.StringArray:
-    """`str(MessageId)` of each row, "ledger:entry:partition:batch"; null batch indexes count as -1."""
+    """Return `str(MessageId)` of each row, "ledger:entry:partition:batch"; a null batch index counts as -1."""
     return pc.binary_join_element_wise(
         str(ledger),
         entries.cast(pa.string()),
@@ -93,7 +93,7 @@ def _put_varints(
     """Write base-128 numbers into `width` columns of the table.
 
     Returns:
-        The columns that shorter numbers leave unused, each with a mask of the rows that use it.
+        The columns that shorter numbers leave unused, each with a mask of the rows that use the column.
     """
     least = int(numbers.min())
     partly: list[tuple[int, npt.NDArray[np.bool_]]] = []

@@ -1,11 +1,11 @@
-"""Topic and subscription names, read as Pulsar's `TopicName` reads them (`tests/golden/topic_names.json`).
+"""Topic and subscription names, parsed as by Pulsar's `TopicName` (`tests/golden/topic_names.json`).
 
-One deliberate difference: control characters are refused (they break listings, offsets and file names). A full name
-is always printed in its canonical form, `persistent://t/n/x`. Non-persistent topics exist only in a broker's memory, so
-only the broker accepts their names.
+There is one deliberate difference: control characters are refused, because they break listings, offsets and file names.
+A full name is always printed in its canonical form, `persistent://t/n/x`. Non-persistent topics exist only in a
+broker's memory, so only the broker accepts their names.
 
-New names and properties are bounded (`check_new_name`, `check_new_properties`): every process holds the metadata in
-memory. Existing ones are read whatever their length.
+New names and properties are bounded (`check_new_name`, `check_new_properties`), because every process holds the
+metadata in memory. Existing names and properties are read whatever their length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 
 MAX_NAME_BYTES = 1_024
-"""Limit of a new name in UTF-8: a full topic name, or the name of a subscription, producer or consumer."""
+"""Limit of a new name's bytes in UTF-8: a full topic name, or the name of a subscription, producer or consumer."""
 MAX_PROPERTIES = 64
 MAX_PROPERTIES_BYTES = 16 << 10
 """Limit of all keys and values of an object's properties together, in UTF-8."""
@@ -35,24 +35,24 @@ SYSTEM_PREFIX = "__"
 """Prefix of the names of system topics: `__change_events`, `__transaction_buffer_snapshot`, ..."""
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
-"""Spaces that Java's `Character.isWhitespace` does not count as white."""
+"""Spaces that Java's `Character.isWhitespace` does not count as white space."""
 _UNREADABLE = ("Cc", "Cs", "Zl", "Zp")
 """Unicode's categories of control characters, surrogates, and separators of lines and paragraphs."""
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Marks that make a name look like another one."""
+"""Marks of the writing direction, which can make a name look like another one."""
 _MAX_PARTITION_INDEX = 2**31 - 1
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A topic's full name, split into its parts. Make one with `parse`, which checks it.
+    """A topic's full name, split into its parts. `parse` makes and checks one.
 
     Attributes:
         tenant: The tenant, such as `public`.
         namespace: Tenant and namespace, such as `public/default`.
-        local: The part after the namespace; nearly free text.
-        partition_index: N where the name ends in `-partition-N`, else -1.
+        local: The part after the namespace, which is nearly free text.
+        partition_index: N if the name ends in `-partition-N`, else -1.
         domain: `persistent` or `non-persistent`.
     """
 
@@ -64,11 +64,11 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """Read `x`, `tenant/namespace/x` or `persistent://tenant/namespace/x`.
+        """Parse `x`, `tenant/namespace/x` or `persistent://tenant/namespace/x`.
 
         Raises:
-            InvalidArgumentError: Pulsar refuses such a name, or it holds control characters or names a
-                non-persistent topic.
+            InvalidArgumentError: Pulsar refuses the name, or it contains control characters or names a non-persistent
+                topic.
         """
         parsed = cls.parse_any(name)
         if not parsed.is_persistent:
@@ -77,7 +77,7 @@ class TopicName:
 
     @classmethod
     def parse_any(cls, name: str) -> TopicName:
-        """Read a name as `parse` does, or `non-persistent://tenant/namespace/x`."""
+        """Parse a name as `parse` does, or `non-persistent://tenant/namespace/x`."""
         domain, tenant, namespace, local = _split(name)
         for part in (tenant, namespace):
             if not _ENTITY.fullmatch(part):
@@ -103,19 +103,19 @@ class TopicName:
 
     @property
     def full(self) -> str:
-        """The complete name, `persistent://tenant/namespace/local`: the key of everything that is stored."""
+        """The full name, `persistent://tenant/namespace/local`, which is the key of stored data."""
         return f"{self.domain}://{self.namespace}/{self.local}"
 
     @property
     def partitioned_base(self) -> TopicName:
-        """The partitioned topic that this name is a partition of, else the topic itself."""
+        """The partitioned topic to which this partition belongs; the topic itself if it is not a partition."""
         if self.partition_index < 0:
             return self
         base = self.local[: self.local.rindex(PARTITION_SUFFIX)]
         return TopicName(self.tenant, self.namespace, base, _partition_index(base), self.domain)
 
     def partition(self, index: int) -> TopicName:
-        """The topic that is partition `index` of this one.
+        """Return partition `index` of this topic.
 
         Raises:
             InvalidArgumentError: the index is negative or does not fit Pulsar's 32 bits.
@@ -129,7 +129,7 @@ class TopicName:
 
 
 def is_showable(text: str) -> bool:
-    """True if lists and logs can show a text, so that it cannot be taken for another one.
+    """Return True if lists and logs can show a text in a way that it cannot be taken for another text.
 
     >>> is_showable("a b"), is_showable("a" + chr(0)), is_showable("admin" + chr(0x202E))
     (True, False, False)
@@ -145,7 +145,7 @@ def check_new_name(kind: str, name: str) -> str:
         name: The name, well-formed for its kind.
 
     Raises:
-        InvalidArgumentError: it is too long, or holds characters that lists and logs cannot show.
+        InvalidArgumentError: the name is too long, or contains characters that lists and logs cannot show.
     """
     size_bytes = len(name.encode(errors="surrogatepass"))
     if size_bytes > MAX_NAME_BYTES:
@@ -181,7 +181,7 @@ def check_tenant(name: str) -> str:
     """Return a tenant's name if it is valid.
 
     Raises:
-        InvalidArgumentError: it is not valid.
+        InvalidArgumentError: the name is not valid.
     """
     if not _ENTITY.fullmatch(name):
         raise InvalidArgumentError(
@@ -194,7 +194,7 @@ def check_namespace(name: str) -> str:
     """Return a namespace's name if it is a valid `tenant/namespace`.
 
     Raises:
-        InvalidArgumentError: it is not valid.
+        InvalidArgumentError: the name is not valid.
     """
     parts = name.split("/")
     if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):
@@ -209,7 +209,7 @@ def check_subscription_name(name: str) -> str:
     """Return a subscription's name if users may choose it.
 
     Raises:
-        InvalidArgumentError: the name is empty, holds control characters, or is reserved by Pulsar
+        InvalidArgumentError: the name is empty, contains control characters, or is reserved by Pulsar
             (`pulsar.repl...`, `pulsar.dedup`, `__compaction`).
     """
     if not name:
@@ -222,7 +222,7 @@ def check_subscription_name(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str, str, str]:
-    """Domain, tenant, namespace and local name."""
+    """Return domain, tenant, namespace and local name."""
     domain, separator, rest = name.partition("://")
     if not separator:
         parts = name.split("/")
@@ -240,7 +240,7 @@ def _split(name: str) -> tuple[str, str, str, str]:
 
 
 def _partition_index(local: str) -> int:
-    """N of a local name's `-partition-N` in canonical decimal digits, else -1 (Pulsar's `getPartitionIndex`)."""
+    """Return N of a local name `...-partition-N` if it is canonical decimal, else -1 (Pulsar's `getPartitionIndex`)."""
     _, suffix, digits = local.rpartition(PARTITION_SUFFIX)
     if not suffix or not digits.isdecimal() or len(digits) > len(str(_MAX_PARTITION_INDEX)):
         return -1

@@ -26,7 +26,7 @@ class Quorum:
 
     @classmethod
     def parse(cls, text: str) -> Quorum:
-        """Read `E/W/A`.
+        """Parse `E/W/A`.
 
         Raises:
             InvalidArgumentError: the text is not three whole numbers, none greater than the one before it.

@@ -8,14 +8,14 @@ from typing import Final
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 ROOT_VARIABLE: Final = "PULSARPY_ROOT"
-"""Environment variable with the root's path, for commands and calls without one."""
+"""Environment variable with the root's path, for commands and calls that give none."""
 
 
 def local_path(given: str | Path) -> Path:
-    """The absolute local path of a root or storage path, given as a path or a `file:` URI.
+    """Return the absolute local path of a root or storage path, given as a path or a `file:` URI.
 
     Raises:
-        InvalidArgumentError: it is a URI of another scheme.
+        InvalidArgumentError: the text is empty, or a URI of another scheme.
     """
     text = str(given)
     if text.startswith("file:"):

@@ -1,4 +1,4 @@
-"""Untrusted text, made safe for a terminal and a log."""
+"""Escaping of untrusted text for terminals and logs."""
 
 from __future__ import annotations
 
