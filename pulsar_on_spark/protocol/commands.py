@@ -1,6 +1,6 @@
 """The messages and enums of Pulsar's commands, under one name for the rest of the project.
 
-A command's number is also the number of the field of `BaseCommand` that holds its body.
+A command type's number is also the number of the `BaseCommand` field with the command's body.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 | codec  | number | form                                                          |
 |--------|--------|---------------------------------------------------------------|
 | NONE   | 0      | unchanged                                                     |
-| LZ4    | 1      | a raw block; the length is only in the metadata               |
+| LZ4    | 1      | a raw block; only the metadata has the uncompressed size      |
 | ZLIB   | 2      | a zlib stream; the Java client flushes it and does not end it |
 | ZSTD   | 3      | one frame                                                     |
-| SNAPPY | 4      | raw, after its length                                         |
+| SNAPPY | 4      | raw snappy, which starts with the uncompressed size           |
 
-A payload is corrupt unless its result has exactly the metadata's `uncompressed_size`. That size is checked before
-memory is allocated, and may be at most `MAX_UNCOMPRESSED_BYTES`.
+A payload is corrupt if its decompressed size differs from the metadata's `uncompressed_size`. Before memory is
+allocated, `uncompressed_size` is checked against `MAX_UNCOMPRESSED_BYTES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import pyarrow as pa
 import zstandard
 
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
-"""A payload that claims more stays compressed: a few bytes can claim 4 GiB."""
+"""Limit of the metadata's `uncompressed_size`. A payload above it is not decompressed: metadata may claim 4 GiB for a
+payload of a few bytes."""
 
 
 class Codec(IntEnum):
@@ -37,10 +38,10 @@ class Codec(IntEnum):
 
 
 def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None:
-    """Decompress a payload to exactly `size_bytes` bytes; None if that fails.
+    """Decompress a payload; return None if it is corrupt, or its size is not `size_bytes`.
 
     Args:
-        codec: The codec's number in the metadata, known or not.
+        codec: The codec's number in the metadata, which may be unknown.
         payload: The payload as received.
         size_bytes: The metadata's `uncompressed_size`; ignored for payloads without a codec.
     """
@@ -56,14 +57,14 @@ def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None
 
 
 def compress(codec: Codec, payload: bytes, *, best: bool = False) -> bytes:
-    """Compress a payload: fast, or with `best` at the codec's highest level."""
+    """Compress a payload at the codec's fast level, or with `best` at its highest level."""
     return _COMPRESS[codec](payload, best)
 
 
 def compress_within(codec: Codec, payload: bytes, limit_bytes: int) -> tuple[Codec, bytes] | None:
-    """Compress a payload to at most `limit_bytes`, with the given codec if possible.
+    """Compress a payload to at most `limit_bytes`, with the given codec at its fast level if that suffices.
 
-    Otherwise no codec, the codec's best level and ZSTD's best level are tried in this order.
+    If it does not, these are tried in order: no compression, the codec's highest level, ZSTD's highest level.
 
     Returns:
         The codec used and the bytes; None if nothing fits.
@@ -86,7 +87,7 @@ def _from_lz4(payload: memoryview, size_bytes: int) -> bytes:
 
 def _from_zlib(payload: memoryview, size_bytes: int) -> bytes | None:
     stream = zlib.decompressobj()
-    # One byte more than wanted makes zlib read the end of the stream, with its checksum, if there is one.
+    # A limit one byte above the expected size makes zlib read on to the stream's checksum, if the stream has its end.
     plain = stream.decompress(payload, size_bytes + 1)
     return None if stream.unused_data or stream.unconsumed_tail else plain
 
@@ -100,13 +101,13 @@ def _from_zstd(payload: memoryview, size_bytes: int) -> bytes | None:
 
 def _from_snappy(payload: memoryview, size_bytes: int) -> bytes | None:
     if _snappy_length(payload) != size_bytes:
-        # Arrow would leave the rest of a buffer uninitialized where the result is shorter than the buffer.
+        # Arrow would return uninitialized bytes after a result that is shorter than `decompressed_size`.
         return None
     return bytes(_SNAPPY.decompress(payload, decompressed_size=size_bytes, asbytes=True))
 
 
 def _snappy_length(payload: memoryview) -> int:
-    """The length at the start of raw snappy; -1 if it is not a varint of at most five bytes."""
+    """Return the uncompressed size at the start of raw snappy; -1 if it is not a varint of at most five bytes."""
     length = 0
     for index, byte in enumerate(payload[:5]):
         length |= (byte & 0x7F) << 7 * index

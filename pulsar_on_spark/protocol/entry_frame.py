@@ -2,10 +2,9 @@
 
     [0x0e01][CRC32C u32] [metadata size u32][MessageMetadata][payload]
 
-All integers are big-endian. The first two fields may be missing (clients before protocol 6 omit them); with them, a
-broker sends consumers exactly these bytes. The checksum covers everything after it (Pulsar's
-`Commands.serializeMetadataAndPayload`). A batch's payload, once decompressed, is
-`[size u32][SingleMessageMetadata][its payload]` for each message.
+All integers are big-endian. Clients before protocol 6 omit the first two fields. An entry that has them is sent to
+consumers byte for byte. The checksum covers everything after it (Pulsar's `Commands.serializeMetadataAndPayload`). A
+batch's decompressed payload is, for each message, `[metadata size u32][SingleMessageMetadata][message payload]`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from crc32c import crc32c
 
 CHECKSUM_MAGIC = b"\x0e\x01"
 MAX_MESSAGES_IN_ENTRY = 100_000
-"""Limit of messages in one entry, checked by the broker. Clients make batches of up to 1,000 by default."""
+"""Limit of messages in an entry, checked by the broker. Clients' batches have up to 1,000 messages by default."""
 
 _CHECKSUM = struct.Struct(">2sI")
 _CHECKSUM_AND_SIZE = struct.Struct(">2sII")
@@ -24,7 +23,7 @@ _SIZE = struct.Struct(">I")
 
 
 def split_entry(entry: bytes) -> tuple[int, int] | None:
-    """Find the offsets of a stored entry's metadata and payload; None if the bytes are not a valid entry.
+    """Return the offsets of a stored entry's metadata and payload; None if the bytes are not a valid entry.
 
     An entry that fails its checksum is not valid.
     """

@@ -1,9 +1,9 @@
-"""Protobuf fields of many messages as columns of numbers and byte ranges: numpy walks all messages in step.
+"""Decoder of the protobuf fields of many messages at once: numpy reads one field of every message in each step.
 
-The walk handles the fields of a *shape* in their usual wire types. A message with anything else (an unknown field, a
-length beyond the message's end) is **odd**: its fields are undefined, and the caller must use the protobuf parser. All
-other messages are well-formed and get the same values as from the parser (tests/protocol compare the two). The caller
-checks required fields: `present` marks the messages that have a field.
+The results are columns of numbers and byte ranges. The decoder knows the fields of a *shape* in their usual wire types.
+A message with anything else (an unknown field, a length beyond the message's end) is **odd**: its fields are undefined,
+and the caller must use the protobuf parser. All other messages are well-formed and get the parser's values
+(tests/protocol compare the two). The caller checks required fields: `present` marks the messages that have a field.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FEW_MESSAGES = 12
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)
-"""Bytes after the last message: a field's first bytes are read before the end of its message is checked."""
+"""Appended to the data, because a field's first bytes are read before the end of its message is checked."""
 
 
 class Kind(Enum):
-    """Wire type and meaning of a field; `REPEATED` fields are submessages."""
+    """Type of a field. `BYTES` are bytes, text or a submessage; `REPEATED` fields are submessages."""
 
     INT32 = 0
     UINT32 = 1
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A numeric field of each message; 0 where it is absent. Unsigned 64-bit numbers wrap to negative ones."""
+    """A numeric field's value in each message; 0 in messages without it. Unsigned 64-bit numbers wrap to negative."""
 
     values: Int64s
     present: Bools
@@ -49,7 +49,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Byte ranges of a field in each message; an empty range inside the message where it is absent."""
+    """A field's byte range in each message; an empty range at the message's start if the message lacks the field."""
 
     starts: Int64s
     ends: Int64s
@@ -58,7 +58,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """All occurrences of a repeated field, in the order of the messages and within them."""
+    """The index of the message and the byte range of each occurrence of a repeated field, in the order of the data."""
 
     messages: Int64s
     starts: Int64s
@@ -76,12 +76,12 @@ class Fields:
 
 
 def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
-    """Walk the messages in `data`; their ranges ascend and do not overlap."""
+    """Decode the messages in `data`, whose ranges must ascend without overlap; `data` must end with padding."""
     return _Walk(data, starts, ends, shape).run()
 
 
 def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
-    """The bytes of an Arrow column without nulls, padded for `walk_fields`, and the bounds of its rows."""
+    """Return the bytes of an Arrow column without nulls, padded for `walk_fields`, and the bounds of its rows."""
     _, offset_buffer, data_buffer = messages.buffers()
     if len(messages) == 0 or data_buffer is None:
         return np.frombuffer(_PADDING, np.uint8), np.zeros(len(messages) + 1, np.int64)
@@ -91,11 +91,11 @@ def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
 
 
 def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None = None) -> pa.BinaryArray:
-    """The bytes of ascending ranges as an Arrow column; null where not valid."""
+    """Return the bytes of ascending ranges as an Arrow column, with null for ranges that `valid` excludes."""
     count = len(starts)
     if count == 0:
         return pa.array([], pa.binary())
-    # Every second element of this column holds the bytes between two ranges.
+    # This column also has the bytes between two ranges, as every second element.
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2], bounds[1::2] = starts, ends
     spaced = pa.BinaryArray.from_buffers(
@@ -106,7 +106,7 @@ def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None =
 
 
 class _Walk:
-    """State of one walk, which fills the columns field by field."""
+    """One run of the decoder, which fills the columns field by field."""
 
     def __init__(self, data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> None:
         count = len(starts)
@@ -135,7 +135,7 @@ class _Walk:
             wrong = (after <= at) | (after > ends)
             if wrong.any():
                 self._odd[messages[wrong]] = True
-                # This ends their walk.
+                # Moving them to their ends excludes them from further steps.
                 after[wrong] = ends[wrong]
             unfinished = after < ends
             messages, at = messages[unfinished], after[unfinished]
@@ -171,7 +171,7 @@ class _Walk:
             column.present[messages] = True
             return at
         ends = at + values
-        # `run` rejects an end before the start or beyond the message; a length without an end is marked here.
+        # A length varint of more than ten bytes has `at` -1. `run` finds it by its end, as it finds ends out of bounds.
         ends[at < 0] = -1
         if kind is Kind.BYTES:
             ranges = self._ranges[number]
@@ -181,7 +181,7 @@ class _Walk:
         return ends
 
     def _varints(self, at: Int64s) -> tuple[Int64s, Int64s]:
-        """Decode the base-128 numbers at these offsets; also return their ends, -1 for one of more than ten bytes."""
+        """Decode the varints at these offsets to (values, ends); the end of a varint of more than ten bytes is -1."""
         byte = self._data[at]
         values = (byte & 0x7F).astype(np.int64)
         at = at + 1
@@ -189,7 +189,7 @@ class _Walk:
         for index in range(1, _VARINT_BYTES):
             if len(longer) == 0:
                 return values, at
-            # A broken number may run past the padding: its message is odd, so any byte will do.
+            # A broken varint may go beyond the padding. Its message is odd, so the value of the byte does not matter.
             byte = self._data[np.minimum(at[longer], len(self._data) - 1)]
             values[longer] |= (byte & 0x7F).astype(np.int64) << np.int64(7 * index)
             at[longer] += 1
@@ -198,7 +198,7 @@ class _Walk:
         return values, at
 
     def _walk_one(self, message: int, at: int) -> None:
-        """Read the rest of one message field by field, for the few messages that have more fields than the others."""
+        """Read one message's remaining fields one by one, for the few messages with more fields than the others."""
         end = int(self._ends[message])
         while 0 <= at < end:
             at = self._take_in_one(message, at, end)
@@ -227,7 +227,7 @@ class _Walk:
         return start + value
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """Decode one base-128 number to (its end, its value); (-1, 0) if it does not end within the message."""
+        """Decode one varint to (end, value); (-1, 0) if it has more than ten bytes or exceeds the message."""
         number = 0
         for index, byte in enumerate(self._data[at : min(end, at + _VARINT_BYTES)].tolist()):
             number |= (byte & 0x7F) << 7 * index
@@ -255,7 +255,7 @@ def _as_kind(values: Int64s, kind: Kind) -> Int64s:
 
 
 def _wrapped(number: int) -> int:
-    """The low 64 bits as a signed number."""
+    """Return the low 64 bits as a signed number."""
     number &= 2**64 - 1
     return number - 2**64 if number >= 2**63 else number
 

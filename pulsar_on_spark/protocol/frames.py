@@ -1,4 +1,4 @@
-"""The frames of a connection.
+"""The frames of a client's connection to a broker: their encoding, and a splitter for the stream of bytes.
 
     [frame size u32][command size u32][BaseCommand][entry, with SEND and MESSAGE only]
 
@@ -14,32 +14,32 @@ from typing import TypeAlias
 from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 
 MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
-"""Pulsar's default of `maxMessageSize`: metadata and payload of an entry."""
+"""Limit of an entry's metadata and payload: Pulsar's default of `maxMessageSize`."""
 FRAME_PADDING_BYTES = 10 * 1024
 """Room in a frame beside the largest message (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
 
 Frame: TypeAlias = tuple[bytes, memoryview]
-"""The command's bytes, and a view of the bytes after them: valid as long as the buffer that was split."""
+"""The command's bytes, and a view of the bytes after the command, valid only as long as the buffer that was split."""
 
 _SIZES = struct.Struct(">II")
 _SIZE_BYTES = 4
 _TLS_HANDSHAKE = 0x1603
-"""The first two bytes of a client with TLS. A frame of this size would be larger than any limit."""
+"""The first two bytes of a TLS handshake. No frame starts with them: its size would exceed every limit."""
 
 
 def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
-    """Frame a command; the caller sends its entry of `entry_bytes` bytes afterwards."""
+    """Return the frame of a command without its entry; the caller sends the entry of `entry_bytes` bytes next."""
     return _SIZES.pack(_SIZE_BYTES + len(command) + entry_bytes, len(command)) + command
 
 
 class FrameSplitter:
-    """Splitter of a byte stream into frames. It buffers only the received part of one incomplete frame.
+    """Splitter of a byte stream into frames. It buffers only the received part of the last, incomplete frame.
 
-    The bytes after a command are copied only where a frame is spread over several pieces of data.
+    An entry is copied only if its frame arrived in several pieces.
 
     Args:
-        max_frame_bytes: Limit of a frame with its size field.
-        max_command_bytes: Limit of its command: a larger one is refused before it has arrived completely.
+        max_frame_bytes: Limit of a frame, its size field included.
+        max_command_bytes: Limit of a frame's command. A larger command is refused before it has arrived completely.
 
     Attributes:
         max_frame_bytes: The limit of the next frame; may be changed between frames.
@@ -57,7 +57,7 @@ class FrameSplitter:
         return len(self._tail)
 
     def split(self, data: memoryview) -> Iterator[Frame]:
-        """Yield the frames that these bytes complete. The caller must exhaust the iterator.
+        """Yield the frames that end in these bytes. The caller must exhaust the iterator.
 
         Raises:
             ProtocolError: A frame is larger than allowed, or its sizes contradict each other.
@@ -87,13 +87,13 @@ class FrameSplitter:
             self._tail += data[at:]
 
     def _fill(self, data: memoryview, at: int, tail_bytes: int) -> int:
-        """Extend the tail to `tail_bytes`, as far as the data suffice; return the offset of the next byte."""
+        """Extend the tail to `tail_bytes` or by all data; return the offset of the data's first unused byte."""
         piece = data[at : at + max(0, tail_bytes - len(self._tail))]
         self._tail += piece
         return at + len(piece)
 
     def _sizes(self, data: memoryview | bytearray, at: int) -> tuple[int, int]:
-        """Return the bytes of a frame with its size field, and the bytes of its command."""
+        """Return the size of the frame at `at`, its size field included, and the size of its command."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
         if size >> 16 == _TLS_HANDSHAKE:

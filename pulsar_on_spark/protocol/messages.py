@@ -1,7 +1,7 @@
 """The protobuf messages of a stored entry, under one name for the rest of the project, and their text fields.
 
-The parser returns a text field that is not UTF-8 as bytes, although its type is `str`, and any client may send one.
-Read text fields of entries by `as_bytes` or `as_text` only.
+Read text fields of entries only with `as_bytes` or `as_text`: for text that is not UTF-8, which any client may send,
+the parser returns bytes although the field's type is `str`.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def as_bytes(field: str | bytes) -> bytes:
 
 
 def as_text(field: str | bytes) -> str:
-    r"""Return a text field; bytes that are not UTF-8 are written as `\xff`."""
+    r"""Return a text field as `str`, with `\x` and two hex digits for each byte that is not UTF-8."""
     return field if isinstance(field, str) else field.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Entries opened for inspection: metadata and decompressed payload."""
+"""Split stored entries into metadata and decompressed payload, for inspection."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class PayloadTooLargeError(PulsarpyError):
 def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[MessageMetadata, bytes]:
     """Split an entry into its metadata and its payload.
 
-    The payload is decompressed if possible; an encrypted one is not. Bytes that are not a valid entry are returned as a
-    payload with empty metadata.
+    An encrypted payload, and one that cannot be decompressed, is returned as stored. Bytes that are not a valid entry
+    are returned as a payload with empty metadata.
 
     Args:
         data: The entry as stored.
         limit_bytes: The largest payload that is decompressed.
 
     Raises:
-        PayloadTooLargeError: its metadata claims a larger payload.
+        PayloadTooLargeError: The metadata claims a decompressed size above `limit_bytes`.
     """
     parts = split_entry(data)
     if parts is None:

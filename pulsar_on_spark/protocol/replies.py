@@ -1,6 +1,7 @@
-"""The broker's commands as bytes: one function for each.
+"""Encoders of the commands that a broker sends: one function for each command.
 
-Ids of ledgers and entries may be negative, as Pulsar's earliest position (-1, -1) is: they are sent as 64 bits.
+Ids of ledgers and entries may be negative, such as those of Pulsar's earliest position (-1, -1). They are encoded as
+unsigned 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from pulsar_on_spark.protocol.frames import frame_of
 from pulsar_on_spark.protocol.varint import varint
 
 NO_REQUEST_ID = 2**64 - 1
-"""The request id of commands that answer no request."""
+"""The request id in commands that the broker sends without a client's request."""
 
 _64_BITS = 2**64 - 1
 
 
 def connected(server_version: str, protocol_version: int, max_message_size: int, feature_flags: FeatureFlags) -> bytes:
-    """CONNECTED: the answer to CONNECT, before anything else.
+    """CONNECTED: the answer to CONNECT, and the first command that a broker sends after authentication.
 
     Args:
-        server_version: Not empty: clients refuse an empty version.
-        protocol_version: The lower one of client's and broker's versions.
+        server_version: The broker's version. Clients refuse an empty one.
+        protocol_version: The lower of the client's and the broker's protocol versions.
         max_message_size: Limit of an entry's metadata and payload, in bytes.
         feature_flags: The broker's features.
     """
@@ -65,7 +66,7 @@ def connected(server_version: str, protocol_version: int, max_message_size: int,
 
 
 def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
-    """AUTH_CHALLENGE: the client must send the next data of its authentication, or new credentials for expired ones."""
+    """AUTH_CHALLENGE: the client must continue its authentication, or replace its expired credentials."""
     challenge = AuthData(auth_method_name=method, auth_data=data)
     body = CommandAuthChallenge(server_version=server_version, challenge=challenge, protocol_version=protocol_version)
     return _frame(BaseCommand(type=BaseCommand.AUTH_CHALLENGE, authChallenge=body))
@@ -148,15 +149,15 @@ def producer_success(
     topic_epoch: int | None = None,
     producer_ready: bool = True,
 ) -> bytes:
-    """PRODUCER_SUCCESS: the producer may send, or must wait for a second PRODUCER_SUCCESS if it is not ready.
+    """PRODUCER_SUCCESS: the producer may send or, if `producer_ready` is False, must wait for a second one.
 
     Args:
         request_id: The id of the client's request.
         producer_name: The client's choice, or a name that the broker generated.
-        last_sequence_id: The last sequence id stored under that name, if deduplication is on.
-        schema_version: Eight bytes; empty without a schema.
-        topic_epoch: The epoch of a producer with an access mode other than Shared.
-        producer_ready: False while another producer is the exclusive one.
+        last_sequence_id: The last sequence id stored from a producer of this name; -1 without deduplication.
+        schema_version: The version of the producer's schema, eight bytes; empty without a schema.
+        topic_epoch: The topic's epoch, for a producer with an access mode other than Shared.
+        producer_ready: False while another producer has exclusive access to the topic.
     """
     body = CommandProducerSuccess(
         request_id=request_id,
@@ -170,7 +171,7 @@ def producer_success(
 
 
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """SEND_RECEIPT for each entry: it is stored. Encoded without protobuf objects, at a quarter of their cost.
+    """SEND_RECEIPT: an entry is stored. Encodes one for each item without protobuf objects, at a quarter of their cost.
 
     Args:
         producer_id: The client's id of the producer.
@@ -205,7 +206,7 @@ def message_head(
     consumer_epoch: int | None,
     entry_bytes: int,
 ) -> bytes:
-    """MESSAGE without its entry of `entry_bytes` bytes, which the caller sends next; encoded without protobuf objects.
+    """MESSAGE without the entry, which the caller sends next. Encoded without protobuf objects, which cost more.
 
     Args:
         consumer_id: The client's id of the consumer.
@@ -215,8 +216,8 @@ def message_head(
         redelivery_count: Number of earlier deliveries of the entry.
         ack_set: Words of 64 bits with a 1 for each unacknowledged message, the first message in the lowest bit; empty
             if no message of the entry is acknowledged.
-        consumer_epoch: The epoch that the consumer sent; None if it sent none.
-        entry_bytes: The entry's size.
+        consumer_epoch: The epoch from the consumer's last request; None if the consumer sent none.
+        entry_bytes: Size of the entry.
     """
     message_id = b"\x08" + varint(ledger) + b"\x10" + varint(entry)
     if partition >= 0:
@@ -252,7 +253,7 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
 
 
 def close_producer(producer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_PRODUCER: the client reconnects to the given broker, or looks the topic up again if none is given."""
+    """CLOSE_PRODUCER: the client must reconnect to the given broker, or look the topic up again if none is given."""
     body = CommandCloseProducer(
         producer_id=producer_id,
         request_id=NO_REQUEST_ID,
@@ -263,7 +264,7 @@ def close_producer(producer_id: int, service_url: str | None = None, service_url
 
 
 def close_consumer(consumer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_CONSUMER: the client reconnects as after `close_producer`."""
+    """CLOSE_CONSUMER: the client must reconnect to the given broker, or look the topic up again if none is given."""
     body = CommandCloseConsumer(
         consumer_id=consumer_id,
         request_id=NO_REQUEST_ID,
@@ -307,10 +308,10 @@ def get_topics_of_namespace_response(
 
     Args:
         request_id: The id of the client's request.
-        topics: Full names, each partition by itself; none if nothing changed.
-        topics_hash: Hash of the names.
-        filtered: True if the client's pattern was applied.
-        changed: False if the client's hash equals that of the names.
+        topics: Full names, with the name of each partition; empty if `changed` is False.
+        topics_hash: Hash of all the names.
+        filtered: True if the broker applied the client's pattern.
+        changed: False if `topics_hash` equals the hash in the client's request.
     """
     body = CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
@@ -319,7 +320,7 @@ def get_topics_of_namespace_response(
 
 
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_LIST_SUCCESS: the matching topics, none if the client's hash equals theirs; updates will follow."""
+    """WATCH_TOPIC_LIST_SUCCESS: the matching topics; empty if the client's hash is current. Updates will follow."""
     body = CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
@@ -327,7 +328,7 @@ def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[
 
 
 def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_UPDATE: topics were created or deleted; the hash covers all topics that match now."""
+    """WATCH_TOPIC_UPDATE: names of created and deleted topics, and the hash of all topics that match now."""
     body = CommandWatchTopicUpdate(
         watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
     )
@@ -341,13 +342,13 @@ def get_schema_response(request_id: int, schema: Schema, schema_version: bytes) 
 
 
 def get_schema_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """GET_SCHEMA_RESPONSE: the request failed. Clients rely on TopicNotFound if the topic has no such schema."""
+    """GET_SCHEMA_RESPONSE: the request failed. If the topic lacks the schema, clients expect TopicNotFound."""
     body = CommandGetSchemaResponse(request_id=request_id, error_code=error, error_message=message)
     return _frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, getSchemaResponse=body))
 
 
 def get_or_create_schema_response(request_id: int, schema_version: bytes) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE: the schema has that version."""
+    """GET_OR_CREATE_SCHEMA_RESPONSE: the version of the client's schema."""
     body = CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=schema_version)
     return _frame(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=body))
 
@@ -375,7 +376,7 @@ def _frame(command: BaseCommand) -> bytes:
 
 
 def _by_hand(tags: bytes, body: bytes, entry_bytes: int = 0) -> bytes:
-    """Frame a command by the encoded type and tag of its body, and the body; `entry_bytes` is the size of its entry."""
+    """Return the frame of a command from its encoded type with the body's tag, its body, and the size of its entry."""
     return frame_of(tags + varint(len(body)) + body, entry_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Refusals of transaction requests: clients expect a response type of its own for each request type."""
+"""Encoders of refusals of transaction requests. Clients expect another response type for each request type."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ REFUSALS: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: partial(_refusal, BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE),
     BaseCommand.END_TXN: partial(_refusal, BaseCommand.END_TXN_RESPONSE),
 }
-"""Functions that encode a refusal from request id, error and message, by the request's type."""
+"""By a request's type, the function that encodes its refusal from request id, error and message."""

@@ -1,4 +1,4 @@
-"""Protobuf's base-128 numbers, encoded 14 bits at a time for the few commands that a broker sends by the million."""
+"""Encoder of protobuf's varints in steps of 14 bits, for the few commands that a broker sends by the million."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ _MASK = 2**_BITS - 1
 _64_BITS = 2**64 - 1
 
 _LAST = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(2**_BITS)]
-"""The encoding of each number of 14 bits at the end of a number."""
+"""The encoding of a number's highest bits, at most 14, by their value: one byte or two."""
 _MORE = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(2**_BITS)]
-"""The encoding of each number of 14 bits with higher bits after it."""
+"""The encoding of 14 bits that higher bits follow, by their value: two bytes."""
 
 
 def varint(number: int) -> bytes:
-    """Encode a number; a negative one by its 64 bits."""
+    """Encode a number as a varint. A negative number is encoded as unsigned 64 bits, as protobuf does."""
     number &= _64_BITS
     out = b""
     while number > _MASK:
