@@ -1,1 +1,1 @@
-"""Spark jobs: thin programs that call the engine. May import everything but `cli`."""
+"""Spark jobs: short programs that call the storage engine. They may import every package but `cli`."""

@@ -1,7 +1,7 @@
 """Audit and repair of a large root as a Spark job: tasks read and copy, the driver plans and commits.
 
-The same code of `topic.maintenance.repair` decides as in one process; here many tasks read and copy. Every task must
-see the root and its storage paths.
+As in a repair within one process, `topic.maintenance.repair` decides about each copy. Every executor must be able to
+reach the root and its storage paths.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
 from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, new_write_id, restore
 
 TASK_BYTES = 1 << 30
-"""About so much one task reads."""
+"""Approximate bytes that a task reads or copies."""
 WAVE_BYTES = 16 << 30
-"""Bytes copied between commits: files that no record names after ten minutes may be collected as garbage."""
+"""Bytes copied before each commit. Copies must be committed within ten minutes: later, a file that no record names may
+be collected as garbage."""
 WAVE_FILES = 2_000
 MAX_TASKS = 10_000
 
@@ -42,14 +43,14 @@ Rows = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class AuditJobReport:
-    """Findings and work of the job.
+    """Findings of the job, and the copies that it restored.
 
     Attributes:
-        check: The problems of copies; see `CheckReport`.
-        restored: Copies that were written; 0 where the job only checks.
-        moved: Files whose record names other paths now.
-        lost: Files of which no good copy could be put together.
-        problems: What else could not be done, one sentence each.
+        check: The number of good copies, and the problems of the others; see `CheckReport`.
+        restored: Number of copies that were written; 0 without `repair`.
+        moved: Number of files whose record names other storage paths now.
+        lost: One sentence for each file without a good copy, of which the job could not compose one either.
+        problems: One sentence for each other failure.
     """
 
     check: CheckReport
@@ -60,7 +61,7 @@ class AuditJobReport:
 
 
 def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
-    """Read every copy in full; with `repair`, restore missing, bad and misplaced ones.
+    """Read every copy in full; with `repair`, restore missing, bad and misplaced copies.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -86,7 +87,7 @@ def _read_all(
     paths: Mapping[PathId, StoragePath],
     copies: Sequence[tuple[FileRecord, PathId]],
 ) -> list[tuple[str, int, str, bool]]:
-    """Yield (file id, path id, problem, whether it was examined) of each copy that is not known to be good."""
+    """Return (file id, path id, problem, True if the copy was examined) for each copy that is not known to be good."""
 
     def read(batches: Rows) -> Rows:
         for batch in batches:
@@ -129,7 +130,7 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
 
 
 def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
-    """The plans in their order, in pieces that are copied and then committed."""
+    """Yield the plans in their order, in groups that are each copied and then committed."""
     wave: list[FilePlan] = []
     size_bytes = 0
     for plan in plans:
@@ -145,7 +146,7 @@ def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
 def _mapped(
     spark: SparkSession, work: Sequence[object], size_bytes: int, function: Callable[[Rows], Rows]
 ) -> list[object]:
-    """Run `function` on the pieces of work, over tasks of about `TASK_BYTES`, and yield its results."""
+    """Run `function` on the pieces of work in tasks of about `TASK_BYTES`, and return its results."""
     if not work:
         return []
     parallelism = int(spark.conf.get("spark.default.parallelism", "") or 8)
@@ -159,10 +160,10 @@ def _row(work: bytes) -> pa.RecordBatch:
 
 
 def main(
-    root: Annotated[Path, typer.Argument(help="The root's folder; every executor must see it.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Restore what is missing or bad.")] = False,
+    root: Annotated[Path, typer.Argument(help="The root's folder; every executor must be able to reach it.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Restore missing, bad and misplaced copies.")] = False,
 ) -> None:
-    """Read every copy of every file in full, in parallel; with --repair, restore missing and bad ones."""
+    """Read every copy of every file in full, in parallel; with --repair, restore missing, bad and misplaced copies."""
     console = Console()
     with spark_session("pulsarpy audit") as spark:
         done = run(spark, Root.open(root), repair=repair)
