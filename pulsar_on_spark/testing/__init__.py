@@ -1,5 +1,5 @@
-"""The kit for tests of storage backends: file layers that record, crash and fail, a faulty proxy, and a contract.
+"""The kit for tests of storage backends: file layers that record or fail, an S3 proxy with faults, and contract tests.
 
-It may import every other package, and none of them imports it (import-linter checks that). Start reading at
-`recording_files`, which replays a write up to every point where a machine may stop.
+It may import every other package, and no other package may import it; import-linter checks both. Start reading at
+`recording_files`, which rebuilds the state of a disk after a crash at any step of a write.
 """

@@ -1,4 +1,4 @@
-"""Disks that fail: real files, on which one kind of step fails under chosen directories after some calls."""
+"""A file layer on which one kind of call fails under chosen directories, after some that succeed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", 
 
 @dataclass
 class FailingFiles(FileOps):
-    """Does what `OsFiles` does, except that `action` fails under `directories` from its (skip + 1)-th call on.
+    """Like `OsFiles`, but calls of `action` fail for paths under `directories`, after `skip` successful calls.
 
-    `calls` lists (action, directory) of every step under them, so that a test sees attempts after the failure. Calls
-    are counted for each directory separately.
+    `calls` lists (action, directory) of every call under `directories`, so that a test sees attempts after the failure.
+    The successful calls are counted for each directory separately.
 
     Args:
-        directories: Directories in which steps fail, such as that of a storage path.
+        directories: Directories under which the calls fail, such as a storage path's.
         action: The method of `FileOps` that fails.
-        skip: Number of its calls that still succeed.
+        skip: Number of calls of `action` that succeed before the first failure.
         error_number: The errno of the failure.
     """
 

@@ -1,6 +1,6 @@
-"""The tests that every store of leases passes: derive from `LeaseStoreContract`, and give it a fixture `open_store`.
+"""Tests that every lease store must pass. Derive a test class from `LeaseStoreContract`, with a fixture `open_store`.
 
-A store that passes them behind `s3_faults.S3Faults` with each fault also settles replies that were lost.
+A store that also passes them behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies correctly.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TypeAlias
 from pulsar_on_spark.storage.leases.contract import LeaseStore, lease_name
 
 OpenStore: TypeAlias = Callable[[str], LeaseStore]
-"""Opens the store of a group, as one more process does."""
+"""Function that opens the store of the group of the given name, as a further process would."""
 CLOCKS_APART_S = 600
-"""The store's clock and this one may differ by so much."""
+"""Largest allowed difference of the store's clock and the test's, in seconds."""
 
 
 class LeaseStoreContract:
-    """Contract tests."""
+    """Contract tests of a lease store."""
 
     def test_a_group_without_holders_is_empty(self, open_store: OpenStore) -> None:
         store = open_store("empty")

@@ -1,6 +1,6 @@
-"""The tests that every object store passes: derive from `ObjectStoreContract`, and give it a fixture `store`.
+"""Tests that every object store must pass. Derive a test class from `ObjectStoreContract`, with a fixture `store`.
 
-A store that passes them behind `s3_faults.S3Faults` with each fault also settles replies that were lost.
+A store that also passes them behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies correctly.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pulsar_on_spark.storage.objects.contract import Created, Exists, ObjectStor
 
 WRITERS = 8
 PAGE = 1_000
-"""Stores list a thousand objects at once."""
+"""Number of objects that stores return in one response of a listing."""
 PIECE_BYTES = 8 << 20
-"""A few of them are more than stores take at once."""
+"""Size of a piece of an upload. Three pieces exceed 16 MiB, above which stores upload an object in parts."""
 UPLOAD_ATTEMPTS = 60
 CLOCKS_APART_S = 600
-"""The store's clock and this one may differ by so much."""
+"""Largest allowed difference of the store's clock and the test's, in seconds."""
 
 
 def key() -> str:
@@ -31,14 +31,14 @@ def key() -> str:
 
 
 def created(store: ObjectStore, name: str, content: bytes) -> Version:
-    """Create an object that must not exist."""
+    """Create an object that does not exist, and return its version."""
     answer = store.create(name, content)
     assert isinstance(answer, Created)
     return answer.version
 
 
 def uploaded(store: ObjectStore, pieces: Sequence[bytes]) -> str:
-    """Upload an object as a writer does: again under another key after an error. Returns the key."""
+    """Upload an object and return its key. After an error, retry under another key, as writers do."""
     for _ in range(UPLOAD_ATTEMPTS):
         name = key()
         upload = store.upload(name)
@@ -55,7 +55,7 @@ def uploaded(store: ObjectStore, pieces: Sequence[bytes]) -> str:
 
 
 class ObjectStoreContract:
-    """Contract tests; `store` has an identity object (`identity.IDENTITY_NAME`), as a storage path has."""
+    """Contract tests of an object store; `store` must have the identity object (`identity.IDENTITY_NAME`)."""
 
     def test_an_object_is_read_as_it_was_written(self, store: ObjectStore) -> None:
         name, content = key(), secrets.token_bytes(100_000)

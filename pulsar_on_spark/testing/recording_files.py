@@ -1,10 +1,10 @@
-"""Crash testing of durable files: record every step of a write, then rebuild what a disk may hold after a crash.
+"""Crash tests of durable files: record every step of a write, then rebuild the states that a crash may leave on disk.
 
 `RecordingFiles` works like `OsFiles` and records each step that changes the disk. `Recording.materialise` builds, in
-another directory, the state after the first N steps, under one assumption about the changes that the file system had
-not made durable. A test tries every N and every `Crash`, and opens the result as after a reboot. This is a small
-version of ALICE (OSDI '14): by POSIX's rules, bytes are durable after fdatasync and names only after fsync of their
-directory.
+another directory, the state after a crash that followed the first N steps. A `Crash` is an assumption about which
+changes were lost, of those that were not durable yet. A test tries every N with every `Crash`, and opens the result as
+a process does after a reboot. This is a small version of ALICE (OSDI '14). By POSIX's rules, bytes are durable after
+fdatasync of the file, and names after fsync of their directory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pulsar_on_spark.storage.files import FileOps, OsFiles
 
 
 class Crash(Enum):
-    """The part of earlier steps that a crash leaves."""
+    """Assumption about the effects of earlier steps that are on disk after a crash."""
 
-    KEEP_ALL = "every step was on disk (a killed process)"
-    TORN = "as KEEP_ALL, but only half of the last step's bytes, if it was a write"
-    DROP_DATA = "names as after the last step, bytes only up to each file's last fdatasync"
-    DROP_NAMES = "bytes as after the last step, names only as of each directory's last fsync"
-    DROP_ALL = "bytes and names only as far as they were synced"
+    KEEP_ALL = "the effects of all steps, as after a killed process"
+    TORN = "as KEEP_ALL, but only half of the last step's bytes if it was a write"
+    DROP_DATA = "all names, but each file's bytes only up to its last fdatasync"
+    DROP_NAMES = "all bytes, but each directory's names only as of its last fsync"
+    DROP_ALL = "each file's bytes up to its last fdatasync, each directory's names as of its last fsync"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change: `path` and `target` are absolute, `file` identifies an open file across renames."""
+    """A recorded step. `path` and `target` are absolute; `file` identifies an open file, also after renames."""
 
     action: str
     path: Path
@@ -47,9 +47,10 @@ class Step:
 
 @dataclass
 class RecordingFiles(FileOps):
-    """Executes every step and appends it to a log file; picklable, so that Spark's workers can share a log.
+    """File layer that executes every step and appends it to the log file `log`.
 
-    Steps of all threads and processes are in the order of their execution.
+    The log has the steps of all threads and processes in the order of their execution. The object can be pickled, so
+    that Spark's workers can share a log.
     """
 
     log: Path
@@ -69,7 +70,7 @@ class RecordingFiles(FileOps):
 
     @override
     def open(self, path: Path) -> int:
-        """Open for reading, which is not recorded."""
+        """Open a file for reading, which is not recorded."""
         return self._os.open(path)
 
     @override
@@ -81,7 +82,7 @@ class RecordingFiles(FileOps):
 
     @override
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Count as one step."""
+        """Write the buffers as one recorded step."""
         self.write(fd, b"".join(buffers))
 
     @override
@@ -138,7 +139,7 @@ class RecordingFiles(FileOps):
             self._note(Step("unlink", path))
 
     def recording(self, before: Path | None = None) -> Recording:
-        """Return the recording so far; `before` is a copy of the recorded directory as it was at its start."""
+        """Return the steps recorded so far; `before` is a copy of the recorded directory from before the first step."""
         steps = []
         if self.log.exists():
             with open(self.log, "rb") as log:
@@ -155,7 +156,7 @@ class RecordingFiles(FileOps):
 
 
 class _LogLock:
-    """Holds other threads and processes off while a step is done and noted (flock is per open file)."""
+    """Lock that other threads and processes wait for while a step is executed and logged (flock is per open file)."""
 
     def __init__(self, log: Path) -> None:
         self._path = log.with_name(f"{log.name}.lock")
@@ -170,32 +171,32 @@ class _LogLock:
 
 @dataclass
 class _File:
-    """A file's bytes as written and as far as they are durable."""
+    """A file's bytes as written, and the number of them that are durable."""
 
     content: bytearray = field(default_factory=bytearray)
     durable_bytes: int = 0
 
 
 _Names = dict[str, dict[str, _File | None]]
-"""The names in each directory, the recorded one and those under it: a file, or None for a directory."""
+"""For the recorded directory and each one under it, the entries by name: a file, or None for a directory."""
 
 
 class Recording:
-    """Recorded steps, replayed in memory."""
+    """Recorded steps, which can be replayed up to any step."""
 
     def __init__(self, steps: Sequence[Step], before: Path | None = None) -> None:
         self.steps = tuple(steps)
         self._before = before
 
     def materialise(self, step_count: int, crash: Crash, base: Path, target: Path) -> None:
-        """Build under `target` the contents of `base` after the first `step_count` steps and then a crash.
+        """Build under `target` the contents of `base` after a crash that followed the first `step_count` steps.
 
-        Files under `base` from before the recording are durable, and known from its copy; without a copy, record from
-        an empty directory on. Steps outside of `base` are ignored.
+        Files under `base` from before the recording are taken from the copy `before`, and are durable. Without a copy,
+        `base` must have been empty at first. Steps outside of `base` are ignored.
 
         Args:
             step_count: Number of completed steps, 0 to `len(steps)`.
-            crash: The part of them that reached the disk.
+            crash: Assumption about the steps' effects that are on disk.
             base: The recorded directory.
             target: The new directory; an existing one is replaced.
         """
@@ -206,7 +207,7 @@ class Recording:
 
 
 def _standing(before: Path, base: Path) -> _Names:
-    """Return the contents of a copy of `base`, all of it durable."""
+    """Return the names and files of `before`, a copy of `base`; all of them are durable."""
     names: _Names = {}
     for found in before.rglob("*"):
         content = None if found.is_dir() else bytearray(found.read_bytes())
@@ -216,9 +217,9 @@ def _standing(before: Path, base: Path) -> _Names:
 
 
 def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """Return the names under `base` after the steps, and those of them that are durable.
+    """Return the names under `base` after the steps, and the durable names.
 
-    Tests call this for every step: names are strings, because paths are slow to compare.
+    Names are strings, because comparing paths is slow, and tests call this for every step.
     """
     names = {directory: dict(found) for directory, found in known.items()}
     durable_names = dict(known)
@@ -257,7 +258,7 @@ def _build(names: _Names, base: Path, target: Path, *, synced_only: bool) -> Non
     for directory in sorted(names):
         place = f"{target}{directory.removeprefix(str(base))}"
         if not os.path.isdir(place):
-            continue  # The directory's own name was lost, with everything in it.
+            continue  # The crash lost the name of this directory, and so everything in it.
         for name, file in sorted(names[directory].items()):
             if file is None:
                 os.mkdir(f"{place}/{name}")

@@ -1,4 +1,4 @@
-"""A proxy in front of a real S3 server that loses replies, delays and refuses requests, as networks and stores do.
+"""A proxy for a real S3 server that loses replies, and delays or refuses requests, as networks and stores do.
 
 Signatures stay valid, because the `Host` header is passed on. Each request is recorded with its outcome, so that a test
 can count requests or stop a writer between any two of them.
@@ -34,9 +34,9 @@ class Fault(Enum):
     RESET = "not carried out: the connection breaks"
     ERROR_500 = "not carried out: status 500"
     ERROR_500_AFTER = "carried out, but the reply is status 500"
-    BUSY_503 = "not carried out: status 503, as a store answers that has too many requests"
-    CONFLICT_409 = "not carried out: status 409, as S3 answers while another conditional write is under way"
-    PRECONDITION_412 = "carried out, but the reply is status 412, as after a repetition by the network"
+    BUSY_503 = "not carried out: status 503, as from an overloaded store"
+    CONFLICT_409 = "not carried out: status 409, as from S3 while another conditional write of the key is in progress"
+    PRECONDITION_412 = "carried out, but the reply is status 412, as after the network repeated the request"
     FORBIDDEN_403 = "not carried out: status 403"
 
 
@@ -56,10 +56,10 @@ class Request:
     """A request to the server.
 
     Attributes:
-        number: Its place among all requests, from 0.
-        method: Such as `PUT`.
-        path: The path, decoded, with the bucket.
-        query: The query, encoded.
+        number: Number of requests before it.
+        method: HTTP method, such as `PUT`.
+        path: The decoded path, which starts with the bucket.
+        query: The encoded query.
         is_conditional: True for a write with `If-None-Match` or `If-Match`.
     """
 
@@ -72,7 +72,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A request that has ended: the status that the server answered, 0 if it was not asked, and the fault, if any."""
+    """A finished request, the server's status (0 if the request was not forwarded), and the fault, if any."""
 
     request: Request
     status: int
@@ -80,17 +80,17 @@ class Outcome:
 
 
 Decide = Callable[[Request], Fault | None]
-"""Chooses the fault of a request; it may wait before it answers. It is called in the threads of connections."""
+"""Function that returns the fault of a request, or None. It may wait first, and is called in connections' threads."""
 
 
 @dataclass
 class S3Faults:
-    """The proxy on a free port of 127.0.0.1, serving as a context manager.
+    """Context manager that serves the proxy on a free port of 127.0.0.1.
 
     Attributes:
         upstream: The endpoint of the real server, such as `http://127.0.0.1:9000`.
         decide: Chooses faults; tests may set it at any time.
-        outcomes: All requests that have ended, in the order of their ends.
+        outcomes: All finished requests, in the order in which they finished.
     """
 
     upstream: str
@@ -134,13 +134,13 @@ class _Server(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients break connections, too."""
+        """Print nothing: broken connections are expected, because clients close theirs, too."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    """A reply is two writes: the second would wait for the client's delayed acknowledgement, some 40 ms."""
+    """A reply is two writes. With Nagle's algorithm, the second waits about 40 ms for the client's delayed TCP ACK."""
     server: _Server
 
     def _serve(self) -> None:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - the names that http.server calls
 
     def _forward(self, body: bytes) -> tuple[int, Headers, bytes]:
-        """Ask the real server; status 502 if it does not answer."""
+        """Return the real server's status, headers and content; status 502 if it does not answer."""
         target = urlsplit(self.server.faults.upstream)
         assert target.hostname is not None, "the upstream is a URL with a host"
         connection = HTTPConnection(target.hostname, target.port, timeout=_TIMEOUT_S)
@@ -198,4 +198,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
