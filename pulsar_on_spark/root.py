@@ -1,6 +1,6 @@
-"""The users' Python API: a root, with what its owner does to topics, subscriptions and storage.
+"""The Python API for users: a root, and operations on its topics, subscriptions and storage.
 
-Its methods load what they need at their first call, so that a process that only opens a root stays light.
+Modules that only some methods need are imported at the methods' first call, so that opening a root is fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Root(RootHandle):
-    """An open root, with all that its users do."""
+    """An open root, with the operations of the Python API."""
 
     def create_topic(
         self,
@@ -43,16 +43,16 @@ class Root(RootHandle):
         """Create a topic.
 
         Args:
-            name: short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`).
-            partitions: 1 to 10,000; None for a topic without partitions.
-            schema: what values are made of: DDL (`id BIGINT, city STRING`), a frame's `schema`, the JSON of one, or
-                an Avro record schema.
-            schema_type: how values are encoded, JSON or AVRO.
-            if_exists: "ignore" gives the existing topic back, whatever its partitions and schema.
+            name: Short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`) name.
+            partitions: Number of partitions, 1 to 10,000; None for a topic without partitions.
+            schema: Schema of the values: DDL (`id BIGINT, city STRING`), the `schema` of a DataFrame or its JSON, or an
+                Avro record schema.
+            schema_type: Encoding of the values, "JSON" or "AVRO".
+            if_exists: With "ignore", an existing topic is returned, whatever its partitions and schema are.
 
         Raises:
-            TopicExistsError: the topic exists.
-            InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
+            TopicExistsError: The topic exists, and `if_exists` is "error".
+            InvalidArgumentError: An argument is not valid.
         """
         if if_exists not in ("error", "ignore"):
             raise InvalidArgumentError(f"Argument if_exists is {if_exists!r}: give 'error' or 'ignore'.")
@@ -61,33 +61,34 @@ class Root(RootHandle):
         return catalog.create_topic(self.store, TopicName.parse(name), partitions, exist_ok=exist_ok, schema=declared)
 
     def topics(self) -> list[TopicRecord]:
-        """All topics, by name; partitions are not listed on their own."""
+        """Return all topics, sorted by name. Partitions are not listed separately."""
         return catalog.topics(self.store.view(durable=True))
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a partitioned topic grow to `partitions` (see `catalog.add_partitions` for the errors)."""
+        """Increase a topic's number of partitions to `partitions` (see `catalog.add_partitions` for the errors)."""
         catalog.add_partitions(self.store, TopicName.parse(name), partitions)
 
     def declare_schema(self, name: str, schema: str | SparkSchema, schema_type: str = "JSON") -> SchemaRecord:
-        """Register a topic's schema, also one that follows others; arguments are those of `create_topic`.
+        """Register a schema as the topic's first or next version. The arguments are as in `create_topic`.
 
         Raises:
-            TopicNotFoundError, InvalidArgumentError: there is no such topic, or the schema is not acceptable.
-            IncompatibleSchemaError: it may not follow those that are there.
+            TopicNotFoundError: There is no such topic.
+            InvalidArgumentError: The schema is not valid.
+            IncompatibleSchemaError: The schema is not compatible with the topic's schemas.
         """
         return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic with its partitions and data; with `force` also one that has subscriptions.
+        """Delete a topic with its partitions and data; with `force`, also if it has subscriptions.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            InvalidArgumentError: it has subscriptions and `force` is not given, or it is a partition.
+            TopicNotFoundError: There is no such topic.
+            InvalidArgumentError: The topic has subscriptions and `force` is not given, or the name is a partition's.
         """
         catalog.delete_topic(self.store, TopicName.parse(name), force=force)
 
     def subscriptions(self) -> tuple[TopicSubscription, ...]:
-        """The subscriptions of all topics, with cursors and backlog."""
+        """Return the subscriptions of all topics, with cursors and backlog."""
         from pulsar_on_spark.topic.maintenance.status import topic_subscriptions, view_with_journals
 
         return topic_subscriptions(self, view_with_journals(self, self.store.view(durable=True)))
@@ -95,11 +96,12 @@ class Root(RootHandle):
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.
 
-        A consumer whose lease may still run is waited for: one lease period tells whether it is alive.
+        If a consumer's lease may still be valid, this waits for up to one lease period to learn if it is renewed.
 
         Raises:
-            TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
-            ConsumerBusyError: a consumer is reading it, and `force` is not given.
+            TopicNotFoundError: There is no such topic.
+            SubscriptionNotFoundError: The topic has no such subscription.
+            ConsumerBusyError: A consumer is reading the subscription, and `force` is not given.
         """
         from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
         from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
@@ -114,7 +116,7 @@ class Root(RootHandle):
         return f"Root({str(self.place)!r}, quorum={self.quorum})"
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-        """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""
+        """Return the state of storage paths, topics, subscriptions and copies (see `status.status`)."""
         from pulsar_on_spark.topic.maintenance.status import status
 
         return status(self, verify=verify, progress=progress)
@@ -122,14 +124,14 @@ class Root(RootHandle):
     def recover(
         self, incarnation: str | None = None, give_up: Collection[int] = ()
     ) -> tuple[RecoveredIncarnation, ...]:
-        """Recover the journals of brokers that are dead, now (see `repair.recover_dead`)."""
+        """Recover the journals of dead brokers now (see `repair.recover_dead`)."""
         from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
 
         chosen = None if incarnation is None else IncarnationId(incarnation)
         return recover_dead(self, chosen, [PathId(path) for path in give_up])
 
     def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
-        """Find bad and missing copies and restore them (see `repairing.repair`)."""
+        """Restore missing, bad and misplaced copies (see `repairing.repair`)."""
         from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 
         return repair(self, limits, progress)
