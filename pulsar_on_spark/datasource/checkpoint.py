@@ -25,7 +25,7 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 log = logging.getLogger(__name__)
 
 _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of a checkpoint's path that this host does not have, or this process may not read."""
+"""Errors that mean that this host does not have the checkpoint's path, or that this process may not read it."""
 
 
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
@@ -119,11 +119,12 @@ def _sources(planned: Path) -> list[bytes]:
 
 
 _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
-"""A line of Spark's file source, after the source's name in version 2 of the log. The line names no files."""
+"""The offset of Spark's file source: a number in the source's own log, which has the names of the files. In version 2
+of the log of offsets, the source's name precedes it."""
 
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
-    """Map the files of the file sources' own logs to the number by which an offset refers to their lines."""
+    """Return the files of the file sources' own logs, each with the number to which the source's offset refers."""
     numbers: dict[Path, int] = {}
     for number, line in enumerate(sources):
         if match := _FILES.fullmatch(line):

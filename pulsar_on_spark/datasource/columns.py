@@ -199,7 +199,7 @@ def _topic(rows: _Range) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeated_text(text: str) -> pa.StringArray:
-    """Return a cached array that repeats a name, because building it for each batch cost as much as all ids."""
+    """Return a cached array that repeats a name, because building it for each batch would cost as much as all ids."""
     return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
 
 

@@ -54,7 +54,7 @@ class StreamIdentity:
         return cls(options.consumer_name or offset.consumer, wanted)
 
     def sign(self, offset: StreamOffset) -> StreamOffset:
-        """Return an offset with these names."""
+        """Return the offset with these names added."""
         return StreamOffset(self.consumer, offset.topics, self.subscription)
 
 

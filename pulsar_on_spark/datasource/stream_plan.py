@@ -217,7 +217,10 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
 
 
 def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:
-    """Return the topics' ends, and the backlog after an offset in messages and bytes; a slot counts as a 64th."""
+    """Return the topics' ends, and the backlog after an offset in messages and bytes.
+
+    Each of a topic's 64 slots counts as a 64th of the topic's messages.
+    """
     acked = left_out or {}
     messages = size = 0.0
     ends: dict[str, list[int]] = {}

@@ -88,7 +88,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class ChangedChains:
-    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and of topics with new ones (`grown`)."""
+    """Ids of topics with changed ledgers or removed segments (`shaped`), and of topics with new segments (`grown`)."""
 
     shaped: frozenset[str]
     grown: frozenset[str]

@@ -129,7 +129,7 @@ class TopicName:
 
 
 def is_showable(text: str) -> bool:
-    """Return True if lists and logs can show a text in a way that it cannot be taken for another text.
+    """Return True if a text cannot be mistaken for another text in lists and logs.
 
     >>> is_showable("a b"), is_showable("a" + chr(0)), is_showable("admin" + chr(0x202E))
     (True, False, False)

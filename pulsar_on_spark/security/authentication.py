@@ -6,8 +6,8 @@
 | has no provider | over HTTP the client is refused, as in Pulsar; else it gets the anonymous role, if there is one |
 | is not named, over HTTP | each provider is tried; only a client without credentials gets the anonymous role |
 
-Of several refusals the last one counts. A refusal because another provider checks the token's issuer counts only if it
-is the only one.
+If several providers refuse a client, the last refusal is reported. A refusal because another provider checks the
+token's issuer is reported only if it is the only one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _NO_PROXIES: Final = Proxies()
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """The providers of a broker, and the rules between them.
+    """The authentication of a broker's clients by its providers.
 
     Attributes:
         providers: The providers, in the order in which they are tried.

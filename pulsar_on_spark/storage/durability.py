@@ -134,7 +134,7 @@ def syncing(log: Path) -> Iterator[None]:
 
 @contextmanager
 def unheld(directory: Path) -> Iterator[bool]:
-    """Keep programs of format 1 from opening a table; yields False if such a program has it open, by a shared lock."""
+    """Keep programs of format 1 from opening a table; yields False if such a program has it open (a shared lock)."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _taken(descriptor, 0)

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from pulsar_on_spark.model.ids import PathId
 
 PathRole: TypeAlias = Literal["both", "journal", "segments"]
-"""The files that a path is for."""
+"""The kinds of files that a path is for."""
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
 """A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 

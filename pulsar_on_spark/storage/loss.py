@@ -59,7 +59,7 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
 
 
 def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
-    """Return the verdict on data, of the verdicts on all copies: DAMAGED data are lost, UNREACHABLE data may be good.
+    """Combine the verdicts on all copies to one on the data: DAMAGED data are lost, UNREACHABLE data may be good.
 
     GONE data are lost unless the metadata now name another file for them.
     """

@@ -1,4 +1,4 @@
-"""The scan over a journal file's frames, which reports exactly how it ended.
+"""The scanner of a journal file's frames, which reports why a scan ended.
 
 The outcomes let the protocol distinguish "no such frame" from "unknown": if a file ends between or within frames,
 perhaps nothing more was ever written to it, but a bad frame with later frames after it certainly existed.

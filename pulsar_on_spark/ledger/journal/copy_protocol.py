@@ -53,7 +53,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class IoFailed:
-    """Event: a write was short or failed, or fdatasync failed. There is no retry: the kernel may mark pages clean."""
+    """Event: a write or fdatasync failed. There is no retry, because the kernel may have marked lost pages clean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class FenceAnswer:
 class ReadAnswer:
     """Effect: answer to `ReadFrames`: good frames from `start` on, and the copy's statement about the frame after them.
 
-    A returned frame always proves that it exists.
+    A frame that is returned certainly exists.
     """
 
     start: FrameNumber

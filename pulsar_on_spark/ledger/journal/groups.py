@@ -41,9 +41,8 @@ class JournalLimits:
         slow_path_s: Time without progress after which a path is given up; also the total time for which a path may be
             half of `waiting_bytes` behind while the others are idle.
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
-        metadata_wait_s: Time after which a journal ends if the metadata cannot be read and nothing can be acknowledged
-            before the journal's record is changed. A journal that only prepares its next file continues in its current
-            file.
+        metadata_wait_s: Time for which a journal tries to read the metadata. Then it ends if acknowledgements wait for
+            a change of its record; if it only prepares its next file, it continues in its current file.
         object_commits: The rule for cutting objects, on paths on object stores.
     """
 

@@ -129,7 +129,7 @@ class Journal(ShellOwner):
         self._shell.abandon_log()
 
     def offer_spare(self, path: JournalPath) -> None:
-        """Allow writes to a path from now on: a new path, or one that was given up and is well again.
+        """Allow writes to a path from now on: a new path, or one that was given up and works again.
 
         Raises:
             StoragePathError: the path is on a network file system.

@@ -134,7 +134,7 @@ def recovered_copy(
 
 
 def file_name(path: JournalPath, incarnation: IncarnationId, file: JournalFileId) -> str:
-    """Return a journal file's name in errors."""
+    """Return the name by which errors refer to a journal file."""
     if isinstance(path, LocalPath):
         return f"Journal file {file_directory(path.directory, incarnation, file)}"
     return ObjectFile(path, incarnation, file).name

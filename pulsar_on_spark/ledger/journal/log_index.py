@@ -31,7 +31,7 @@ class Run(Protocol):
 R = TypeVar("R", bound=Run)
 S = TypeVar("S")
 MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
-"""Function that makes a stretch, the value that a reader shows, of a first entry, a fragment and consecutive runs."""
+"""Function that makes a stretch, a reader's value for adjacent entries, of first entry, fragment and adjacent runs."""
 
 
 class GapError(Exception):

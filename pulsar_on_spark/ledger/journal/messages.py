@@ -320,7 +320,7 @@ class ReadCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyFenced:
-    """Event: `copy_protocol.FenceAnswer`."""
+    """Event: a copy's answer to `FenceCopy` (`copy_protocol.FenceAnswer`)."""
 
     copy: Copy
     fenced: bool
@@ -330,7 +330,7 @@ class CopyFenced:
 
 @dataclass(frozen=True, slots=True)
 class CopyRead:
-    """Event: `copy_protocol.ReadAnswer`."""
+    """Event: a copy's answer to `ReadCopy` (`copy_protocol.ReadAnswer`)."""
 
     copy: Copy
     start: FrameNumber

@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """A copy's answers: it has all frames up to `last`; `end` is its statement about the next one, None before that."""
+    """A copy's answers: it has all frames up to `last`; `end` is its statement about the next frame, or None."""
 
     last: FrameNumber
     asked: bool = False

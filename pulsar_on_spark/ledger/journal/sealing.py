@@ -159,7 +159,10 @@ def trimmable_before(
 
 
 def may_trim(record: LogRecord, marks: SealMarks, before: FrameNumber) -> bool:
-    """Return True if a trim up to `before` may be committed on this view; its cursor records must be in snapshots."""
+    """Return True if a trim up to `before` may be committed on this view.
+
+    The caller has checked that the cursor records in frames below `before` are in durable snapshots.
+    """
     trimmable = trimmable_before(record, marks, lambda _begin, end: end <= before)
     return marks.trimmed_before < before <= trimmable
 

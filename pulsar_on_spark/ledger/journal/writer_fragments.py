@@ -147,7 +147,7 @@ class WriterFragments:
     def drop_unfit_prepared(self) -> list[WriterEffect]:
         """Drop the prepared fragment, which is empty, if a new one can be on better paths.
 
-        A new one can be if a copy is lost or on an excluded path, or if there is a path for one more copy.
+        This is so if a copy is lost or on an excluded path, or if there is a path for one more copy.
         """
         if self.prepared is None:
             return []

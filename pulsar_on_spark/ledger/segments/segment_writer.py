@@ -199,7 +199,7 @@ class SegmentFileWriter:
         return not self._lengths or any(copy.is_readable for copy in self._copies)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
-        """Copy the earlier tiles to a new copy; if a source turns out to be bad, use another one."""
+        """Copy the earlier tiles to a new copy; if a source copy turns out to be bad, use another source."""
         for source in [each for each in self._copies if each.is_readable]:
             copy.append_from(source, self._tiles())
             copy.drain()

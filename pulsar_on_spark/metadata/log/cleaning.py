@@ -44,7 +44,7 @@ def clean_log(store: LogStore, version: int) -> None:
             break
     else:
         return
-    for each in takewhile(lambda each: each < kept, listing.checkpoints):  # first, so that none lacks its entry
+    for each in takewhile(lambda each: each < kept, listing.checkpoints):  # before the entries, which they need
         objects.delete(checksum_key(each))
         objects.delete(checkpoint_key(each))
     for each in takewhile(lambda each: each < kept, listing.entries):

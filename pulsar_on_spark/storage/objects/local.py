@@ -291,7 +291,7 @@ class _LocalUpload:
         return open(self._unnamed, "xb", opener=opener)
 
     def _certain(self, step: Callable[[], _T]) -> _T:
-        """Take a step, but only once: success of a repeated write or sync would prove nothing.
+        """Run a step without a retry, because the success of a repeated write or sync would prove nothing.
 
         Raises:
             ObjectsUnreachableError: the step failed.

@@ -2,7 +2,7 @@
 
 obstore is configured to retry nothing. A client that repeats a conditional write turns its own success into
 "precondition failed" (aws-sdk-java-v2, issue 6580), and obstore reports a conflict of two writers as "already exists"
-although neither's object is there (arrow-rs-object-store, issue 852). So after any failure of a write, a read decides:
+although neither object is there (arrow-rs-object-store, issue 852). So after any failure of a write, a read decides:
 the caller's content means success, other content means that another writer came first, and without an object the write
 is tried again.
 """
@@ -288,7 +288,7 @@ class RemoteObjects:
             return None
 
     def _settle_create(self, key: str, content: bytes) -> tuple[Created | Exists] | None:
-        """Decide an unclear write by reading the object; None if there is none."""
+        """Read the object to decide if a write succeeded; return None if there is no object."""
         present = self._get(key)
         if present is None:
             return None
@@ -297,7 +297,7 @@ class RemoteObjects:
         return (Exists(present.content, present.version),)
 
     def _settle_replace(self, key: str, content: bytes, before: Version) -> tuple[Version | None] | None:
-        """Decide an unclear overwrite by reading the object; None if it is unchanged."""
+        """Read the object to decide if an overwrite succeeded; return None if the object is unchanged."""
         present = self._get(key)
         if present is None:
             self._require_identity()
