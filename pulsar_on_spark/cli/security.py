@@ -60,7 +60,7 @@ def password(
     else:
         given = sys.stdin.readline().rstrip("\r\n")
     set_password(file, user, given)
-    output.say(f"{file} has the password of {user}.")
+    output.say(f"{file}: set the password of {user}.")
 
 
 @security_app.command("certificate")

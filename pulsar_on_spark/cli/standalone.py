@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Port = Annotated[int | None, typer.Option(help="The port for clients [6650]; 0 chooses a free one.")]
 WebPort = Annotated[int | None, typer.Option(help="The port for HTTP [8080]; 0 chooses a free one.")]
 JournalQuorum = Annotated[
-    str | None, typer.Option("--quorum", metavar="E/W/A", help="Copies of the journal; the root's quorum by default.")
+    str | None, typer.Option("--quorum", metavar="E/W/A", help="Quorum of the journal; by default, the root's.")
 ]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Level = Annotated[str | None, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR [INFO].")]

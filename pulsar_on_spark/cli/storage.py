@@ -87,7 +87,7 @@ def lost(
     path_id: PathIdArgument,
     root: RootArgument = None,
     root_option: RootOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Do so even if it has the only copies of files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Mark it lost even if it has files' only copies.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Declare a path's disk lost; `repair` then restores its copies from copies on other paths."""

@@ -48,7 +48,7 @@ def delete(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Do so even if a consumer is reading it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if a consumer is reading it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a subscription on a topic and its partitions."""

@@ -24,10 +24,10 @@ tokens_app = typer.Typer(help="Keys and tokens (JWT) of clients.", no_args_is_he
 _Secret = Annotated[
     str | None, typer.Option("--secret-key", "-sk", help="The secret key: a file, file:///PATH or data:;base64,KEY.")
 ]
-_Private = Annotated[str | None, typer.Option("--private-key", "-pk", help="The private key, in the same ways.")]
-_Public = Annotated[str | None, typer.Option("--public-key", "-pk", help="The public key, in the same ways.")]
+_Private = Annotated[str | None, typer.Option("--private-key", "-pk", help="The private key, in the same forms.")]
+_Public = Annotated[str | None, typer.Option("--public-key", "-pk", help="The public key, in the same forms.")]
 _Algorithm = Annotated[
-    str | None, typer.Option("--signature-algorithm", "-a", help="The algorithm; by default the key's first one.")
+    str | None, typer.Option("--signature-algorithm", "-a", help="The algorithm; the key's kind decides by default.")
 ]
 _Token = Annotated[str | None, typer.Argument(help="The token; by default --token-file or standard input has it.")]
 _TokenFile = Annotated[Path | None, typer.Option("--token-file", "-f", help="The file of the token.")]
@@ -36,7 +36,7 @@ _Input = Annotated[bool, typer.Option("--stdin", "-i", help="Read the token from
 
 @tokens_app.command("create-secret-key")
 def create_secret_key(
-    file: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else the key is printed.")] = None,
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="The file [standard output].")] = None,
     in_base64: Annotated[bool, typer.Option("--base64", "-b", help="Write it in base64.")] = False,
     algorithm: Annotated[str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")] = "HS256",
 ) -> None:

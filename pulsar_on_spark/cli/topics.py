@@ -50,7 +50,7 @@ def create(
 def list_(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace; all of them by default.", show_default=False),
+        typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace; by default, all namespaces.", show_default=False),
     ] = None,
     root: RootArgument = None,
     root_option: RootOption = None,

@@ -169,8 +169,8 @@ def main(
         done = run(spark, Root.open(root), repair=repair)
     check = done.check
     console.print(
-        f"{check.good:,} copies are good, {check.missing:,} were missing, {check.bad:,} bad, {check.lacking:,} have no "
-        f"storage path to go to; {done.restored:,} restored, {done.moved:,} files moved."
+        f"{check.good:,} copies are good, {check.missing:,} were missing, {check.bad:,} bad, {check.lacking:,} without "
+        f"a storage path; {done.restored:,} restored, {done.moved:,} files moved."
     )
     for sentence in (*done.lost, *done.problems):
         console.print(sentence, markup=False)

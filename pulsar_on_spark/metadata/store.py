@@ -291,7 +291,7 @@ class MetadataStore:
                 give_up_after(overtaken, self._table("main"), error)
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
-            f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
+            f"A commit to {self._root}/metadata/main conflicted with other writers in {_ATTEMPTS} attempts: try again."
         )
 
     def _attempt(self, decide: Decide) -> View | None:
@@ -388,7 +388,8 @@ class MetadataStore:
                 pass  # repeating the append is harmless
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
-            f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
+            f"A commit to {self._root}/metadata/cursors conflicted with other writers in {_ATTEMPTS} attempts: "
+            "try again."
         )
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ class MetadataStore:
             log.checkpoint()
         except (ConflictError, OvertakenError, UnknownOutcomeError) as error:
             # Another process did the same housekeeping concurrently.
-            _LOGGER.info("Housekeeping of %s/metadata met another writer: %s", self._root, error)
+            _LOGGER.info("Housekeeping of %s/metadata conflicted with another writer: %s", self._root, error)
         return folded
 
     def fold_and_checkpoint(self) -> bool:
@@ -439,7 +440,7 @@ class MetadataStore:
                 try:
                     count += log.vacuum()
                 except OvertakenError as error:
-                    _LOGGER.info("A vacuum of %s/metadata met another process: %s", self._root, error)
+                    _LOGGER.info("A vacuum of %s/metadata conflicted with another process: %s", self._root, error)
             return count
 
 

@@ -70,16 +70,16 @@ class Proxies:
         if connected.role in self.roles:
             if not original_role or original_role in self.roles:
                 raise NotAuthenticatedError(
-                    Failure.PROXY, f"the proxy {connected.role!r} speaks for no client, or for another proxy"
+                    Failure.PROXY, f"the proxy {connected.role!r} acts for no client, or for another proxy"
                 )
             if not is_role(original_role):
                 raise NotAuthenticatedError(
-                    Failure.PROXY, f"the proxy {connected.role!r} speaks for a client whose role is invalid"
+                    Failure.PROXY, f"the proxy {connected.role!r} acts for a client whose role is invalid"
                 )
             return replace(connected, original_role=original_role)
         if original_role and original_role != connected.role:
             raise NotAuthenticatedError(
-                Failure.PROXY, f"{connected.role!r} speaks for another role, and proxy_roles does not list it"
+                Failure.PROXY, f"{connected.role!r} acts for another role, and proxy_roles does not list it"
             )
         return connected
 

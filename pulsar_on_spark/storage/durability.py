@@ -60,7 +60,7 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except FileNotFoundError as error:
         raise MetadataError(
-            f"{_BOOT_ID} is missing, by which commits tell a power cut from damage: give this process the whole of "
+            f"{_BOOT_ID} is missing, from which commits learn if there was a power cut: give this process the whole of "
             "/proc (in a systemd service, remove ProcSubset=pid)."
         ) from error
 

@@ -109,7 +109,7 @@ def test_options_of_a_read(write: Write, read: Read, one: DataFrame, options: di
         ("SELECT 1 value", {"topic": "x"}, "Column 'value' is int: cast it to string or binary"),
         ("SELECT 'v' value", {}, "No topic is named: set the option topic"),
         ("SELECT 'v' value", {"topic": "x", "fsync": "false"}, "Option fsync is not supported: every write is synced"),
-        ("SELECT 'v' value", {"topic": "x", "ackQuorum": "1"}, "Option ackQuorum is not supported: the root says it"),
+        ("SELECT 'v' value", {"topic": "x", "ackQuorum": "1"}, "Option ackQuorum is not supported: the root (`"),
         ("SELECT 'v' value", {"topic": "x", "hashingScheme": "md5"}, "Option hashingScheme has the value 'md5'"),
     ],
 )

@@ -257,7 +257,7 @@ def test_a_commit_gives_up_after_a_bounded_number_of_attempts(
         put(other, "n", key="key")
         return Change(keys={"key": None})
 
-    with pytest.raises(CommitConflictError, match="lost 3 attempts"):
+    with pytest.raises(CommitConflictError, match="conflicted with other writers in 3 attempts"):
         store.commit(always_late)
 
 

@@ -199,7 +199,7 @@ def test_producers_go_on_while_one_store_of_three_is_away(
     with producing(broker.url, "t") as producer:
         wait_until(lambda: len(producer.acked) > 300, "entries are acknowledged")
         faults.decide = lambda _: Fault.RESET
-        wait_until(lambda: "gives storage path 0" in broker.said, "its path is given up")
+        wait_until(lambda: "stops using storage path 0" in broker.said, "its path is given up")
         wait_until(lambda: "is put again" in broker.said, "a request has waited for as long as it may")
         before = len(producer.acked)
         wait_until(

@@ -35,7 +35,7 @@ def test_a_fresh_file_system_may_be_a_path(tmp_path):
 
 def test_a_foreign_directory_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(StoragePathError, match=r"Storage path 0 .* is not empty .*thesis.tex.*give an empty"):
+    with pytest.raises(StoragePathError, match=r"Storage path 0 .* not empty .*thesis.tex.*give an empty"):
         LocalPath(PathId(0), tmp_path, "c1").create()
     assert os.listdir(tmp_path) == ["thesis.tex"]
 

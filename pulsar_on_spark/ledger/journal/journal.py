@@ -198,11 +198,11 @@ class Journal(ShellOwner):
     def _refuse(self, size_bytes: int) -> None:
         if size_bytes > self._limits.entry_bytes:
             raise InvalidArgumentError(
-                f"An entry of {size_bytes} bytes is larger than the {self._limits.entry_bytes} that the journal of "
-                f"{self._incarnation} takes: send smaller messages or batches."
+                f"An entry of {size_bytes} bytes exceeds the limit of {self._limits.entry_bytes} of the journal of "
+                f"{self._incarnation}: send smaller messages or batches."
             )
         state = "is over" if self._shell.is_over else "is closing" if self._is_closing else "has no room"
-        raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: wait until it takes entries again.")
+        raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: wait until entries are accepted.")
 
     def _added(self, size_bytes: int) -> None:
         self._waiting += 1
@@ -267,7 +267,7 @@ class Journal(ShellOwner):
         if self._opened.done():
             self.can_add = False
             return
-        reason = "fewer paths than the ack quorum take journal files: check the storage paths."
+        reason = "journal files can be created on fewer paths than the ack quorum: check the storage paths."
         self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
         self._shell.end_log(reason)
 

@@ -308,7 +308,7 @@ class LogReader(Generic[F]):
 
     def _note(self, copy: Copy, problem: Exception | str) -> None:
         log.debug(
-            "Copy %s of the journal of %s is passed over: %s",
+            "Copy %s of the journal of %s is not used: %s",
             copy,
             self.incarnation,
             problem,

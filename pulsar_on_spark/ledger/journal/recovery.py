@@ -64,7 +64,7 @@ MAX_COMMIT_ATTEMPTS = 20
 
 class _Phase(Enum):
     NEW = "not started"
-    STARTING = "the record is being taken"
+    STARTING = "the record is being set to IN_RECOVERY"
     FENCING = "copies are being fenced"
     READING = "frames are being read and written back"
     CLOSING = "the record is being closed"

@@ -379,7 +379,7 @@ class WriterShell:
             return
         copy, reason = event.copy, event.reason
         _LOGGER.warning(
-            "The journal of %s gives %s up: %s",
+            "The journal of %s stops using %s: %s",
             self._incarnation,
             self._paths[copy.path],
             reason,
@@ -414,7 +414,7 @@ class WriterShell:
         slow_path_s, far_bytes = self._limits.slow_path_s, self._limits.waiting_bytes // 2
         ticks = round(slow_path_s / TICK_S)
         for copy in self._ensemble.quiet(ticks):
-            self._give_up(CopyFailed(copy, f"nothing has moved on it for {slow_path_s} s"))
+            self._give_up(CopyFailed(copy, f"it has made no progress for {slow_path_s} s"))
         for copy in self._ensemble.holding_back(self._core.copies, self._quorum.ack, far_bytes, ticks):
             reason = f"it is {far_bytes} bytes or more behind, and the other paths had to wait for {slow_path_s} s"
             self._give_up(CopyFailed(copy, reason))

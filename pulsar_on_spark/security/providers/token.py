@@ -193,5 +193,5 @@ class TokenProvider:
     async def authenticate(self, evidence: Evidence) -> Principal:
         """Check the token (errors as `verify`)."""
         if self._others and issuer_of(evidence.data) in self._others:
-            raise NotAuthenticatedError(Failure.ISSUER, "the token is of an issuer of another provider")
+            raise NotAuthenticatedError(Failure.ISSUER, "another provider checks the tokens of this issuer")
         return verify(evidence.data, self._key, self._rules, self._clock())

@@ -147,7 +147,7 @@ def test_a_journal_above_its_limits_refuses_entries(place):
         with pytest.raises(JournalUnavailableError, match="broker-1 has no room"):
             add(journal, 1, 0, b"x")
         await journal.open()
-        with pytest.raises(InvalidArgumentError, match="8001 bytes is larger than the 8000"):
+        with pytest.raises(InvalidArgumentError, match="8001 bytes exceeds the limit of 8000"):
             add(journal, 1, 0, b"x" * 8001)
         number = 0
         for payload in (b"x" * 1000, b""):

@@ -195,8 +195,8 @@ def test_a_path_that_hangs_is_given_up_after_a_bounded_time(tmp_path, caplog):
     record = place.register.read().record
     assert paths_of(record)[-1] == [0, 1, 3]
     assert entries_in(place.log(record)) == acked
-    assert "gives storage path 2" in caplog.text
-    assert "nothing has moved on it for 1.0 s" in caplog.text
+    assert "stops using storage path 2" in caplog.text
+    assert "it has made no progress for 1.0 s" in caplog.text
 
 
 def test_the_backlog_of_a_slow_path_is_bounded(tmp_path):
