@@ -192,9 +192,11 @@ def first_topics(
 
 
 def without_starts(offset: StreamOffset) -> StreamOffset:
-    """Return the offset without start positions of new cursors, which exist now, perhaps made by another query.
+    """Return the offset without the start positions of new cursors, because these cursors exist now.
 
-    The positions in the offset of a query without a subscription stay, because the query has read up to them.
+    Another query may have created them.
+
+    In the offset of a query without a subscription, the positions stay, because the query has read up to them.
     """
     if offset.subscription is None:
         return offset

@@ -49,7 +49,7 @@ class AuditJobReport:
         check: The number of good copies, and the problems of the others; see `CheckReport`.
         restored: Number of copies that were written; 0 without `repair`.
         moved: Number of files whose record names other storage paths now.
-        lost: One sentence for each file without a good copy, of which the job could not compose one either.
+        lost: One sentence for each file that cannot be restored, because a part of it is good in no copy.
         problems: One sentence for each other failure.
     """
 

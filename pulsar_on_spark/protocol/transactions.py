@@ -1,4 +1,4 @@
-"""Encoders of refusals of transaction requests. Clients expect another response type for each request type."""
+"""Encoders of refusals of transaction requests. Clients expect a different response type for each request type."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A storage path on an object store. A copy appears under its name when it is complete, and is never changed.
 
-A copy counts as absent only if the process has read the path's identity object, and has read it again after the store
-answered "not found": a proxy, a wrong endpoint or an emptied bucket must not make copies look deleted.
+A proxy, a wrong endpoint or an emptied bucket must not make copies look deleted. So after the store answered "not
+found" for a copy, the path's identity object is read: the copy counts as absent only if the identity is right.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class SegmentSource(Protocol):
         """The number of bytes to read at once: enough to amortize the fixed cost of a read."""
 
     def size_bytes(self) -> int | None:
-        """Return the copy's length; None if that would cost a request, as reading shows a wrong length."""
+        """Return the copy's length; None if that would cost a request, because a read shows a wrong length, too."""
 
     def sidecar(self) -> bytes:
         """Read the copy's sidecar."""

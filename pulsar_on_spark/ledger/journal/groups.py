@@ -38,8 +38,8 @@ class JournalLimits:
         entry_bytes: The largest entry or record.
         frames_in_flight: Limit of frames that are sent and unacknowledged.
         roll_bytes: Size of a journal file at which the next one takes over. It bounds the time that a recovery takes.
-        slow_path_s: Time without progress after which a path is given up; also the total time for which a path may be
-            half of `waiting_bytes` behind while the others are idle.
+        slow_path_s: Time without progress after which a path is given up. A path is also given up if it was half of
+            `waiting_bytes` behind for this time in total while the others were idle.
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
         metadata_wait_s: Time for which a journal tries to read the metadata. Then it ends if acknowledgements wait for
             a change of its record; if it only prepares its next file, it continues in its current file.

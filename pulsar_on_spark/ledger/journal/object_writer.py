@@ -1,7 +1,7 @@
 """Writing journal files on an object store: a thread for each storage path, and threads that send its requests.
 
-The path's thread serves the `ObjectAppender` of every file on the path. A request that fails, which may take as long as
-the store's patience, is repeated until the path is given up: the error of a request is not the end of a file.
+The path's thread serves the `ObjectAppender` of every file on the path. A failed request does not end its file: it is
+repeated until the path is given up. Each attempt may take as long as the store's patience.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LogRegister:
         self._seal_key = keys.incarnation_seal(incarnation)
 
     def commit(self, commit: CommitLog) -> LogCommitted | LogConflict | LogCommitUnknown:
-        """Compare-and-set the record. The answer is durable, and so is all state that it depends on.
+        """Compare-and-set the record. The record in the answer is durable, with all metadata that it depends on.
 
         If the store cannot determine the outcome of the commit, the answer is `LogCommitUnknown`. Then a later read
         shows by the record's token whether this commit succeeded.

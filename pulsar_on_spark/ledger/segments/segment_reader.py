@@ -49,8 +49,8 @@ def read_batches(
         paths: Returns the root's storage paths.
         numbers: The batches' numbers, ascending; adjacent ones are read together.
         columns: Names from `SEGMENT_SCHEMA`, or None for all; the batches have them in the order of the schema.
-        on_bad_copy: Called with path id and reason, once for each copy that is bad, missing or unreachable although
-            another copy is good; if no copy is good, only for the damaged copies.
+        on_bad_copy: Called with path id and reason, once for each copy to report. If a copy is good, these are all bad,
+            missing and unreachable copies; if no copy is good, only the damaged ones.
         files: The operating system.
         at_stake: The content of the batches (topic, ledger, entries), named by the error if no copy is good.
 

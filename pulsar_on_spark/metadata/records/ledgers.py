@@ -128,7 +128,7 @@ class WriteRecord(Record):
     """The outcome of a write id: committed with its data, or aborted by garbage collection. Never both.
 
     `decided_at` is the time on the committer's clock, by which old outcomes are deleted. `is_sole` is True for a write
-    without a transaction: then only this record can show a committer that was suspended that its write was committed.
+    without a transaction. After a suspension, its committer can learn only from this record if the write was committed.
     """
 
     kind: ClassVar[str] = "write"

@@ -67,8 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """A version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that older programs stored. `is_deletion` marks a version that is not a schema, but
-    deletes all earlier versions: they are used only for messages that were written with them.
+    `created_at` is None in versions that older programs stored. A version with `is_deletion` has no schema: it deletes
+    all earlier versions, which from then on serve only to read messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
