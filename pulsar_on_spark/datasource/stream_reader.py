@@ -65,7 +65,7 @@ class _Planned:
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The offsets and batches of one streaming query."""
+    """Reader of one streaming query: it plans offsets and reads batches."""
 
     def __init__(self, options: ReadOptions, schema: ReadSchema) -> None:
         _check(options)

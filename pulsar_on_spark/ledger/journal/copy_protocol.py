@@ -297,7 +297,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """Effect: answer `FenceFirst`. `fenced` is False if the copy cannot answer; `first` is its first frame, or None."""
+    """Effect: answer `FenceFirst`. `fenced` is False if it is not fenced; `first` is its first frame, if any."""
 
     fenced: bool
     first: FrameNumber | None

@@ -78,7 +78,7 @@ class EntriesGroup:
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-        """The frame."""
+        """Encode the group as a frame."""
         return encode_entries(self.group, at, lac)
 
 
@@ -97,7 +97,7 @@ class CursorGroup:
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-        """The frame."""
+        """Encode the group as a frame."""
         return encode_cursor(self.records, at, lac)
 
 

@@ -176,7 +176,7 @@ class ObjectCopyFile:
     # -- scanning ------------------------------------------------------------------------------------------------------
 
     def _scan_heads(self, end: int) -> ObjectsScanned:
-        """Read the highest LACs, which the last readable objects have, because LACs only grow along a file."""
+        """Read the highest LACs, which are in the last readable objects, because LACs only grow along a file."""
         lac, lac_behind, confirmed = NO_FRAME, NO_FRAME, BIRTH
         behind = self._last_head(number for number in sorted(self._sizes, reverse=True) if number > end)
         if behind is not None:

@@ -229,7 +229,7 @@ class JournalWriter:
     # -- rolling -------------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """Return True if the next group begins the prepared fragment: the running one is full or on worse paths."""
+        """Return True if the running fragment is full or on worse paths, so the next group begins the prepared one."""
         prepared, runs = self._fragments.prepared, self._fragments.runs
         if prepared is None or self._changing or len(runs) > 1:
             return False

@@ -82,10 +82,10 @@ class _GoneError(OSError):
 
 
 class _Refusals:
-    """The refusals of requests with the same options since the last request that was not refused.
+    """The time limit for requests that a store refuses, such as for expired credentials, and when it began.
 
-    All these requests of a process share one patience. Otherwise each of the further requests that a reader or writer
-    makes before it fails would take as long as the first.
+    All requests of a process with the same options share one limit. Otherwise a reader or writer that makes several
+    requests before it fails would wait for the limit in each of them.
     """
 
     def __init__(self) -> None:
@@ -93,17 +93,17 @@ class _Refusals:
 
     @property
     def end_s(self) -> float:
-        """The end of the patience; infinite without a refusal."""
+        """The time at which the limit ends; infinite without a refusal."""
         return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
 
     def note(self, now_s: float) -> None:
-        """Note a refusal; if the one before it is long past, the patience starts again."""
+        """Note a refusal; if the refusal before it is longer ago than `PATIENCE_S`, the limit begins again."""
         if now_s - self._last_s > PATIENCE_S:
             self._first_s = now_s
         self._last_s = now_s
 
     def forget(self) -> None:
-        """Note that a request was not refused."""
+        """Note that a request was not refused, which ends the limit."""
         self._first_s = self._last_s = -math.inf
 
 
@@ -482,7 +482,8 @@ def _require_absent(error: FileNotFoundError) -> None:
     """Check that "not found" is about the object; a missing bucket or user is an error like any other.
 
     Raises:
-        FileNotFoundError: the error, if the store names something else as missing. An answer to HEAD names nothing.
+        FileNotFoundError: the store names something else as missing: this raises `error`. An answer to HEAD names
+            nothing, and counts as being about the object.
     """
     if _found(_CODE, error) not in (None, *_ABSENT):
         raise error
