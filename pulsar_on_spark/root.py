@@ -51,8 +51,8 @@ class Root(RootHandle):
             if_exists: With "ignore", an existing topic is returned, whatever its partitions and schema are.
 
         Raises:
-            TopicExistsError: The topic exists, and `if_exists` is "error".
-            InvalidArgumentError: An argument is not valid.
+            TopicExistsError: the topic exists, and `if_exists` is "error".
+            InvalidArgumentError: an argument is not valid.
         """
         if if_exists not in ("error", "ignore"):
             raise InvalidArgumentError(f"Argument if_exists is {if_exists!r}: give 'error' or 'ignore'.")
@@ -72,9 +72,9 @@ class Root(RootHandle):
         """Register a schema as the topic's first or next version. The arguments are as in `create_topic`.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
-            InvalidArgumentError: The schema is not valid.
-            IncompatibleSchemaError: The schema is not compatible with the topic's schemas.
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError: the schema is not valid.
+            IncompatibleSchemaError: the schema is not compatible with the topic's schemas.
         """
         return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
 
@@ -82,8 +82,8 @@ class Root(RootHandle):
         """Delete a topic with its partitions and data; with `force`, also if it has subscriptions.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
-            InvalidArgumentError: The topic has subscriptions and `force` is not given, or the name is a partition's.
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError: the topic has subscriptions and `force` is not given, or the name is a partition's.
         """
         catalog.delete_topic(self.store, TopicName.parse(name), force=force)
 
@@ -99,9 +99,9 @@ class Root(RootHandle):
         If a consumer's lease may still be valid, this waits for up to one lease period to learn if it is renewed.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
-            SubscriptionNotFoundError: The topic has no such subscription.
-            ConsumerBusyError: A consumer is reading the subscription, and `force` is not given.
+            TopicNotFoundError: there is no such topic.
+            SubscriptionNotFoundError: the topic has no such subscription.
+            ConsumerBusyError: a consumer is reading the subscription, and `force` is not given.
         """
         from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
         from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions

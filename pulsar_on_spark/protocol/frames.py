@@ -60,8 +60,8 @@ class FrameSplitter:
         """Yield the frames that end in these bytes. The caller must exhaust the iterator.
 
         Raises:
-            ProtocolError: A frame is larger than allowed, or its sizes contradict each other.
-            TlsHandshakeError: The bytes are a TLS handshake.
+            ProtocolError: a frame is larger than allowed, or its sizes contradict each other.
+            TlsHandshakeError: the bytes are a TLS handshake.
         """
         at, end = 0, len(data)
         if self._tail:

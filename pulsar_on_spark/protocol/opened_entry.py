@@ -25,7 +25,7 @@ def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[
         limit_bytes: The largest payload that is decompressed.
 
     Raises:
-        PayloadTooLargeError: The metadata claims a decompressed size above `limit_bytes`.
+        PayloadTooLargeError: the metadata claims a decompressed size above `limit_bytes`.
     """
     parts = split_entry(data)
     if parts is None:

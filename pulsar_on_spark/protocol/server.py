@@ -129,7 +129,7 @@ class ServerConnection:
                 because each entry is copied: once, or twice if its frame arrived in several pieces.
 
         Raises:
-            ProtocolError: The bytes are not Pulsar's protocol, or a frame or command exceeds its limit.
+            ProtocolError: the bytes are not Pulsar's protocol, or a frame or command exceeds its limit.
         """
         event = self._event
         return [event(command, entry) for command, entry in self._splitter.split(memoryview(data))]
