@@ -116,7 +116,7 @@ def test_a_client_that_says_nothing_is_closed_and_others_are_served(proxy: Runni
         return said
 
     assert asyncio.run(silent()) == b""
-    assert "is disconnected" in proxy.said
+    wait_until(lambda: "is disconnected" in proxy.said, lambda: proxy.said)
     client = new_client(proxy.url)
     client.create_producer("after-it").send(b"x")
     client.close()
