@@ -14,7 +14,7 @@ from pulsar_on_spark.datasource.topics import Bounds, UserPositions, selected_pa
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.records import CompactionRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
@@ -24,19 +24,30 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reader of every message between two positions of the selected topics, as of the planning of the read."""
+    """Reader of every message between two positions of the selected topics, as of the planning of the read.
 
-    def __init__(self, options: ReadOptions, schema: ReadSchema) -> None:
+    Args:
+        options: The options.
+        schema: The columns.
+        view: The metadata from which the columns were taken and the read is planned.
+    """
+
+    def __init__(self, options: ReadOptions, schema: ReadSchema, view: DurableView) -> None:
         _check(options)
         self._options = options
+        self._view: DurableView | None = view
         self._scan = Scan(options.root, schema, options.fail_on_data_loss)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what tasks need: Spark pickles the reader before it calls `partitions`."""
+        return {**self.__dict__, "_view": None}
 
     @one_sentence
     def partitions(self) -> list[InputPartition]:
         """Plan the read: take positions from the options and slices from the metadata, and split them into tasks."""
         root = RootHandle.shared(self._options.root)
+        durable = self._view or root.store.view(durable=True)
         with closing(spark_tail(root, self._options.fail_on_data_loss)) as tail:
-            durable = root.store.view(durable=True)
             view = tail.read_view(selected_parts(durable, self._options.topics), durable, settle=True)
         bounds = batch_bounds(root, view, self._options)
         slices = plan_slices(view, bounds, self._options.fail_on_data_loss, compacted=self._options.read_compacted)

@@ -14,7 +14,9 @@ from pulsar_on_spark.datasource.options import ReadOptions, read_options, write_
 from pulsar_on_spark.datasource.typed import ReadSchema, read_schema
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, in_sink_runner
+from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 if TYPE_CHECKING:
     from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
@@ -38,7 +40,8 @@ class PulsarDataSource(DataSource):
         """Return the columns of a read, from the options and the topics' declared schema."""
         # Spark calls this once for each `load`, in a separate process; later steps parse the options again.
         warn_without_effect(self.options, "read")
-        return read_schema(read_options(self.options)).selection.spark_schema
+        options = read_options(self.options)
+        return read_schema(options, _durable_view(options)).selection.spark_schema
 
     @one_sentence
     def reader(self, schema: StructType) -> PulsarBatchReader:
@@ -50,7 +53,8 @@ class PulsarDataSource(DataSource):
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         try:
-            return PulsarStreamReader(*self._read(schema))
+            options, read, _ = self._read(schema)
+            return PulsarStreamReader(options, read)
         except PulsarpyError as error:
             return RefusedStream(error)
 
@@ -67,16 +71,17 @@ class PulsarDataSource(DataSource):
             self._warn_once()
         return PulsarStreamWriter(write_options(self.options), schema, overwrite)
 
-    def _read(self, schema: StructType) -> tuple[ReadOptions, ReadSchema]:
+    def _read(self, schema: StructType) -> tuple[ReadOptions, ReadSchema, DurableView]:
         options = read_options(self.options)
-        read = read_schema(options)
+        view = _durable_view(options)
+        read = read_schema(options, view)
         if schema != read.selection.spark_schema:
             raise InvalidArgumentError(
                 f"The columns of this read are {', '.join(read.selection.names)}, not {', '.join(schema.names)}: "
                 "leave out .schema(...), choose columns with option columns and type values with option valueSchema; "
                 "if the topic's schema has changed since load(), call load() again."
             )
-        return options, read
+        return options, read, view
 
     def _warn_once(self) -> None:
         """Warn once in each process, because Spark plans most of a query's micro-batches in the same process."""
@@ -87,6 +92,11 @@ class PulsarDataSource(DataSource):
 
 
 _warned_of: set[tuple[tuple[str, str], ...]] = set()
+
+
+def _durable_view(options: ReadOptions) -> DurableView:
+    """Read the metadata of the root that the options name."""
+    return RootHandle.shared(options.root).store.view(durable=True)
 
 
 class RefusedStream(DataSourceStreamReader):

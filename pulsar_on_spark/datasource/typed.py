@@ -19,8 +19,8 @@ from pulsar_on_spark.datasource.options import ReadOptions, Typed, WriteOptions
 from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
 from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
-from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from pulsar_on_spark.topic.entries.values.values import ParseMode
@@ -107,14 +107,12 @@ class ReadSchema:
     typed: TypedValues | None
 
 
-def read_schema(options: ReadOptions) -> ReadSchema:
-    """Return the columns of a read.
+def read_schema(options: ReadOptions, view: View) -> ReadSchema:
+    """Return the columns of a read, by the root's metadata.
 
     Raises:
-        NotARootError, TopicNotFoundError, InvalidArgumentError: the options do not fit the root.
+        TopicNotFoundError, InvalidArgumentError: the options do not fit the root.
     """
-    root = RootHandle.shared(options.root)
-    view = root.store.view()
     writers = WriterSchemas.of(options.root, schema_versions(view, options))
     typed = typed_values(options.typed, common_schema(view, options), writers)
     selection = select_columns(

@@ -68,6 +68,17 @@ def filled(root: Root) -> Root:
     return root
 
 
+def test_a_read_is_planned_from_the_metadata_that_its_columns_came_from(root: Root) -> None:
+    """A further look would be a further request on an object store. Tasks do not get the metadata."""
+    root.create_topic("x")
+    write(root, "x", [b"1"])
+    source = PulsarDataSource(CaseInsensitiveDict({"path": str(root.path), "topic": "x"}))
+    made = source.reader(source.schema())
+    write(root, "x", [b"2"])
+    assert [row["value"] for row in rows(made)] == [b"1"]
+    assert [row["value"] for row in rows(pickle.loads(pickle.dumps(made)))] == [b"1", b"2"]
+
+
 def test_the_whole_topic_in_order(filled: Root) -> None:
     assert payloads(filled.path) == numbered(0, 4_500)
 
