@@ -75,20 +75,23 @@ class ObjectHead:
     lac: FrameNumber = NO_FRAME
     confirmed: int = BIRTH
 
-    def encode(self, body: bytes = b"") -> bytes:
-        """Return the object's bytes.
+    def encode(self, *body: bytes | bytearray | memoryview) -> bytes:
+        """Return the object's bytes, in one copy of the body's parts.
 
         Raises:
             InvalidArgumentError: an id is not fit for a name.
         """
         ids = (legal_name(self.incarnation).encode(), legal_name(self.file).encode())
+        body_crc = 0
+        for part in body:
+            body_crc = crc32c(part, body_crc)
         fixed = _HEAD.pack(
             *(_MAGIC, OBJECT_FORMAT, head_bytes(self.incarnation, self.file), self.kind, *map(len, ids)),
             *(bytes.fromhex(self.token), self.number, self.confirmed, self.first.next_number, self.lac),
-            *(self.first.crc, len(body), crc32c(body), 0),
+            *(self.first.crc, sum(memoryview(part).nbytes for part in body), body_crc, 0),
         )
         rest = b"".join(ids).ljust(head_bytes(self.incarnation, self.file) - _HEAD.size, b"\0")
-        return b"".join((fixed[:_CRC_AT], _head_crc(fixed + rest).to_bytes(4, "little"), rest, body))
+        return b"".join((fixed[:_CRC_AT], _head_crc(fixed + rest).to_bytes(4, "little"), rest, *body))
 
 
 def head_bytes(incarnation: IncarnationId, file: JournalFileId) -> int:

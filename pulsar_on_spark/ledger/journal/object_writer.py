@@ -318,7 +318,7 @@ class ObjectPathThread(PathWriter):
             last.lac,
             effect.confirmed,
         )
-        return head.encode(b"".join((header, *(buffer for frame in frames for buffer in frame))))
+        return head.encode(header, *(buffer for frame in frames for buffer in frame))
 
     # -- in the threads that send --------------------------------------------------------------------------------------
 
