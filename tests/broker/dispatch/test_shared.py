@@ -443,3 +443,75 @@ def test_permits_of_a_closed_consumer_change_nothing(make: Callable[[Cursor], Di
     assert dispatcher.stats() == before
     join(dispatcher, 2, 10)
     assert positions(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]
+
+
+def test_a_seek_delivers_again_what_consumers_hold() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    assert positions(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
+    dispatcher.restart_reading()
+    assert dispatcher.stats().unacked == 0
+    assert positions(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
+
+
+def test_markers_are_acknowledged_and_not_delivered() -> None:
+    topic = Topic()
+    topic.publish(1, is_marker=True)
+    topic.publish(1)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    assert positions(pump(dispatcher, topic)) == [(1, 1)]
+    assert topic.unacked() == [(1, 1)]
+
+
+def test_an_entry_that_expired_at_its_consumer_does_not_come_back() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    pump(dispatcher, topic)
+    topic.cursor.acknowledge(LedgerId(1), EntryId(0))
+    dispatcher.remove_consumer(ConsumerId(1), 0)
+    join(dispatcher, 2, 10)
+    assert positions(pump(dispatcher, topic)) == [(1, 1)]
+
+
+def test_a_delayed_entry_that_expires_before_its_time_is_not_delivered() -> None:
+    topic = Topic()
+    topic.publish(2, deliver_at_ms=1_000)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    assert pump(dispatcher, topic) == []
+    topic.cursor.acknowledge(LedgerId(1), EntryId(0))
+    dispatcher.handle_due(10_000)
+    assert positions(pump(dispatcher, topic, 10_000)) == [(1, 1)]
+
+
+def test_a_waiting_entry_that_expires_is_not_read_again() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    pump(dispatcher, topic)
+    dispatcher.set_writable(ConsumerId(1), False)
+    nack(dispatcher, 1, (1, 0), (1, 1))
+    topic.cursor.acknowledge(LedgerId(1), EntryId(0))
+    dispatcher.forget_acked()
+    dispatcher.set_writable(ConsumerId(1), True)
+    assert positions(pump(dispatcher, topic)) == [(1, 1)]
+
+
+def test_a_consumer_that_comes_during_the_read_of_waiting_entries_gets_none_twice() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 10)
+    pump(dispatcher, topic)
+    nack(dispatcher, 1, (1, 0), (1, 1))
+    wanted = dispatcher.wanted()
+    assert wanted is not None
+    join(dispatcher, 2, 10)
+    assert sorted(positions(dispatcher.offer(wanted, topic.read(wanted), 0))) == [(1, 0), (1, 1)]
+    assert pump(dispatcher, topic) == []

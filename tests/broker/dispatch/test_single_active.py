@@ -10,6 +10,7 @@ from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
 from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
 from pulsar_on_spark.model.errors import ConsumerBusyError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
 from tests.broker.dispatch.topic_model import Topic, ack, join, positions, pump
 
 LIMITS = DispatchLimits()
@@ -152,3 +153,25 @@ def test_delayed_entries_are_not_held_back() -> None:
     dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
     join(dispatcher, 1, 10)
     assert len(pump(dispatcher, topic)) == 2
+
+
+def test_an_entry_that_expires_during_its_read_is_not_delivered() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    join(dispatcher, 1, 10)
+    wanted = dispatcher.wanted()
+    assert wanted is not None
+    topic.cursor.acknowledge(LedgerId(1), EntryId(0))
+    assert positions(dispatcher.offer(wanted, topic.read(wanted), 0)) == [(1, 1)]
+
+
+def test_a_read_without_entries_is_repeated() -> None:
+    topic = Topic()
+    topic.publish(1)
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    join(dispatcher, 1, 10)
+    wanted = dispatcher.wanted()
+    assert wanted is not None
+    assert dispatcher.offer(wanted, [], 0) == []
+    assert positions(pump(dispatcher, topic)) == [(1, 0)]

@@ -148,6 +148,14 @@ def test_a_producer_that_returns_with_the_current_epoch_keeps_it() -> None:
     assert core.add(back) == [Ready(back, 0)]
 
 
+def test_a_fencing_producer_is_fenced_if_another_epoch_is_committed_before_its_turn() -> None:
+    core = Producers(TOPIC)
+    core.add(producer("first", EXCLUSIVE))
+    assert errors(core.add(producer("second", FENCING, topic_epoch=3))) == [("first", "ProducerFenced")]
+    assert errors(core.epoch_committed()) == [("second", "ProducerFenced")], "epoch 0 was committed, and it has 3"
+    assert core.is_empty
+
+
 @pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
 def test_a_producer_that_returns_with_an_older_epoch_is_fenced_and_closes_no_other(mode: AccessMode) -> None:
     core = Producers(TOPIC, topic_epoch=5)

@@ -1,7 +1,7 @@
 """Scripted traces of a recovery: what it fences, reads, writes back and closes with, and when it stops."""
 
 from pulsar_on_spark.ledger.journal.copy_protocol import End
-from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameFacts, FrameKind, LogRecord, LogState
+from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameFacts, FrameKind, LogRecord, LogState, copies_of
 from pulsar_on_spark.ledger.journal.messages import (
     CopyAcked,
     CopyFailed,
@@ -630,3 +630,15 @@ def test_files_are_dispensable_only_beside_an_ack_quorum_of_complete_ones() -> N
     files.created(third)
     files.acked(third, 5)
     assert files.dispensable(5, 2) == []
+
+
+def test_stops_at_a_roll_into_a_fragment_that_the_record_does_not_name() -> None:
+    recovery = reading(ONE)
+
+    *_, stopped = recovery.handle(CopyRead(copy(0), 0, (*entries(0), FrameFacts(1, FrameKind.ROLL, 0)), End.NO))
+
+    assert "a ROLL frame leads to a fragment that the record does not name" in str(stopped)
+
+
+def test_the_copies_of_a_log_are_those_of_all_its_fragments() -> None:
+    assert copies_of(TWO) == {*FILES, *AHEAD}

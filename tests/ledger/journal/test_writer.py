@@ -693,3 +693,29 @@ def test_an_open_record_of_another_writer_is_never_overwritten() -> None:
     other = LogRecord(LogState.OPEN, 1, 1, (Fragment(0, (copy(0, "7"),)),), token="v:1")
     assert LogFenced(-1) in writer.handle(LogConflict(other, 1))
     assert writer.is_over
+
+
+def test_an_answer_about_the_record_that_was_not_asked_for_changes_nothing() -> None:
+    writer = opened()
+
+    assert writer.handle(LogRead(TAKEN, 3)) == []
+
+
+def test_a_log_that_a_recovery_closed_at_the_same_frame_is_closed() -> None:
+    writer = opened()
+
+    result = played(
+        writer.handle,
+        CloseLog(),
+        LogConflict(LogRecord(LogState.CLOSED, 3, 2, (), -1, "r:1"), 3),
+    )
+
+    assert result == trace(
+        """
+        > CloseLog
+          CommitLog [CLOSED  end -1] 2 True
+        > LogConflict [CLOSED  end -1] 3
+          ReleaseFiles (p0/1 p0/2 p1/1 p1/2 p2/1 p2/2)
+          LogClosed -1
+        """
+    )
