@@ -54,6 +54,7 @@ from tests.kit.history import (
     Waiting,
     violations,
 )
+from tests.kit.network_cluster import NetworkCluster
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.s3_server import S3Server, write_profile
@@ -245,8 +246,8 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
         noted.add(number)
 
 
-Disturbance = Literal["kill", "kill_all", "pause", "restart", "move", "upgrade", "cut", "outage"]
-"""A method of `BrokerCluster`, or of `StoreCluster`."""
+Disturbance = Literal["kill", "kill_all", "pause", "restart", "move", "upgrade", "cut", "outage", "unplug", "part"]
+"""A method of `BrokerCluster`, or of `StoreCluster` or `NetworkCluster`."""
 Brokers = Callable[[Mapping[str, object]], RestartingBroker | BrokerCluster]
 """Starts the brokers of a root with some settings."""
 
@@ -287,6 +288,12 @@ def on_store(server: S3Server, folder: Path, disturbance: Disturbance, times: in
     write_profile(profile, bucket, options)
     brokers = partial(StoreCluster, root, server.url, options, folder)
     return Run(root, folder, brokers, disturbance, times, deduplicated, {FILE_VARIABLE: str(profile)})
+
+
+def on_network(folder: Path, disturbance: Disturbance, times: int, *, deduplicated: bool = True) -> Run:
+    """Return a run of three brokers of a root in a folder, each in a network namespace."""
+    root = folder / "root"
+    return Run(root, folder, partial(NetworkCluster, root), disturbance, times, deduplicated)
 
 
 def disturb(run: Run) -> str:

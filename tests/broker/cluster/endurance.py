@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_store
+from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_network, on_store
 from tests.kit.s3_server import S3Server, build_server
 
 _AT_ONCE: Final = 5
@@ -37,6 +37,8 @@ _KINDS: Final[tuple[tuple[str, Disturbance], ...]] = (
     ("store", "pause"),
     ("store", "cut"),
     ("store", "outage"),
+    ("network", "unplug"),
+    ("network", "part"),
 )
 
 
@@ -76,6 +78,8 @@ def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool
         folder = Path(name)
         if place == "disk":
             run = on_disk(folder, disturbance, times, deduplicated=deduplicated)
+        elif place == "network":
+            run = on_network(folder, disturbance, times, deduplicated=deduplicated)
         else:
             (folder / "s3").mkdir()
             server = at_end.enter_context(S3Server(folder / "s3"))

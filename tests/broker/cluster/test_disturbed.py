@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.cluster.disturbed_load import Disturbance, Run, judge, on_disk, on_store
+from tests.broker.cluster.disturbed_load import Disturbance, Run, judge, on_disk, on_network, on_store
+from tests.kit.network_cluster import require_namespaces
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.s3_server import S3Server
 
@@ -27,3 +28,9 @@ def test_one_or_all_of_three_brokers(tmp_path: Path, disturbance: Disturbance) -
 @pytest.mark.parametrize("disturbance", ["kill", "cut", "outage"])
 def test_three_brokers_of_a_root_on_a_store(tmp_path: Path, s3_server: S3Server, disturbance: Disturbance) -> None:
     print(judge(on_store(s3_server, tmp_path, disturbance, times=1 if disturbance == "outage" else 2)))
+
+
+@pytest.mark.parametrize("disturbance", ["unplug", "part"])
+def test_three_brokers_whose_network_is_cut(tmp_path: Path, disturbance: Disturbance) -> None:
+    require_namespaces()
+    print(judge(on_network(tmp_path, disturbance, times=1 if disturbance == "unplug" else 2)))
