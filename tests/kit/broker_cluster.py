@@ -150,7 +150,11 @@ class BrokerCluster:
         binary, web = self._ports[number]
         settings = {**self._settings_of(number), "broker_service_port": binary, "web_service_port": web}
         command = "standalone" if isinstance(self._root, Path) else "broker"
-        return RunningBroker(self._root, settings, command=command, prefix=self._versions[number])
+        return RunningBroker(self._root, settings, command=command, prefix=self._prefix_of(number))
+
+    def _prefix_of(self, number: int) -> tuple[str, ...]:
+        """Return the program that runs a broker (`RunningBroker`'s prefix)."""
+        return self._versions[number]
 
     def _settings_of(self, number: int) -> Mapping[str, object]:
         """Return the settings of a broker."""

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Final
 
 import pytest
+from typing_extensions import override
 
 from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
 UNPLUGGED_S: Final = 70.0
@@ -110,16 +110,14 @@ class NetworkCluster(BrokerCluster):
     def _takeovers(self) -> float:
         return sum(broker.metric(_TAKEOVERS) for broker in self._brokers)
 
-    def _start(self, number: int) -> RunningBroker:
-        binary, web = self._ports[number]
-        settings = {
-            **self._settings,
-            "broker_service_port": binary,
-            "web_service_port": web,
-            "bind_address": "0.0.0.0",
-            "advertised_address": self._addresses[number],
-        }
-        return RunningBroker(self._root, settings, prefix=("ip", "netns", "exec", self._spaces[number]))
+    @override
+    def _prefix_of(self, number: int) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", self._spaces[number])
+
+    @override
+    def _settings_of(self, number: int) -> Mapping[str, object]:
+        address = self._addresses[number]
+        return {**super()._settings_of(number), "bind_address": "0.0.0.0", "advertised_address": address}
 
 
 def _ip(arguments: str) -> None:

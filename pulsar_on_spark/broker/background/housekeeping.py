@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
+from pulsar_on_spark.broker.runtime.children import run_child
 from pulsar_on_spark.broker.runtime.repeating import attempt
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.storage.root_place import RootPlace
@@ -91,7 +91,7 @@ class Housekeeping:
             await asyncio.sleep(self._interval_s)
 
     async def _pass(self) -> None:
-        code = await self._run_child(*self._limits)
+        code, _ = await run_child([*self._command, *self._limits])
         self.passes += 1
         if code:
             self.failed += 1
@@ -105,13 +105,9 @@ class Housekeeping:
             await attempt(self._seal, "Recovered journals cannot be sealed now, housekeeping seals them later")
 
     async def _seal(self) -> None:
-        if code := await self._run_child():
+        code, _ = await run_child(self._command)
+        if code:
             log.warning("The sealing of recovered journals ended with code %d; housekeeping seals them later.", code)
-
-    async def _run_child(self, *limits: str) -> int:
-        process = await asyncio.create_subprocess_exec(*self._command, *limits)
-        async with ended_if_cancelled(process):
-            return await process.wait()
 
 
 def main() -> None:

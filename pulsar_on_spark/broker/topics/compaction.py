@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
+from pulsar_on_spark.broker.runtime.children import run_child
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
@@ -156,15 +156,8 @@ class Compactions:
         """Run the process; return the reason of a failure, None after a success."""
         position = "" if reach is None else str(reach)
         arguments = [str(self._root.place), topic.full, position, str(int(self._retain_null_key))]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, *arguments, stderr=asyncio.subprocess.PIPE
-        )
-        assert process.stderr is not None, "it is a pipe"
-        output = b""
-        async with ended_if_cancelled(process):
-            while more := await process.stderr.read(_MAX_ERROR_BYTES):
-                output = (output + more)[-_MAX_ERROR_BYTES:]
-            code = await process.wait()
+        command = [sys.executable, "-m", __name__, *arguments]
+        code, output = await run_child(command, error_bytes=_MAX_ERROR_BYTES)
         lines = output.decode(errors="replace").strip().splitlines()
         return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
 

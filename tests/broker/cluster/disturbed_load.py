@@ -58,6 +58,7 @@ from tests.kit.network_cluster import NetworkCluster
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.s3_server import S3Server, write_profile
+from tests.kit.shifted_clocks import ShiftedCluster
 from tests.kit.store_cluster import StoreCluster
 from tests.kit.waiting import wait_until
 
@@ -294,6 +295,12 @@ def on_network(folder: Path, disturbance: Disturbance, times: int, *, deduplicat
     """Return a run of three brokers of a root in a folder, each in a network namespace."""
     root = folder / "root"
     return Run(root, folder, partial(NetworkCluster, root), disturbance, times, deduplicated)
+
+
+def with_other_clocks(folder: Path, disturbance: Disturbance, times: int, *, deduplicated: bool = True) -> Run:
+    """Return a run of three brokers of a root in a folder, whose clocks differ by hours."""
+    root = folder / "root"
+    return Run(root, folder, partial(ShiftedCluster, root), disturbance, times, deduplicated)
 
 
 def disturb(run: Run) -> str:

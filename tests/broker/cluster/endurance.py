@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_network, on_store
+from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_network, on_store, with_other_clocks
 from tests.kit.s3_server import S3Server, build_server
 
 _AT_ONCE: Final = 5
@@ -39,7 +39,9 @@ _KINDS: Final[tuple[tuple[str, Disturbance], ...]] = (
     ("store", "outage"),
     ("network", "unplug"),
     ("network", "part"),
+    ("clocks", "kill"),
 )
+_ON_DISK: Final = {"disk": on_disk, "network": on_network, "clocks": with_other_clocks}
 
 
 def main(
@@ -76,10 +78,8 @@ def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="endurance-") as name, ExitStack() as at_end:
         folder = Path(name)
-        if place == "disk":
-            run = on_disk(folder, disturbance, times, deduplicated=deduplicated)
-        elif place == "network":
-            run = on_network(folder, disturbance, times, deduplicated=deduplicated)
+        if place in _ON_DISK:
+            run = _ON_DISK[place](folder, disturbance, times, deduplicated=deduplicated)
         else:
             (folder / "s3").mkdir()
             server = at_end.enter_context(S3Server(folder / "s3"))

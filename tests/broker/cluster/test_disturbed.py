@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.cluster.disturbed_load import Disturbance, Run, judge, on_disk, on_network, on_store
+from tests.broker.cluster.disturbed_load import (
+    Disturbance,
+    Run,
+    judge,
+    on_disk,
+    on_network,
+    on_store,
+    with_other_clocks,
+)
 from tests.kit.network_cluster import require_namespaces
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.s3_server import S3Server
@@ -34,3 +42,8 @@ def test_three_brokers_of_a_root_on_a_store(tmp_path: Path, s3_server: S3Server,
 def test_three_brokers_whose_network_is_cut(tmp_path: Path, disturbance: Disturbance) -> None:
     require_namespaces()
     print(judge(on_network(tmp_path, disturbance, times=1 if disturbance == "unplug" else 2)))
+
+
+@pytest.mark.parametrize("disturbance", ["kill", "pause"])
+def test_three_brokers_whose_clocks_differ_by_hours(tmp_path: Path, disturbance: Disturbance) -> None:
+    print(judge(with_other_clocks(tmp_path, disturbance, times=2)))
