@@ -40,6 +40,7 @@ _KINDS: Final[tuple[tuple[str, Disturbance], ...]] = (
     ("network", "unplug"),
     ("network", "part"),
     ("clocks", "kill"),
+    ("clocks", "pause"),
 )
 _ON_DISK: Final = {"disk": on_disk, "network": on_network, "clocks": with_other_clocks}
 

@@ -44,6 +44,5 @@ def test_three_brokers_whose_network_is_cut(tmp_path: Path, disturbance: Disturb
     print(judge(on_network(tmp_path, disturbance, times=1 if disturbance == "unplug" else 2)))
 
 
-@pytest.mark.parametrize("disturbance", ["kill", "pause"])
-def test_three_brokers_whose_clocks_differ_by_hours(tmp_path: Path, disturbance: Disturbance) -> None:
-    print(judge(with_other_clocks(tmp_path, disturbance, times=2)))
+def test_three_brokers_whose_clocks_differ_by_hours(tmp_path: Path) -> None:
+    print(judge(with_other_clocks(tmp_path, "kill", times=2)))
