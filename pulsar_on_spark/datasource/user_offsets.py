@@ -120,7 +120,7 @@ def _user_point(topic: TopicName, value: object, words: tuple[str, ...]) -> tupl
     if partition >= 0 and topic.partition_index < 0:
         topic = topic.partition(partition)
     if partition >= 0 and topic.partition_index != partition:
-        raise ValueError(f"topic {topic.full!r} has a message id of partition {partition}")
+        raise ValueError(f"topic {topic.full!r} has a message id of another partition, {partition}")
     return topic, Position(LedgerId(numbers[0]), EntryId(numbers[1]))
 
 

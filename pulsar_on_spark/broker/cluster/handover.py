@@ -82,7 +82,7 @@ class Handover:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def unload(self, bundles: Collection[Bundle], to: str | None = None) -> None:
-        """Close the topics of bundles that this broker owns, and give the bundles up if another broker can take them.
+        """Close the topics of bundles that this broker owns, and give the bundles up; without another broker they stay.
 
         Args:
             bundles: The bundles; bundles that this broker has lost are skipped.
@@ -90,7 +90,7 @@ class Handover:
 
         Raises:
             TopicBusyError: a topic could not be closed now, and its bundle stays here.
-            MetadataError: the metadata cannot be read or written; the bundles may have been given up.
+            MetadataError: the metadata cannot be read or written; some bundles may have been given up.
         """
         await self._ownership.wait_for_others(bundles)
         with self._ownership.leave(bundles):

@@ -153,7 +153,7 @@ class Ownership:
         return allowed_brokers(isolations(view), namespace, taking)
 
     def _taking(self, view: RecentView) -> list[BrokerRecord]:
-        """Return the living brokers that take bundles."""
+        """Return the living brokers that accept new bundles."""
         others = (each for each in serving_brokers(view) if each.incarnation != self.incarnation)
         alive = [each for each in others if not self._is_dead(each.incarnation)]
         if self._registry.record.state == "serving":

@@ -42,7 +42,13 @@ class DelayedEntries:
         return self._heap[0][0] if self._heap else self._horizon_ms
 
     def add(self, due_ms: int, position: EntryPosition, group: int) -> None:
-        """Add an entry that was read before its time."""
+        """Add an entry that was read before its delivery time.
+
+        Args:
+            due_ms: The delivery time, in milliseconds since 1970.
+            position: The entry.
+            group: The entry's group for dispatch (see `pool`).
+        """
         if self._horizon_ms is not None and due_ms >= self._horizon_ms:
             assert self._unread is not None, "the horizon has a position"
             assert self._unread <= position, "reading goes forward"

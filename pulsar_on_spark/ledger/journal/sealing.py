@@ -221,11 +221,11 @@ def ended_spans(record: LogRecord) -> list[tuple[FrameNumber, FrameNumber]]:
 
 
 def is_unfinished(entries: int | None, sealed_end: int) -> bool:
-    """Return True if a ledger may have entries that are in the journal only.
+    """Return True if a ledger may have entries that are not sealed, which only the journal has.
 
     Args:
-        entries: The number of the ledger's entries by its close row; None while there is no close row.
-        sealed_end: The number after the ledger's last sealed entry.
+        entries: The count of entries in the ledger's close row; None while it has no close row.
+        sealed_end: The id after the ledger's last sealed entry.
     """
     return entries is None or sealed_end < entries
 

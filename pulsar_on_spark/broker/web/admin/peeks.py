@@ -76,5 +76,5 @@ async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tu
         return await asyncio.to_thread(open_entry, data, limit_bytes)
     except PayloadTooLargeError as error:
         raise HTTPException(
-            413, f"Entry {at.ledger}:{at.entry}: {error} Read it with a consumer or a reader."
+            413, f"Entry {at.ledger}:{at.entry} cannot be peeked: {error} Read it with a consumer or a reader."
         ) from error

@@ -160,5 +160,5 @@ async def _partitioned(services: Services, name: TopicName) -> tuple[Partitioned
     view = await services.views.view()
     record = catalog.require_topic(view, name)
     if record.partitions is None:
-        raise HTTPException(404, f"Topic {name} has no partitions: ask for its stats.")
+        raise HTTPException(404, f"Topic {name} is not partitioned: get its `stats` instead.")
     return PartitionedTopicMetadata(partitions=record.partitions), own_parts(services, view, name)
