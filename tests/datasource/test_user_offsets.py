@@ -74,7 +74,7 @@ def test_names_that_match_no_topic_are_refused() -> None:
         ('{"t": "7:3", "t": "7:4"}', "named twice"),
         ('{"t": "7:3", "public/default/t": "7:4"}', "named twice"),
         ('{"t": "7:3:0", "t-partition-0": "7:4"}', "named twice"),
-        ('{"t-partition-1": "7:3:0"}', "of partition 0"),
+        ('{"t-partition-1": "7:3:0"}', "another partition, 0"),
         ('{"a/b": "7:3"}', "a short name is"),
         ("[" * 100_000, "recursion"),
     ],
