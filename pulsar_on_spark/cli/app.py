@@ -19,6 +19,7 @@ from pulsar_on_spark.cli.compact import compact
 from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
+from pulsar_on_spark.cli.offload import offload
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.permissions import permissions_app
 from pulsar_on_spark.cli.produce import produce
@@ -167,7 +168,7 @@ def maintain(
     ] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """Run one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
+    """Run one pass of housekeeping: repair, merge, offload, collect garbage, expire, fold, checkpoint, vacuum."""
     from pulsar_on_spark.topic.maintenance.files.collect import Ages
 
     ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))
@@ -312,6 +313,7 @@ def _print_maintained(done: MaintainReport) -> None:
             ("new, merged segments", merged.new_segments),
             ("in files", merged.new_files),
             ("segments skipped", merged.skipped_segments),
+            ("files offloaded", done.offload.moved.moved),
             ("subscriptions expired", done.expired_subscriptions),
             ("writes aborted", collected.aborted_writes),
             ("files deleted", collected.deleted_files),
@@ -335,7 +337,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("Messages", (produce, consume, read), {}),
     (
         "Contents of a root",
-        (operate.seek, looks.peek, compact),
+        (operate.seek, looks.peek, compact, offload),
         {
             "topics": topics_app,
             "subscriptions": subscriptions_app,

@@ -44,8 +44,11 @@ def add(
     root_option: RootOption = None,
     label: Label = "",
     role: Annotated[
-        Literal["both", "journal", "segments"],
-        typer.Option(help="The files that the path is for; a URL in a local root is for segments by default."),
+        Literal["both", "journal", "segments", "cold"],
+        typer.Option(
+            help="The files that the path is for; a URL in a local root is for segments by default, a cold path is for "
+            "offloaded segments."
+        ),
     ] = "both",
     profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
     as_json: AsJson = False,
@@ -157,12 +160,13 @@ def print_paths(paths: tuple[PathNumbers, ...]) -> None:
     """Print the table of storage paths; `pulsarpy status` prints it, too."""
     output.table(
         "Storage paths",
-        ("id", "directory", "label", "state", "free", "copies", "size", "bad copies"),
+        ("id", "directory", "label", "role", "state", "free", "copies", "size", "bad copies"),
         (
             (
                 str(path.path_id),
                 str(path.directory),
                 path.label or None,
+                path.role,
                 _state(path),
                 output.size(path.free_bytes),
                 path.copies,

@@ -17,7 +17,9 @@ OBJECT_JOURNALS: Final = "object-journals"
 """Journals on object stores; a program that does not know the feature can neither read nor recover them."""
 BUNDLES: Final = "bundles"
 """Several brokers, each of which serves the topics of its bundles; a program that does not know it must not serve."""
-FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES})
+COLD_PATHS: Final = "cold-paths"
+"""Storage paths for offloaded segment files, of which one copy is enough."""
+FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES, COLD_PATHS})
 """The features that this version knows."""
 ROOT_KEY: Final = "root"
 

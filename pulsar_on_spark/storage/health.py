@@ -20,8 +20,8 @@ from typing import Literal, TypeAlias
 
 from pulsar_on_spark.model.ids import PathId
 
-PathRole: TypeAlias = Literal["both", "journal", "segments"]
-"""The kinds of files that a path is for."""
+PathRole: TypeAlias = Literal["both", "journal", "segments", "cold"]
+"""The kinds of files that a path is for. A cold path gets only segment files that were offloaded."""
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
 """A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 
@@ -46,6 +46,7 @@ class PathHealth:
     Attributes:
         path_id: The path's id.
         label: The path's rack.
+        role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
@@ -57,6 +58,7 @@ class PathHealth:
 
     path_id: PathId
     label: str = ""
+    role: PathRole = "both"
     state: PathState = "writable"
     is_checked: bool = True
     is_overdue: bool = False
@@ -94,6 +96,11 @@ class PathHealth:
     def is_away(self) -> bool:
         """True if the path cannot be reached and was not given up, so that its copies may be good."""
         return not self.is_there and self.state not in ("lost", "retired")
+
+    @property
+    def is_cold(self) -> bool:
+        """True if the path is for offloaded files."""
+        return self.role == "cold"
 
     @property
     def holds_copies(self) -> bool:

@@ -42,7 +42,7 @@ class PathRecord(Record):
         uri: The path's directory or URL.
         profile: The name of the profile for a URL outside the root; "" for the profile that matches, if any.
         host: The host on whose disk a directory is; "" for a directory of a local root.
-        role: The kinds of files that the path is for: segments, journals, or both.
+        role: The kinds of files that the path is for: segments, journals, or both; or offloaded segments only ("cold").
         state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
         label: The path's rack; copies of a file are put under different labels.
         reason: The failure for which a write or an audit made the path read-only.

@@ -213,6 +213,7 @@ class RootHandle:
         return {
             path_id: replace(
                 examine(path, records[path_id].reason),
+                role=records[path_id].role,
                 state=records[path_id].state,
                 is_checked=records[path_id].check_since is None,
             )

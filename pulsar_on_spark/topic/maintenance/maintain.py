@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
 from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadReport, offload
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport, repair
 from pulsar_on_spark.topic.maintenance.retention.expiry import expire_subscriptions, sweep_leases
@@ -44,6 +45,7 @@ class MaintainReport:
         repair: The result of `repair`: missing, bad and restored copies.
         trimmed: The segments that retention trimmed.
         merge: The result of `merge`.
+        offload: The result of `offload`.
         collect: The result of `collect`.
         expired_subscriptions: Number of subscriptions that were deleted because they had no consumers for too long.
         folded: True if superseded metadata rows were removed.
@@ -57,6 +59,7 @@ class MaintainReport:
     repair: RepairReport = field(default_factory=RepairReport)
     trimmed: TrimmedTopics = field(default_factory=TrimmedTopics)
     merge: MergeReport = field(default_factory=MergeReport)
+    offload: OffloadReport = field(default_factory=OffloadReport)
     collect: CollectReport = field(default_factory=CollectReport)
     expired_subscriptions: int = 0
     folded: bool = False
@@ -75,14 +78,14 @@ def maintain(
     """Run all maintenance steps of a root once. If a step fails, the report names it, and the other steps are done.
 
     The steps are: probe failed storage paths, seal closed journals, repair copies, trim topics, merge small segments,
-    delete unused subscriptions and files, fold and checkpoint the metadata, delete old metadata files, and delete old
-    leases.
+    offload segments beyond their topics' thresholds, delete unused subscriptions and files, fold and checkpoint the
+    metadata, delete old metadata files, and delete old leases.
 
     Args:
         root: The root.
         ages: Minimum ages of files that are collected.
         progress: Called at the beginning and the end of each step.
-        repair_limits: Limits of the repair's speed.
+        repair_limits: Limits of the speed of repair and of offloading.
         defaults: The policies for fields that neither a topic nor its namespace sets.
     """
     problems: list[str] = []
@@ -104,6 +107,8 @@ def maintain(
         repair=step("repair", lambda: repair(root, repair_limits, progress), RepairReport()),
         trimmed=step("trim topics", lambda: trim_topics(root, defaults, progress), TrimmedTopics()),
         merge=step("merge", lambda: merge(root, progress), MergeReport()),
+        # After merges, so that few large files move.
+        offload=step("offload", lambda: _offload(root, defaults, repair_limits, progress), OffloadReport()),
         expired_subscriptions=step("expire subscriptions", lambda: expire_subscriptions(root), 0),
         collect=step("collect", lambda: collect(root, ages, progress), CollectReport()),
         folded=step("fold and checkpoint", root.store.fold_and_checkpoint, False),
@@ -139,18 +144,34 @@ def heal_paths(
     for path_id in well:
         trials.record_trial(PathId(path_id))
     healed: list[PathRecord] = []
-    # A path that could not be reached may return with fewer files, so its copies count only after repair has read them.
-    changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
+    now = datetime.now(UTC)
 
     def decide(view: View) -> Change | None:
         nonlocal healed
         records = [record for record in view.all(PathRecord) if _has_failed(record) and record.path_id in well]
-        healed = [record.model_copy(update=changed) for record in records]
+        healed = [_healed(record, now) for record in records]
         return Change(puts=healed, keys={keys.path(r.path_id): None for r in healed}) if healed else None
 
     if well:
         root.store.commit(decide)
     return tuple(PathId(record.path_id) for record in healed)
+
+
+def _offload(root: RootHandle, defaults: Policies, limits: RepairLimits, progress: Progress) -> OffloadReport:
+    done = offload(root, None, defaults, limits, progress)
+    for problem in done.problems:
+        log.warning("Not everything that is due is offloaded: %s", problem)
+    return done
+
+
+def _healed(record: PathRecord, now: datetime) -> PathRecord:
+    """Return the record of a path that is healthy again.
+
+    A path that could not be reached may return with fewer files, so its copies count only after repair has read them.
+    Copies on a cold path count at once: reading all of them could take days, and there are no others to use meanwhile.
+    """
+    since = record.check_since if record.role == "cold" else now
+    return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
 
 def _has_failed(record: PathRecord) -> bool:

@@ -23,6 +23,7 @@ from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
     IncarnationRecord,
+    PathRecord,
     SealRecord,
     SegmentRecord,
     WriteRecord,
@@ -47,6 +48,7 @@ class Reason(Enum):
     TOPICS = "messages of topics"
     COMPACTED = "compacted ledgers"
     TRIMMED = "trimmed, in files with other messages"
+    OFFLOADED = "on a cold path, too, to be deleted"
     REPLACED = "no longer in a topic, to be deleted"
     UNCOMMITTED = "written, and not committed yet"
     UNSEALED = "journal, not sealed yet"
@@ -208,11 +210,15 @@ def _path(
     """Return a path's usage, and add the sizes of the segment files that topics name to `stored`."""
     by_reason: Counter[Reason] = Counter()
     problem = ""
+    offloaded = {file.file_id for file in view.all(FileRecord) if file.is_cold and file.replaced_at is None}
+    cold = {record.path_id for record in view.all(PathRecord) if record.role == "cold"}
     try:
         for stored_file in path.segment_files(time.time()):
             file_id = stored_file.name.file_id
             file_shares_ = None if stored_file.is_tmp else shares.get(file_id)
-            by_reason.update(reasons_of_file(view, file_id, stored_file.size_bytes, file_shares_))
+            reasons = reasons_of_file(view, file_id, stored_file.size_bytes, file_shares_)
+            is_beside = file_id in offloaded and path.path_id not in cold
+            by_reason.update({Reason.OFFLOADED: stored_file.size_bytes} if is_beside else reasons)
             if file_shares_ is not None:
                 stored[file_id] += stored_file.size_bytes
         for incarnation, name, size_bytes in journal_sizes(path) if isinstance(path, LocalPath | ObjectPath) else ():

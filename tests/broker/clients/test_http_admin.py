@@ -37,6 +37,11 @@ VALUES: dict[str, object] = {
         "bookkeeperAckQuorum": 1,
         "managedLedgerMaxMarkDeleteRate": 10.0,
     },
+    "offload_policies": {
+        "managedLedgerOffloadThresholdInBytes": 1000,
+        "managedLedgerOffloadThresholdInSeconds": -1,
+        "managedLedgerOffloadDeletionLagInMillis": 0,
+    },
     "publish_rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "subscribe_rate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 10},
     "subscription_types_enabled": ["Exclusive", "Shared"],
@@ -316,6 +321,29 @@ def test_each_policy_is_set_and_unset(admin: httpx.Client, namespace: str, field
         done(admin.delete(place))
         unset(admin, place, field)
         assert answered(admin.get(place, params={"applied": True})) is not None
+
+
+def test_thresholds_and_the_lag_of_offloading(admin: httpx.Client, namespace: str) -> None:
+    base = f"/namespaces/{namespace}"
+    for name, unset in (("offloadThreshold", -1), ("offloadThresholdInSeconds", -1), ("offloadDeletionLagMs", None)):
+        answer = admin.get(f"{base}/{name}")
+        assert (answer.json() if answer.content else None) == unset
+        done(admin.put(f"{base}/{name}", json=1000))
+        assert answered(admin.get(f"{base}/{name}")) == 1000
+        refused(admin.put(f"{base}/{name}", json="soon"), 412, "not acceptable")
+    assert answered(admin.get(f"{base}/offloadPolicies")) == {
+        "managedLedgerOffloadThresholdInBytes": 1000,
+        "managedLedgerOffloadThresholdInSeconds": 1000,
+        "managedLedgerOffloadDeletionLagInMillis": 1000,
+    }
+    done(admin.delete(f"{base}/offloadDeletionLagMs"))
+    assert "managedLedgerOffloadDeletionLagInMillis" not in answered(admin.get(f"{base}/offloadPolicies"))
+    refused(admin.post(f"{base}/offloadPolicies", json={"managedLedgerOffloadDriver": "aws-s3"}), 412, "not supported")
+    endpoint = {"managedLedgerOffloadServiceEndpoint": "http://attacker.example"}
+    refused(admin.post(f"{base}/offloadPolicies", json=endpoint), 412, "names a place")
+    done(admin.delete(f"{base}/removeOffloadPolicies"))
+    done(admin.get(f"{base}/offloadPolicies"))
+    assert answered(admin.get(f"{base}/offloadThreshold")) == -1
 
 
 UNSET: dict[str, object] = {

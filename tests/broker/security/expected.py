@@ -163,7 +163,7 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} {_NAMESPACE}/offloadThresholdInSeconds
         {_ALL} {_NAMESPACE}/offloadDeletionLagMs
         {_ALL} {_NAMESPACE}/offloadPolicies
-        {_ALL} {_NAMESPACE}/removeOffloadPolicies
+        DELETE {_NAMESPACE}/removeOffloadPolicies
         {_ALL} {_NAMESPACE}/encryptionRequired
         {_ALL} {_NAMESPACE}/antiAffinity
         {_ALL} {_NAMESPACE}/antiAffinity/x

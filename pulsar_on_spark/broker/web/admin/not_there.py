@@ -14,7 +14,7 @@ from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
 router = APIRouter(include_in_schema=False)
 
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
-_OFFLOAD: Final = "Segments stay on storage paths: tiered storage is not supported."
+_OFFLOAD: Final = "Offloaded segments are files of storage paths: see `pulsarpy storage check`."
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
 _NO_GROUPS: Final = "Brokers are not grouped: isolation policies name the brokers of a namespace."
 _NO_QUOTAS: Final = "The load of bundles is measured, so it cannot be set."
@@ -29,11 +29,6 @@ UNDER_NAMESPACE: Final = {
     "replicatorDispatchRate": _GEO,
     "allowedClusters": _GEO,
     "migration": _GEO,
-    "offloadThreshold": _OFFLOAD,
-    "offloadThresholdInSeconds": _OFFLOAD,
-    "offloadDeletionLagMs": _OFFLOAD,
-    "offloadPolicies": _OFFLOAD,
-    "removeOffloadPolicies": _OFFLOAD,
     "antiAffinity": _NO_GROUPS,
     "antiAffinity/{rest:path}": _NO_GROUPS,
     "resourcegroup": _NOT_ENFORCED,
@@ -53,7 +48,6 @@ UNDER_TOPIC: Final = {
     "replicatorDispatchRate": _GEO,
     "shadowTopics": _GEO,
     "offload": _OFFLOAD,
-    "offloadPolicies": _OFFLOAD,
     "entryFilters": _NOT_ENFORCED,
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
     "getMessageIdByIndex": "Entries have ids and times but no index.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pydantic import JsonValue, ValidationError
@@ -13,6 +13,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.drivers import check_driver
 from pulsar_on_spark.topic.catalog.policies.effective import given, policy_topic
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, BacklogQuota, Policies, RetentionPolicies
 from pulsar_on_spark.topic.catalog.policies.quorums import check_quorum
@@ -39,6 +40,34 @@ def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[st
         InvalidArgumentError: a policy is unknown, cannot be set on a namespace, or its value is not acceptable.
     """
     wanted = _checked(changes, f"namespace {namespace}", on_topic=False)
+    _commit_namespace(root, namespace, lambda record: wanted)
+
+
+def set_offload_fields(root: RootHandle, namespace: str, changes: Mapping[str, JsonValue]) -> None:
+    """Set single fields of a namespace's offload policies (see `set_namespace_policies`).
+
+    Args:
+        root: The root.
+        namespace: `tenant/namespace`.
+        changes: By the field's name in Pulsar's JSON, the new value, or None to unset it.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: a value is not acceptable.
+    """
+
+    def wanted(record: NamespaceRecord) -> dict[str, JsonValue]:
+        stored = record.policies.get("offload_policies")
+        changed = {**(stored if isinstance(stored, dict) else {}), **changes}
+        return _checked({"offload_policies": changed}, f"namespace {namespace}", on_topic=False)
+
+    _commit_namespace(root, namespace, wanted)
+
+
+def _commit_namespace(
+    root: RootHandle, namespace: str, wanted: Callable[[NamespaceRecord], Mapping[str, JsonValue]]
+) -> None:
+    """Commit the policies that `wanted` returns for the namespace's present record."""
 
     def decide(view: View) -> Change | None:
         record = view.get(NamespaceRecord, namespace)
@@ -46,10 +75,11 @@ def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[st
             raise NamespaceNotFoundError(
                 f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`."
             )
-        stored = _changed(record.policies, wanted, f"namespace {namespace}")
+        stored = _changed(record.policies, wanted(record), f"namespace {namespace}")
         if stored == record.policies:
             return None
         check_quorum(view, stored, f"namespace {namespace}")
+        check_driver(view, stored, f"namespace {namespace}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.namespace(namespace): None})
 
     root.store.commit(decide)
@@ -60,6 +90,7 @@ def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> 
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
     check_quorum(view, stored, what)
+    check_driver(view, stored, what)
     return stored
 
 
@@ -80,6 +111,7 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
         if stored == record.policies:
             return None
         check_quorum(view, stored, f"topic {name}")
+        check_driver(view, stored, f"topic {name}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.topic(record.name): None})
 
     root.store.commit(decide)
@@ -127,8 +159,8 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
     if name == "auto_topic_creation" and creation.refusal is not None:
         raise InvalidArgumentError(f"{creation.refusal} ({what})", as_pulsar=creation.refusal)
     dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
-    # An empty list unsets a policy, as in Pulsar.
-    return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else dumped
+    # An empty list unsets a policy, as in Pulsar, and so does an object that sets nothing.
+    return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else None if dumped == {} else dumped
 
 
 def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:

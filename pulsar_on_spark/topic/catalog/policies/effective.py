@@ -1,5 +1,7 @@
 """Policies in force: a topic's override its namespace's, and these override the broker's settings. Pure.
 
+Of offload policies, each field overrides by itself, as in Pulsar.
+
 Broker settings that were changed at run time override those that the broker started with.
 
 Records keep policies as JSON, by the fields of `Policies`. Fields that only later versions know are kept.
@@ -19,6 +21,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, Policies
 
 DEFAULTS: Final = Policies()
 """Policies in force if nothing is set, neither in records nor in a broker's settings."""
+_OFFLOAD: Final = "offload_policies"
 
 
 def given(stored: Mapping[str, JsonValue]) -> dict[str, Any]:
@@ -54,7 +57,10 @@ def effective_policies(view: View, name: TopicName, defaults: Policies = DEFAULT
         name: The topic, or a partition of one.
         defaults: The policies for fields that neither topic nor namespace nor changed settings set.
     """
-    set_there = settings_policies(view) | namespace_policies(view, name.namespace) | topic_policies(view, name)
+    of_namespace, of_topic = namespace_policies(view, name.namespace), topic_policies(view, name)
+    set_there = settings_policies(view) | of_namespace | of_topic
+    if _OFFLOAD in of_namespace and _OFFLOAD in of_topic:
+        set_there[_OFFLOAD] = of_topic[_OFFLOAD].over(of_namespace[_OFFLOAD])
     return defaults.model_copy(update=set_there) if set_there else defaults
 
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.model.quorum import Quorum
@@ -217,6 +226,100 @@ class DelayedDelivery(_Value):
     ] = 0
 
 
+_OFFLOAD_TUNING: Final = (
+    "offloadersDirectory",
+    "managedLedgerOffloadMaxThreads",
+    "managedLedgerOffloadReadThreads",
+    "managedLedgerOffloadPrefetchRounds",
+    "managedLedgerOffloadedReadPriority",
+    "managedLedgerOffloadMaxBlockSizeInBytes",
+    "managedLedgerOffloadReadBufferSizeInBytes",
+    "managedLedgerExtraConfigurations",
+    "s3ManagedLedgerOffloadMaxBlockSizeInBytes",
+    "s3ManagedLedgerOffloadReadBufferSizeInBytes",
+    "s3ManagedLedgerOffloadRoleSessionName",
+    "gcsManagedLedgerOffloadMaxBlockSizeInBytes",
+    "gcsManagedLedgerOffloadReadBufferSizeInBytes",
+)
+"""Settings of Pulsar's offloaders without a meaning here. Clients always send their defaults, so they are ignored."""
+_OFFLOAD_PLACES: Final = (
+    *(f"{store}anagedLedgerOffload{part}" for store in ("m", "s3M", "gcsM") for part in ("Region", "Bucket")),
+    "managedLedgerOffloadServiceEndpoint",
+    "s3ManagedLedgerOffloadServiceEndpoint",
+    "s3ManagedLedgerOffloadRole",
+    "s3ManagedLedgerOffloadCredentialId",
+    "s3ManagedLedgerOffloadCredentialSecret",
+    "gcsManagedLedgerOffloadServiceAccountKeyFile",
+    "fileSystemProfilePath",
+    "fileSystemURI",
+)
+"""Pulsar's settings of the place for offloaded ledgers. Here, only operators choose places."""
+DELETION_LAG_MS: Final = 4 * 3_600_000
+"""Pulsar's default deletion lag, in milliseconds."""
+
+
+class OffloadPolicies(_Value):
+    """The rule for moving a topic's old segments to a cold storage path. A field that is None is not set.
+
+    Attributes:
+        managed_ledger_offload_driver: Label of the cold paths to use; if it is not set, any cold path is used.
+        managed_ledger_offload_threshold_in_bytes: Key and value bytes of the topic that stay; older segments move. -1
+            for no limit.
+        managed_ledger_offload_threshold_in_seconds: Age at which segments move, since their last message was published.
+            -1 for no limit.
+        managed_ledger_offload_deletion_lag_in_millis: Time for which a file's other copies are kept after its move.
+    """
+
+    managed_ledger_offload_driver: Annotated[str, Field(max_length=255)] | None = None
+    managed_ledger_offload_threshold_in_bytes: Limit | None = None
+    managed_ledger_offload_threshold_in_seconds: Limit | None = None
+    managed_ledger_offload_deletion_lag_in_millis: Annotated[int, Field(ge=0, le=2**53)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_places(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if places := sorted(name for name in _OFFLOAD_PLACES if given.get(name) not in (None, "")):
+            raise ValueError(
+                f"{places[0]} names a place, and only the operator of the root chooses places: leave it out, and give "
+                "the label of a cold storage path as managedLedgerOffloadDriver"
+            )
+        return {name: value for name, value in given.items() if name not in (*_OFFLOAD_TUNING, *_OFFLOAD_PLACES)}
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        dumped: dict[str, Any] = handler(self)
+        return {name: value for name, value in dumped.items() if value is not None}
+
+    def over(self, inherited: OffloadPolicies) -> OffloadPolicies:
+        """Return these policies, with inherited values for the fields that are not set."""
+        return inherited.model_copy(update=self.model_dump())
+
+    @property
+    def driver(self) -> str:
+        """The label of the cold paths to use; "" for any."""
+        return self.managed_ledger_offload_driver or ""
+
+    @property
+    def threshold_bytes(self) -> int:
+        """Key and value bytes that stay; -1 for no limit."""
+        limit = self.managed_ledger_offload_threshold_in_bytes
+        return -1 if limit is None else limit
+
+    @property
+    def threshold_s(self) -> int:
+        """Age in seconds at which segments move; -1 for no limit."""
+        limit = self.managed_ledger_offload_threshold_in_seconds
+        return -1 if limit is None else limit
+
+    @property
+    def deletion_lag_ms(self) -> int:
+        """Milliseconds for which other copies are kept."""
+        lag_ms = self.managed_ledger_offload_deletion_lag_in_millis
+        return DELETION_LAG_MS if lag_ms is None else lag_ms
+
+
 class Policies(BaseModel):
     """All policies. The policies in force for a topic have a value in every field; see `effective_policies`."""
 
@@ -234,6 +337,7 @@ class Policies(BaseModel):
     inactive_topic_policies: InactiveTopicPolicies = InactiveTopicPolicies()
     compaction_threshold: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Bytes not compacted yet that start a compaction; 0 for never."""
+    offload_policies: OffloadPolicies = OffloadPolicies()
     persistence: PersistencePolicies | None = None
     """None for the root's quorum."""
 
@@ -305,6 +409,9 @@ FIELDS: Final[dict[str, PolicyField]] = {
     ),
     "compaction_threshold": PolicyField(
         "compactionThreshold", "compactionThreshold", "compaction_threshold", "topic.maintenance.compaction"
+    ),
+    "offload_policies": PolicyField(
+        "offloadPolicies", "offloadPolicies", "offload_policies", "topic.maintenance.offload"
     ),
     "persistence": PolicyField("persistence", "persistence", "persistence", "broker.runtime.journals"),
     "deduplication": PolicyField("deduplication", "deduplicationEnabled", "deduplicationEnabled", _PRODUCERS),

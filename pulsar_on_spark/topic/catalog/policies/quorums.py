@@ -55,7 +55,7 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
     if _FIELD not in stored:
         return
     wanted = PersistencePolicies.model_validate(stored[_FIELD]).quorum
-    paths = sum(path.state in ("writable", "read-only") for path in view.all(PathRecord))
+    paths = sum(path.state in ("writable", "read-only") and path.role != "cold" for path in view.all(PathRecord))
     if wanted.ensemble > paths:
         raise InvalidArgumentError(
             f"Policy {_FIELD!r} of {what} needs {wanted.ensemble} storage paths (quorum {wanted}), and the root has "

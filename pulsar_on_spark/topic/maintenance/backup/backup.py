@@ -19,7 +19,7 @@ import random
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -116,7 +116,14 @@ def _require_free(root: Path, target: Path) -> None:
 
 
 def _require_local(root: RootHandle) -> None:
-    remote = [path.place for path in root.current_storage_paths().values() if not isinstance(path, LocalPath)]
+    """Refuse a root with a part on an object store, except offloaded segments: these are downloaded to the backup."""
+    view = root.store.view()
+    cold = {record.path_id for record in view.all(PathRecord) if record.role == "cold"}
+    remote = [
+        path_id
+        for path_id, path in root.storage_paths(view).items()
+        if not isinstance(path, LocalPath) and path_id not in cold
+    ]
     if remote or not isinstance(root.place, Path):
         raise InvalidArgumentError(
             f"The root {root.place} cannot be backed up, because a part of it is on an object store: use the store's "
@@ -151,9 +158,9 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
     """Copy the segments and journals that the view names; return True if there are journals."""
-    sources = local_paths(root.current_storage_paths())
+    sources = root.current_storage_paths()
     targets = {
-        path_id: replace(path, directory=unfinished / _own_uri(path_id))
+        path_id: LocalPath(path_id, unfinished / _own_uri(path_id), root.cluster_id, path.label)
         for path_id, path in sources.items()
         if _is_believed(view, path_id)
     }
@@ -174,7 +181,7 @@ def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progre
                 file_id,
                 extra={"file": file_id},
             )
-    return snapshot.copy_journals(view, sources, targets)
+    return snapshot.copy_journals(view, local_paths(sources), targets)
 
 
 def _is_believed(view: View, path_id: PathId) -> bool:

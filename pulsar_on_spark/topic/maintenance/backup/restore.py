@@ -207,7 +207,7 @@ def _copy_files(
 
 
 def _targets_of(file: FileRecord, targets: Sequence[StoragePath], quorum: Quorum) -> list[StoragePath]:
-    return preferred(targets, file.file_id)[: file.write_quorum or quorum.write]
+    return preferred(targets, file.file_id)[: file.as_restored().write_quorum or quorum.write]
 
 
 def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath) -> None:
@@ -271,7 +271,7 @@ def _content(past: Past, plan: RestorePlan, paths: Sequence[StoragePath], quorum
 def _with_copies(file: FileRecord, paths: Sequence[StoragePath]) -> FileRecord:
     name = SegmentName(FileId(file.file_id))
     names: dict[int, SegmentName] = {path.path_id: name for path in paths}
-    return file.with_names(names).model_copy(update={"replaced_at": None})
+    return file.as_restored().with_names(names)
 
 
 def _report(target: RootPlace, past: Past, plan: RestorePlan, gone: Collection[str]) -> RestoreReport:

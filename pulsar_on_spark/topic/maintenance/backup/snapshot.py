@@ -16,12 +16,14 @@ from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.files import fenced_name, file_directory, open_name
 from pulsar_on_spark.ledger.journal.log import Copy, LogRecord, unended_fragments
 from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.segments.restoring import restore_copy
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId, SegmentName
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.permissions import copy_file, make_folders
+from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress
 
 _ENTRY = re.compile(r"(\d{20})\.json")
@@ -80,13 +82,18 @@ def _copy_checksums(source: Path, target: Path) -> None:
                 copy_once(path, target / "_checksums" / path.name)
 
 
-def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress) -> list[FileId]:
+def copy_segments(
+    view: View, sources: Mapping[PathId, StoragePath], targets: Paths, progress: Progress
+) -> list[FileId]:
     """Copy all copies of the files that the view names, unless the target has them already.
 
-    A copy that cannot be read is left out: repair restores it from another one.
+    A copy on a disk that cannot be read is left out: repair restores it from another one.
 
     Returns:
         The ids of the files in use for which no copy could be copied.
+
+    Raises:
+        CopiesUnreachableError: an object store that has a copy cannot be reached now.
     """
     absent: list[FileId] = []
     files = view.all(FileRecord)
@@ -94,11 +101,22 @@ def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress
         progress("copy segments", number, len(files))
         # Copies on lost paths do not count.
         names = {PathId(path_id): name for path_id, name in file.names.items() if path_id in targets}
-        copied = [each for each, name in names.items() if _copy_segment(name, sources[each], targets[each])]
+        copied = [each for each, name in names.items() if _copy_any(file, name, sources[each], targets[each])]
         if names and not copied and file.replaced_at is None:
             absent.append(FileId(file.file_id))
     progress("copy segments", len(files), len(files))
     return absent
+
+
+def _copy_any(file: FileRecord, name: SegmentName, source: StoragePath, target: LocalPath) -> bool:
+    if isinstance(source, LocalPath):
+        return _copy_segment(name, source, target)
+    if not target.has_segment(name):
+        try:
+            restore_copy(file, [source], target, name)
+        except CorruptSegmentError:
+            return False
+    return True
 
 
 def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> bool:

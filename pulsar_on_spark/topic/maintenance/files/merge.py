@@ -114,7 +114,12 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
 
 
 def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
-    """Plan the merges that are due, without segments in `excluded_files`."""
+    """Plan the merges that are due, without segments in `excluded_files` and in offloaded files.
+
+    An offloaded file is not merged, because reading it from a cold path, and writing it elsewhere, would cost more than
+    it saves.
+    """
+    excluded_files = {*excluded_files, *(file.file_id for file in view.all(FileRecord) if file.is_cold)}
     named_by: dict[str, list[str]] = defaultdict(list)
     published_ms: dict[str, int] = {}
     for segment in view.all(SegmentRecord):

@@ -14,12 +14,14 @@ class RepairLimits:
         max_seconds: Time after which a pass starts no further work; the next pass continues. None for no limit.
         bytes_per_second: The maximum rate of reading and writing copies. None for no limit.
         scrub_within: Time within which every copy is read in full once, if passes run often enough.
+        scrub_cold_within: The same for copies on cold paths, whose stores may charge for each byte that is read.
         replace_after: Time for which a path must be unreachable before its copies are replaced on other paths.
     """
 
     max_seconds: float | None = None
     bytes_per_second: float | None = None
     scrub_within: timedelta = timedelta(days=7)
+    scrub_cold_within: timedelta = timedelta(days=90)
     replace_after: timedelta = timedelta(minutes=10)
 
 

@@ -8,6 +8,11 @@
     draining                                       are read, and replaced elsewhere       no
     lost; retired; unreachable for a longer time   do not count, and are replaced         no
 
+A cold path that is unreachable for a longer time is pending, too: the store is away, and only it has its files.
+
+An offloaded file needs one copy on a cold path. Its copies on other paths neither count nor are replaced: they are
+read, and `topic.maintenance.offload` deletes them later. All other files have copies on paths that are not cold.
+
 A commit removes a copy from a file's record only if enough other copies count. So a record never names fewer good
 copies than before, whatever is interrupted and whatever other workers do.
 """
@@ -40,7 +45,7 @@ def trust_in(path: PathHealth) -> Trust:
     if path.state == "draining":
         return Trust.LEAVING if path.is_there else Trust.GONE
     if not path.is_there:
-        return Trust.GONE if path.is_overdue else Trust.PENDING
+        return Trust.GONE if path.is_overdue and not path.is_cold else Trust.PENDING
     return Trust.COUNTS if path.is_checked else Trust.PENDING
 
 
@@ -57,6 +62,7 @@ class FilePlan:
         leaving: Paths to remove from the record once enough copies count.
         lacking: Number of copies that the file needs but no path can take.
         away: Paths of copies that cannot be reached and may be good; if there are any, the file is not lost.
+        beside: Paths whose copies are read and do not count: those of an offloaded file that are not cold.
     """
 
     file: FileRecord
@@ -67,6 +73,7 @@ class FilePlan:
     leaving: tuple[PathId, ...]
     lacking: int
     away: tuple[PathId, ...] = ()
+    beside: tuple[PathId, ...] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -89,16 +96,21 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
     by_trust: dict[Trust, list[PathId]] = {trust: [] for trust in Trust}
     for path_id in copies:
         by_trust[_trust(paths, path_id)].append(path_id)
-    counted = [path_id for path_id in by_trust[Trust.COUNTS] if path_id not in bad]
-    pending = [path_id for path_id in by_trust[Trust.PENDING] if path_id not in bad]
+    beside = [
+        path_id
+        for path_id in (*by_trust[Trust.COUNTS], *by_trust[Trust.PENDING])
+        if path_id not in bad and not _fits(file, paths[path_id])
+    ]
+    counted = [path_id for path_id in by_trust[Trust.COUNTS] if path_id not in (*bad, *beside)]
+    pending = [path_id for path_id in by_trust[Trust.PENDING] if path_id not in (*bad, *beside)]
     leaving = [*by_trust[Trust.LEAVING], *by_trust[Trust.GONE]]
     spoilt = [path_id for path_id in copies if path_id in bad and path_id not in leaving]
 
     needed = file.missing_copies(wanted, {*counted, *pending})
-    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable][:needed]
+    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable and _fits(file, paths[path_id])][:needed]
     used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
     free = preferred(
-        (health for health in paths.values() if health.is_writable and health.path_id not in copies), file.file_id
+        (health for health in paths.values() if _takes(health, file) and health.path_id not in copies), file.file_id
     )
     added: list[PathId] = []
     while free and len(added) < needed - len(in_place):
@@ -106,7 +118,7 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
         free.remove(chosen)
         used.append(chosen.label)
         added.append(chosen.path_id)
-    best_first = (*counted, *by_trust[Trust.LEAVING], *pending, *spoilt)
+    best_first = (*counted, *beside, *by_trust[Trust.LEAVING], *pending, *spoilt)
     return FilePlan(
         file=file,
         wanted=wanted,
@@ -116,6 +128,7 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
         leaving=tuple(path_id for path_id in (*leaving, *spoilt) if path_id not in in_place),
         lacking=needed - len(in_place) - len(added),
         away=tuple(path_id for path_id in copies if path_id in paths and paths[path_id].is_away),
+        beside=tuple(beside),
     )
 
 
@@ -133,7 +146,9 @@ def names_after(now: FileRecord, plan: FilePlan, restored: Mapping[PathId, Segme
     """
     planned = plan.file.names
     names: dict[int, SegmentName] = dict(now.names)
-    by_others = {path_id for path_id, name in names.items() if planned.get(path_id) != name}
+    by_others = {
+        path_id for path_id, name in names.items() if planned.get(path_id) != name and path_id not in plan.beside
+    }
     in_place: dict[int, SegmentName] = {
         path_id: name for path_id, name in restored.items() if path_id in names and path_id not in by_others
     }
@@ -150,3 +165,12 @@ def names_after(now: FileRecord, plan: FilePlan, restored: Mapping[PathId, Segme
 def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:
     health = paths.get(path_id)
     return Trust.GONE if health is None else trust_in(health)
+
+
+def _fits(file: FileRecord, path: PathHealth) -> bool:
+    """Return True if copies of the file belong on the path: an offloaded file's on cold paths, others' on others."""
+    return path.is_cold == file.is_cold
+
+
+def _takes(path: PathHealth, file: FileRecord) -> bool:
+    return path.is_writable and path.role != "journal" and _fits(file, path)

@@ -250,7 +250,8 @@ def _scrub(
         since = to_check.get(path_id)
         if since is not None and progress_so_far.began_ms < _ms(since):
             progress_so_far = PathScrub()  # a round that began before the path was reachable again proves nothing
-        budget = _budget(copies, progress_so_far, limits) if since is None else None
+        within = limits.scrub_cold_within if found.paths[path_id].is_cold else limits.scrub_within
+        budget = _budget(copies, progress_so_far, within) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
             root.place, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
         )
@@ -261,9 +262,9 @@ def _scrub(
     return state.model_copy(update={"scrubs": scrubs}), total, tuple(checked)
 
 
-def _budget(copies: Sequence[FileRecord], known: PathScrub, limits: RepairLimits) -> int:
+def _budget(copies: Sequence[FileRecord], known: PathScrub, within: timedelta) -> int:
     since = timedelta(milliseconds=current_ms() - known.at_ms) if known.at_ms else timedelta()
-    return scrub.budget_bytes(sum(file.length for file in copies), max(since, timedelta()), limits.scrub_within)
+    return scrub.budget_bytes(sum(file.length for file in copies), max(since, timedelta()), within)
 
 
 def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,14 @@ from pathlib import Path
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata import features, keys
-from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
+from pulsar_on_spark.metadata.records import (
+    FileRecord,
+    IncarnationRecord,
+    PathRecord,
+    RootRecord,
+    SealRecord,
+    WriteRecord,
+)
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError
@@ -83,7 +90,7 @@ def add(
             path.
         label: The path's rack; copies of a file are put under different labels.
         role: The kind of files that the path is for. In a root on an object store, a directory is always for journals.
-            In a local root, a URL is for journals if the role is `journal`, and otherwise for segments.
+            In a local root, a URL with the role `both` is for segments. A cold path gets offloaded segments only.
         profile: The name of the profile with a URL's options; "" for the profile that matches the URL, if any.
 
     Raises:
@@ -99,7 +106,7 @@ def add(
             role = "segments"  # journals stay on the disks of a local root
         probe(objects_at(place), str(place))
     elif not isinstance(root.place, Path):
-        if role == "segments":
+        if role in ("segments", "cold"):
             raise InvalidArgumentError(
                 f"{place} can hold journals only, because other hosts could not read its segments: give the role "
                 "journal, or a URL."
@@ -157,8 +164,18 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
 
     def drained(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining"), "drained")
-        others = [each for each in view.all(PathRecord) if each.state == "writable" and each.path_id != path_id]
-        if len(others) < root.quorum.ack:
+        is_cold = record.role == "cold"
+        others = [
+            each
+            for each in view.all(PathRecord)
+            if each.state == "writable" and each.path_id != path_id and (each.role == "cold") is is_cold
+        ]
+        if is_cold and not others and use_of(view, PathId(path_id)).copies:
+            raise InvalidArgumentError(
+                f"Storage path {path_id} cannot be drained, because no other cold path is writable and can take its "
+                "files: add one with `pulsarpy storage add --role cold` first."
+            )
+        if not is_cold and len(others) < root.quorum.ack:
             raise InvalidArgumentError(
                 f"Storage path {path_id} cannot be drained, because only {len(others)} other paths are writable and "
                 f"quorum {root.quorum} needs {root.quorum.ack}: add storage paths first."
@@ -182,7 +199,8 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
 
     def resumed(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining"), "written to again")
-        since = datetime.now(UTC) if record.state == "read-only" else record.check_since
+        is_doubted = record.state == "read-only" and record.role != "cold"
+        since = datetime.now(UTC) if is_doubted else record.check_since
         return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
     return _changed(root, path_id, resumed)
@@ -346,12 +364,19 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
         done = now is None or now == record
         if now is not None:
             return None
-        is_plain = not record.host and record.role == "both"
-        puts, moves = ((), {}) if is_plain else features.using(view, features.OBJECT_PATHS)
+        puts, moves = _features(view, record)
         return Change(puts=[record, *puts], keys={keys.path(record.path_id): None, **moves})
 
     root.store.commit(decide)
     return done
+
+
+def _features(view: View, record: PathRecord) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
+    """Return what a commit of the path must add for the feature that it brings into the root (`features.using`)."""
+    if record.role == "cold":
+        return features.using(view, features.COLD_PATHS)
+    is_plain = not record.host and record.role == "both"
+    return ((), {}) if is_plain else features.using(view, features.OBJECT_PATHS)
 
 
 def _taken_back(root: RootHandle, former: PathRecord, new: _NewPath) -> PathRecord:

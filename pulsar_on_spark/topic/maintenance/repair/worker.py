@@ -243,14 +243,22 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tup
 
 
 def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None:
-    """Return the file's present record, and the record with the new copies; None if nothing is to be changed."""
-    now = view.get(FileRecord, done.plan.file.file_id)
-    if now is None or now.replaced_at is not None:
+    """Return the file's present record, and the record with the new copies; None if nothing is to be changed.
+
+    A plan from before the file was offloaded changes nothing. A plan that offloads the file marks it as offloaded in
+    the commit that names the copy on a cold path.
+    """
+    planned = done.plan.file
+    now = view.get(FileRecord, planned.file_id)
+    if now is None or now.replaced_at is not None or (now.is_cold and not planned.is_cold):
         return None
     usable = {path_id: name for path_id, name in done.copies.items() if _may_hold(view, path_id)}
     plan = replace(done.plan, counted=tuple(path_id for path_id in done.plan.counted if _may_hold(view, path_id)))
     names = names_after(now, plan, usable)
-    return None if names == now.names else (now, now.with_names(names))
+    if planned.offloaded_at is None or now.is_cold:
+        return None if names == now.names else (now, now.with_names(names))
+    is_named = any(names.get(path_id) == name for path_id, name in usable.items())
+    return (now, now.as_cold(planned.offloaded_at).with_names(names)) if is_named else None
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:

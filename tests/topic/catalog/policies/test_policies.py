@@ -13,12 +13,17 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.change import (
+    set_namespace_policies,
+    set_offload_fields,
+    set_topic_policies,
+)
 from pulsar_on_spark.topic.catalog.policies.effective import effective_policies, namespace_policies, topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import (
     FIELDS,
     BacklogQuota,
     BacklogQuotaPolicy,
+    OffloadPolicies,
     Policies,
     RetentionPolicies,
 )
@@ -49,6 +54,34 @@ def test_a_topic_over_its_namespace_over_the_broker(root: Root) -> None:
     assert effective_policies(view, TopicName.parse("other"), told).message_ttl == 60
     assert namespace_policies(view, "public/default") == {"retention": DAY, "message_ttl": 60}
     assert topic_policies(view, name.partition(0)) == {"message_ttl": 5}
+
+
+def test_each_field_of_offload_policies_overrides_by_itself(root: Root) -> None:
+    root.create_topic("t")
+    name = TopicName.parse("t")
+    of_namespace = {
+        "managedLedgerOffloadThresholdInBytes": 10,
+        "managedLedgerOffloadDeletionLagInMillis": 7,
+        # what Pulsar's clients always send
+        "offloadersDirectory": "./offloaders",
+        "managedLedgerOffloadMaxThreads": 2,
+        "managedLedgerOffloadedReadPriority": "tiered-storage-first",
+        "managedLedgerOffloadBucket": None,
+    }
+    set_namespace_policies(root, "public/default", {"offload_policies": of_namespace})
+    set_topic_policies(root, name, {"offload_policies": {"managedLedgerOffloadThresholdInBytes": 20}})
+    found = effective_policies(root.store.view(), name).offload_policies
+    assert (found.threshold_bytes, found.threshold_s, found.deletion_lag_ms, found.driver) == (20, -1, 7, "")
+    other = effective_policies(root.store.view(), TopicName.parse("other")).offload_policies
+    assert (other.threshold_bytes, other.deletion_lag_ms) == (10, 7)
+    assert OffloadPolicies().deletion_lag_ms == 4 * 3_600_000
+
+    set_offload_fields(root, "public/default", {"managedLedgerOffloadThresholdInSeconds": 5})
+    set_offload_fields(root, "public/default", {"managedLedgerOffloadDeletionLagInMillis": None})
+    stored = namespace_policies(root.store.view(), "public/default")["offload_policies"].model_dump(by_alias=True)
+    assert stored == {"managedLedgerOffloadThresholdInBytes": 10, "managedLedgerOffloadThresholdInSeconds": 5}
+    set_namespace_policies(root, "public/default", {"offload_policies": {}})
+    assert namespace_policies(root.store.view(), "public/default") == {}
 
 
 def test_a_policy_is_unset_by_none(root: Root) -> None:
@@ -100,7 +133,15 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
         ({"persistence": 3}, "an object with bookkeeperEnsemble, "),
         ({"message_ttl": -1}, "greater than or equal to 0"),
         ({"message_ttl": "soon"}, "valid integer"),
-        ({"offload_threshold": 1}, "not known"),
+        ({"no_such_policy": 1}, "not known"),
+        ({"offload_policies": {"managedLedgerOffloadDeletionLagInMillis": -1}}, "greater than or equal to 0"),
+        ({"offload_policies": {"managedLedgerOffloadThresholdInBytes": 2**63}}, "less than or equal to"),
+        ({"offload_policies": {"managedLedgerOffloadDriver": "d" * 256}}, "at most 255 characters"),
+        ({"offload_policies": {"managedLedgerOffloadDriver": "aws-s3"}}, "'aws-s3' .* is not supported: .*none: add"),
+        ({"offload_policies": {"managedLedgerOffloadServiceEndpoint": "http://evil"}}, "only the operator .* places"),
+        ({"offload_policies": {"s3ManagedLedgerOffloadBucket": "mine"}}, "s3ManagedLedgerOffloadBucket names a place"),
+        ({"offload_policies": {"s3ManagedLedgerOffloadCredentialSecret": "k"}}, "CredentialSecret names a place"),
+        ({"offload_policies": {"fileSystemURI": "hdfs://x"}}, "fileSystemURI names a place"),
         ({"subscription_types_enabled": ["Broadcast"]}, "'Exclusive', 'Failover'"),
         (
             {

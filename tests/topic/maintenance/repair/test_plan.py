@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
@@ -27,6 +28,14 @@ THEIRS = f"{'c' * 32}-{'d' * 8}"
 
 def file(*copies: int, write_quorum: int = 0) -> FileRecord:
     return FileRecord(file_id="f", write_id="w", copies=copies, write_quorum=write_quorum, length=1, batches=0)
+
+
+def offloaded(*copies: int) -> FileRecord:
+    return file(*copies).as_cold(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def cold(path_id: int, state: PathState = "writable", condition: Condition = Condition.WELL) -> PathHealth:
+    return PathHealth(path_id=PathId(path_id), role="cold", state=state, condition=condition, is_overdue=True)
 
 
 def at(path_id: int, state: PathState = "writable", label: str = "") -> PathHealth:
@@ -151,12 +160,46 @@ def test_a_restored_copy_replaces_the_bad_one_under_its_own_name():
     assert names_after(plan.file, plan, {PathId(1): new}) == {**plan.file.names, 1: new}
 
 
+def test_new_copies_are_never_put_on_journal_paths_and_cold_paths():
+    journal = PathHealth(path_id=PathId(4), role="journal")
+    plan = planned(file(0, 1), at(0), at(1), cold(3), journal)
+    assert (plan.targets, plan.lacking) == ((), 1)
+
+
+def test_an_offloaded_file_needs_one_copy_on_a_cold_path():
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), cold(3), cold(4))
+    assert plan.is_idle
+    assert (plan.counted, plan.beside, plan.sources) == ((3,), (0, 1), (3, 0, 1))
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), cold(3), cold(4), bad=[0])
+    assert copies_after(plan.file, plan, plan.targets) == (1, 3)
+
+
+def test_a_bad_cold_copy_is_restored_from_the_others():
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), cold(3), bad=[3])
+    assert (plan.sources, plan.targets, plan.lacking) == ((0, 1, 3), (3,), 0)
+    assert copies_after(plan.file, plan, []) == (0, 1, 3)
+
+
+def test_a_cold_store_that_is_away_is_waited_for():
+    plan = planned(offloaded(3), at(0), at(1), cold(3, condition=Condition.UNREACHABLE), cold(4))
+    assert plan.is_idle
+    assert (plan.lacking, plan.away) == (0, (3,))
+
+
+def test_a_hot_copy_by_another_worker_is_no_reason_to_skip_the_cold_one():
+    hot = file(0, 1)
+    plan = planned(hot.as_cold(datetime(2026, 1, 1, tzinfo=UTC)), at(0), at(1), at(2), cold(3))
+    theirs = hot.with_names({**hot.names, 1: SegmentName(FileId("f"), THEIRS)})
+    assert copies_after(theirs, plan, plan.targets) == (0, 1, 3)
+
+
 PATHS = st.fixed_dictionaries(
     {
         PathId(number): st.builds(
             PathHealth,
             path_id=st.just(PathId(number)),
             label=st.sampled_from(["", "a", "b"]),
+            role=st.sampled_from(["both", "segments", "cold"]),
             state=st.sampled_from(get_args(PathState)),
             is_checked=st.booleans(),
             is_overdue=st.booleans(),
@@ -173,14 +216,19 @@ PATHS = st.fixed_dictionaries(
     st.lists(st.integers(0, 7), unique=True, max_size=5),
     st.sets(st.integers(0, 7)),
     st.integers(1, 4),
+    st.booleans(),
     st.data(),
 )
-def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, wanted, data):
+def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, wanted, is_cold, data):
     """Whatever the states are, whichever targets fail, and whatever another worker did meanwhile."""
-    record = file(*copies)
+    record, wanted = (offloaded(*copies), 1) if is_cold else (file(*copies), wanted)
     plan = plan_file(record, wanted, paths, set(map(PathId, bad)))
-    good = {path_id for path_id in copies if path_id in paths and trust_in(paths[path_id]) is Trust.COUNTS} - bad
+    trusted = {path_id for path_id in copies if path_id in paths and trust_in(paths[path_id]) is Trust.COUNTS} - bad
+    good = {path_id for path_id in trusted if paths[path_id].is_cold is is_cold}
     assert set(plan.counted) == good
+    assert trusted - good <= set(plan.beside)
+    assert not set(plan.beside) & set(plan.leaving)
+    assert all(paths[path_id].is_cold is is_cold for path_id in plan.targets)
     assert len(set(plan.targets)) == len(plan.targets)
     assert all(paths[path_id].is_writable for path_id in plan.targets)
     assert not good & set(plan.targets)

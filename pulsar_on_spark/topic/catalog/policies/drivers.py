@@ -1,0 +1,45 @@
+"""The drivers that offload policies may name: the labels of the root's cold storage paths. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import JsonValue
+
+from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies
+
+_FIELD: Final = "offload_policies"
+
+
+def cold_labels(view: View) -> set[str]:
+    """Return the labels of the cold paths that are neither lost nor retired."""
+    return {
+        path.label for path in view.all(PathRecord) if path.role == "cold" and path.state not in ("lost", "retired")
+    }
+
+
+def check_driver(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
+    """Refuse a driver that is not the label of a cold path, so that tenants cannot choose where data go.
+
+    Args:
+        view: The metadata.
+        stored: The policies as JSON, by field.
+        what: The owner of the policies, for the error.
+
+    Raises:
+        InvalidArgumentError: no cold path has the driver as its label.
+    """
+    if _FIELD not in stored:
+        return
+    driver = OffloadPolicies.model_validate(stored[_FIELD]).driver
+    labels = cold_labels(view)
+    if driver and driver not in labels:
+        known = ", ".join(sorted(filter(None, labels))) or "none: add a path with `pulsarpy storage add --role cold`"
+        raise InvalidArgumentError(
+            f"The driver {driver!r} in policy {_FIELD!r} of {what} is not supported: give the label of a cold storage "
+            f"path ({known})."
+        )

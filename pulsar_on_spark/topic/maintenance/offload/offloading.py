@@ -1,0 +1,223 @@
+"""A pass of offloading over a root. Several passes, repairs, merges and collections may run at the same time.
+
+    stage a copy on a cold path, verify it  ->  one commit: the record names it, and is marked as offloaded
+    ... deletion lag ...  ->  one commit: the record names the cold copy only  ->  delete the other copies
+
+Both steps are plans of repair, carried out by its worker, under the key of files. So a file moves exactly once, and a
+pass may be killed anywhere: a staged copy that no record names is garbage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pulsar_on_spark.ledger.segments.segment_reader import OpenCopy
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.ids import PathId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.drivers import cold_labels
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
+from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies, Policies
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.offload.plan import Bad, PoliciesOf, end_of, plan_offload, plan_release
+from pulsar_on_spark.topic.maintenance.repair.audit import path_health
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
+from pulsar_on_spark.topic.maintenance.repair.repairing import Throttle
+from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadReport:
+    """The result of a pass.
+
+    Attributes:
+        moved: The files that got a copy on a cold path.
+        released: The files whose other copies were deleted.
+        waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
+        shared: Number of files that stay because other parts of them are needed hot, or because the policies of their
+            topics name different drivers.
+        unverified: A sentence for each file whose other copies are kept because its cold copy could not be verified.
+    """
+
+    moved: WorkReport = field(default_factory=WorkReport)
+    released: WorkReport = field(default_factory=WorkReport)
+    waiting: int = 0
+    shared: int = 0
+    unverified: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each problem that kept files from being offloaded or released."""
+        waiting = (
+            f"{self.waiting:,} files wait for a cold storage path: add one with `pulsarpy storage add --role cold`, "
+            "with the label that the policy names as its driver."
+        )
+        lost = (f"File {file_id}: {reason}" for file_id, reason in self.moved.lost)
+        found = (*self.moved.problems, *self.released.problems, *lost, *self.unverified)
+        return (*found, waiting) if self.waiting else found
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing that was due is left to the next pass."""
+        return not (self.problems or self.moved.unfinished or self.released.unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRequest:
+    """An operator's request to offload the sealed segments of a topic, and of its partitions.
+
+    Attributes:
+        topic: The topic.
+        before: The position before which segments are offloaded, of a topic without partitions or a partition.
+            None for all sealed segments.
+        keep_bytes: The newest key and value bytes of each partition that stay, if `before` is None.
+    """
+
+    topic: TopicName
+    before: Position | None = None
+    keep_bytes: int = 0
+
+
+def offload(
+    root: RootHandle,
+    request: OffloadRequest | None = None,
+    defaults: Policies = DEFAULTS,
+    limits: RepairLimits | None = None,
+    progress: Progress = silent,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], float] = time.monotonic,
+    files: FileOps = OS_FILES,
+) -> OffloadReport:
+    """Offload the files that are due, and delete the other copies of files whose deletion lag is over.
+
+    Args:
+        root: The root.
+        request: Segments to offload in addition to those beyond their topics' thresholds.
+        defaults: The policies for fields that neither a topic nor its namespace sets.
+        limits: The limits of one pass.
+        progress: Called as the pass proceeds.
+        now: Returns the time that ages and lags are relative to.
+        clock: Returns monotonic seconds.
+        files: The operating system.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: the root has no cold path, or the request names a position of a partitioned topic.
+        MetadataError: the metadata cannot be read or written.
+        StorageError: the reports cannot be read.
+    """
+    limits = limits or RepairLimits()
+    end_s = None if limits.max_seconds is None else clock() + limits.max_seconds
+    pace = Throttle(limits.bytes_per_second)
+    view = root.store.view()
+    requests = {} if request is None else requested(view, request)
+    if not cold_labels(view):
+        if request is None:
+            return OffloadReport()
+        raise InvalidArgumentError(
+            f"The root {root.place} has no cold storage path: add one with `pulsarpy storage add PLACE --role cold`."
+        )
+
+    def is_over() -> bool:
+        return end_s is not None and clock() > end_s
+
+    def policies_of(topic: TopicRecord) -> OffloadPolicies:
+        return effective_policies(view, TopicName.parse(topic.name), defaults).offload_policies
+
+    paths, bad = path_health(root, view, {}, limits), _reported_copies(root)
+    planned = plan_offload(view, paths, bad, policies_of, requests, now())
+    moved = carry_out_plans(root, planned.moves, is_over=is_over, pace=pace, progress=progress, files=files)
+    released, unverified = _release(root, paths, bad, policies_of, now(), is_over, progress, files)
+    return OffloadReport(moved, released, planned.waiting, planned.shared, unverified)
+
+
+def requested(view: View, request: OffloadRequest) -> dict[str, Position]:
+    """Return, by topic id, the position before which a request wants all sealed segments offloaded.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: the request names a position of a partitioned topic.
+    """
+    topic = catalog.require_topic(view, request.topic)
+    if request.before is not None:
+        if topic.partitions is not None:
+            raise InvalidArgumentError(
+                f"Topic {topic.name} is partitioned, and ids belong to one partition: name the partition."
+            )
+        return {topic.topic_id: request.before}
+    ends = {part.topic_id: _kept_from(view, part.topic_id, request.keep_bytes) for part in catalog.parts(view, topic)}
+    return {topic_id: end for topic_id, end in ends.items() if end is not None}
+
+
+def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
+    """Return the end of the newest segment with at least `keep_bytes` behind it; None if there is none."""
+    behind = 0
+    for segment in reversed(view.all(SegmentRecord, topic_id)):
+        if behind >= keep_bytes:
+            return end_of(segment)
+        behind += segment.bytes
+    return None
+
+
+def _release(
+    root: RootHandle,
+    paths: Mapping[PathId, PathHealth],
+    bad: Bad,
+    policies_of: PoliciesOf,
+    now: datetime,
+    is_over: Callable[[], bool],
+    progress: Progress,
+    files: FileOps,
+) -> tuple[WorkReport, tuple[str, ...]]:
+    """Delete the other copies of the files whose lag is over. Return the work, and reasons to keep copies."""
+    view = root.store.view()
+    stored = root.storage_paths(view)
+    verified: list[FilePlan] = []
+    doubts: list[str] = []
+    for plan in plan_release(view, paths, bad, policies_of, now):
+        doubt = _doubt(plan.file, [stored[path_id] for path_id in plan.counted if path_id in stored], files)
+        if doubt is None:
+            verified.append(plan)
+        else:
+            doubts.append(doubt)
+    return carry_out_plans(root, verified, is_over=is_over, progress=progress, files=files), tuple(doubts)
+
+
+def _doubt(file: FileRecord, cold: list[StoragePath], files: FileOps) -> str | None:
+    """Read the beginning and the end of each cold copy. Return the reason to keep the other copies, None if all exist.
+
+    Every byte was verified when the copy was made.
+    """
+    for path in cold:
+        try:
+            copy = OpenCopy(file, path, files)
+            try:
+                for tile in (0, len(copy.tiles.lengths) - 1):
+                    copy.read_tile(tile)
+            finally:
+                copy.close()
+        except (CorruptSegmentError, StoragePathError) as error:
+            return f"File {file.file_id} keeps its other copies, because its cold copy cannot be verified: {error}"
+    return None
+
+
+def _reported_copies(root: RootHandle) -> Bad:
+    bad: dict[str, set[PathId]] = defaultdict(set)
+    for report in read_reports(root.place):
+        if report.kind is ReportKind.BAD_COPY and report.path_id is not None:
+            bad[report.file_id].add(report.path_id)
+    return bad

@@ -1,0 +1,151 @@
+"""Which files are offloaded, to which cold paths, and when their other copies are deleted. No IO, no clock.
+
+    file                                            what is done with it
+    ----------------------------------------------  ----------------------------------------------------------------
+    a topic still needs a part of it hot            nothing
+    a compacted ledger is in it                     nothing: the next compaction replaces it
+    its topics name different drivers               nothing
+    all else                                        it gets a copy on a cold path, and is offloaded with that commit
+    offloaded, within the deletion lag              its other copies are kept, and are read first
+    offloaded longer ago, and its cold copy counts  its other copies are deleted
+
+A file holds segments of any topics. A part of it is needed hot unless it is beyond a threshold of its own topic, or
+before the position that a request for this topic names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
+from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
+
+PoliciesOf = Callable[[TopicRecord], OffloadPolicies]
+Bad = Mapping[str, Collection[PathId]]
+"""Paths on which a file's copy is known to be bad, by file."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlan:
+    """The files to offload.
+
+    Attributes:
+        moves: The plans that give each file a copy on a cold path.
+        waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
+        shared: Number of files with offloaded and other parts, or with topics of different drivers, which stay.
+    """
+
+    moves: tuple[FilePlan, ...]
+    waiting: int
+    shared: int
+
+
+def beyond_thresholds(
+    segments: Collection[SegmentRecord], policies: OffloadPolicies, now_ms: int
+) -> Iterator[SegmentRecord]:
+    """Yield the segments of a topic that are beyond a threshold of its policies, from the newest to the oldest.
+
+    Args:
+        segments: The topic's sealed segments, in the order of entries.
+        policies: The offload policies in force for the topic.
+        now_ms: The time that ages are relative to, in milliseconds since 1970.
+    """
+    limit_bytes, limit_s = policies.threshold_bytes, policies.threshold_s
+    size_bytes = 0
+    for segment in reversed(tuple(segments)):
+        size_bytes += segment.bytes
+        is_old = limit_s >= 0 and now_ms - segment.publish_max_ms >= limit_s * 1000
+        if is_old or 0 <= limit_bytes < size_bytes:
+            yield segment
+
+
+def plan_offload(
+    view: View,
+    paths: Mapping[PathId, PathHealth],
+    bad: Bad,
+    policies_of: PoliciesOf,
+    requests: Mapping[str, Position],
+    now: datetime,
+) -> OffloadPlan:
+    """Plan which files get copies on cold paths.
+
+    Args:
+        view: The metadata.
+        paths: All storage paths, without retired ones.
+        bad: The copies that are known to be bad.
+        policies_of: Returns the offload policies in force for a topic.
+        requests: By topic id, the position before which an operator wants all sealed segments offloaded.
+        now: The time that ages are relative to.
+    """
+    now_ms = int(now.timestamp() * 1000)
+    beyond: set[str] = set()
+    drivers: dict[str, str] = {}
+    for topic in view.all(TopicRecord):
+        segments, policies = view.all(SegmentRecord, topic.topic_id), policies_of(topic)
+        drivers[topic.topic_id] = policies.driver
+        before = requests.get(topic.topic_id)
+        beyond.update(segment.record_id for segment in beyond_thresholds(segments, policies, now_ms))
+        beyond.update(each.record_id for each in segments if before is not None and end_of(each) <= before)
+    moves: list[FilePlan] = []
+    waiting = shared = 0
+    for file, named_by in _hot_files(view):
+        due = [segment for segment in named_by if segment.record_id in beyond]
+        labels = {drivers[segment.topic_id] for segment in due} - {""}
+        if len(due) < len(named_by) or len(labels) > 1:
+            shared += bool(due)
+            continue
+        usable = {path_id: path for path_id, path in paths.items() if not path.is_cold or not labels - {path.label}}
+        move = plan_file(file.as_cold(now), 1, usable, bad.get(file.file_id, ()))
+        if move.targets:
+            moves.append(move)
+        else:
+            waiting += 1
+    return OffloadPlan(tuple(moves), waiting, shared)
+
+
+def plan_release(
+    view: View, paths: Mapping[PathId, PathHealth], bad: Bad, policies_of: PoliciesOf, now: datetime
+) -> list[FilePlan]:
+    """Plan for which offloaded files the copies that are not on cold paths are deleted.
+
+    The lag of a file is the longest of its topics. Arguments are as in `plan_offload`. The caller verifies that the
+    copies in `counted` exist.
+    """
+    lags: dict[str, timedelta] = {}
+    for topic in view.all(TopicRecord):
+        lag = timedelta(milliseconds=policies_of(topic).deletion_lag_ms)
+        for segment in view.all(SegmentRecord, topic.topic_id):
+            lags[segment.file_id] = max(lag, lags.get(segment.file_id, lag))
+    plans = []
+    for file in view.all(FileRecord):
+        if file.offloaded_at is None or file.replaced_at is not None or file.file_id not in lags:
+            continue
+        plan = plan_file(file, 1, paths, bad.get(file.file_id, ()))
+        others = [path_id for path_id in plan.beside if path_id not in plan.leaving]
+        if plan.counted and others and now - file.offloaded_at >= lags[file.file_id]:
+            plans.append(replace(plan, targets=(), leaving=(*plan.leaving, *others)))
+    return plans
+
+
+def end_of(segment: SegmentRecord) -> Position:
+    """Return the position after a segment."""
+    return Position(LedgerId(segment.ledger_id), EntryId(segment_end(segment)))
+
+
+def _hot_files(view: View) -> Iterator[tuple[FileRecord, list[SegmentRecord]]]:
+    """Yield the files in use that were not offloaded and hold no compacted ledger, each with the segments in it."""
+    named_by: dict[str, list[SegmentRecord]] = defaultdict(list)
+    for segment in view.all(SegmentRecord):
+        named_by[segment.file_id].append(segment)
+    compacted = {file.file_id for record in view.all(CompactionRecord) for file in record.files}
+    for file in view.all(FileRecord):
+        if not file.is_cold and file.replaced_at is None and file.file_id in named_by.keys() - compacted:
+            yield file, named_by[file.file_id]

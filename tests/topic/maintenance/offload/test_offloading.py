@@ -1,0 +1,420 @@
+"""Offloading on real files: moves, crashes, races, cold paths that are away, and everything that reads the files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.metadata.features import COLD_PATHS
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, RootRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.model.errors import CopiesUnreachableError, InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.data_path.attach import attach
+from pulsar_on_spark.topic.maintenance.backup.backup import back_up
+from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
+from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
+from pulsar_on_spark.topic.maintenance.files.merge import merge
+from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair.checking import check
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from pulsar_on_spark.topic.maintenance.status import storage_status
+from pulsar_on_spark.topic.maintenance.usage import usage
+from tests.kit import messages
+from tests.topic.maintenance.repair.conftest import assert_consistent
+
+COLD = PathId(3)
+ALL = OffloadRequest(TopicName.parse("t"))
+AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
+LATER = timedelta(hours=5)
+VALUES = [bytes([65 + number]) * 300 for number in range(8)]
+
+
+@pytest.fixture
+def cold_root(memory_path: Path) -> Root:
+    """A root with a topic of eight files, and a cold path."""
+    made = Root.create(memory_path / "root")
+    made.create_topic("t")
+    for value in VALUES:
+        messages.write(made, "t", [value])
+    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
+    return made
+
+
+def files(root: Root) -> list[FileRecord]:
+    return [file for file in root.store.view().all(FileRecord) if file.replaced_at is None]
+
+
+def later() -> datetime:
+    """A moment after the deletion lag of what is offloaded now."""
+    return datetime.now(UTC) + LATER
+
+
+def on_disk(root: Root) -> dict[int, set[str]]:
+    """The finished segment files on each storage path."""
+    return {
+        path_id: {stored.name.file_id for stored in path.segment_files(time.time()) if not stored.is_tmp}
+        for path_id, path in root.current_storage_paths().items()
+    }
+
+
+def test_a_cold_path_is_a_feature_and_takes_nothing_else(cold_root: Root) -> None:
+    record = cold_root.store.view().get(RootRecord, "root")
+    assert record is not None
+    assert record.features[COLD_PATHS] == "read"
+    messages.write(cold_root, "t", [b"hot"])
+    assert repair(cold_root).is_whole
+    assert all(COLD not in file.copies for file in files(cold_root))
+    assert COLD not in {path.path_id for path in cold_root.writable_paths(cold_root.store.view())}
+    assert COLD not in {path.path_id for path in cold_root.writable_journal_paths(cold_root.store.view())}
+
+
+def test_segments_move_once_and_other_copies_go_after_the_lag(cold_root: Root) -> None:
+    before, hot = messages.read(cold_root, "t"), {file.file_id: file.copies for file in files(cold_root)}
+    done = offload(cold_root, ALL)
+    assert (done.moved.moved, done.released.moved, done.is_complete) == (8, 0, True)
+    for file in files(cold_root):
+        assert file.copies == (*hot[file.file_id], COLD)
+        assert (file.write_quorum, file.is_cold) == (1, True)
+    assert messages.read(cold_root, "t") == before
+    again = offload(cold_root, ALL)
+    assert (again.moved.restored, again.released.moved) == (0, 0)
+
+    released = offload(cold_root, now=later)
+    assert (released.moved.restored, released.released.moved, released.released.dropped) == (0, 8, 24)
+    assert {file.copies for file in files(cold_root)} == {(COLD,)}
+    assert [len(stored) for stored in on_disk(cold_root).values()] == [0, 0, 0, 8]
+    assert messages.read(cold_root, "t") == before
+    assert_consistent(cold_root)
+
+
+def test_a_position_and_a_size_limit_what_a_request_offloads(cold_root: Root) -> None:
+    ledger = LedgerId(messages.read(cold_root, "t")[0].id.ledger)
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), before=Position(ledger, EntryId(3))))
+    assert [file.is_cold for file in files_in_order(cold_root)] == [True] * 3 + [False] * 5
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    assert [file.is_cold for file in files_in_order(cold_root)] == [True] * 6 + [False] * 2
+
+
+def files_in_order(root: Root) -> list[FileRecord]:
+    """The files of topic t in the order of its entries."""
+    view = root.store.view()
+    topic = view.get(TopicRecord, TopicName.parse("t").full)
+    assert topic is not None
+    found = [view.get(FileRecord, segment.file_id) for segment in view.all(SegmentRecord, topic.topic_id)]
+    return [file for file in found if file is not None]
+
+
+def test_a_request_needs_a_topic_and_a_cold_path(root: Root) -> None:
+    with pytest.raises(TopicNotFoundError):
+        offload(root, ALL)
+    root.create_topic("t")
+    with pytest.raises(InvalidArgumentError, match="has no cold storage path: add one"):
+        offload(root, ALL)
+    root.create_topic("parts", partitions=2)
+    with pytest.raises(InvalidArgumentError, match="name the partition"):
+        offload(root, OffloadRequest(TopicName.parse("parts"), before=Position(LedgerId(1), EntryId(1))))
+    assert offload(root).is_complete
+
+
+def test_thresholds_of_namespace_and_topic(cold_root: Root) -> None:
+    assert offload(cold_root).moved.restored == 0
+    set_namespace_policies(
+        cold_root,
+        "public/default",
+        {"offload_policies": {"managedLedgerOffloadThresholdInBytes": 600, "managedLedgerOffloadDriver": "archive"}},
+    )
+    assert offload(cold_root).moved.moved == 6
+    assert [file.is_cold for file in files_in_order(cold_root)] == [True] * 6 + [False] * 2
+    set_topic_policies(
+        cold_root,
+        TopicName.parse("t"),
+        {
+            "offload_policies": {
+                "managedLedgerOffloadThresholdInSeconds": 3_600,
+                "managedLedgerOffloadDeletionLagInMillis": 60_000,
+            }
+        },
+    )
+    assert offload(cold_root).moved.moved == 0
+    done = offload(cold_root, now=lambda: datetime.now(UTC) + timedelta(hours=1))
+    assert (done.moved.moved, done.released.moved) == (2, 6)
+
+
+def test_a_driver_chooses_the_cold_path_by_its_label(cold_root: Root, memory_path: Path) -> None:
+    storage_paths.add(cold_root, memory_path / "glacier", "glacier", role="cold")
+    with pytest.raises(InvalidArgumentError, match=r"'s3' in policy 'offload_policies' of topic .*archive, glacier"):
+        set_topic_policies(cold_root, TopicName.parse("t"), {"offload_policies": {"managedLedgerOffloadDriver": "s3"}})
+    set_topic_policies(cold_root, TopicName.parse("t"), {"offload_policies": {"managedLedgerOffloadDriver": "glacier"}})
+    offload(cold_root, ALL)
+    assert {file.copies[-1] for file in files(cold_root)} == {4}
+    storage_paths.drain(cold_root, 4)
+    offload(cold_root, now=later)
+    assert repair(cold_root).is_whole
+    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2, COLD))}
+    storage_paths.retire(cold_root, 4)
+    messages.write(cold_root, "t", [b"more"])
+    done = offload(cold_root, ALL)
+    assert (done.waiting, done.moved.restored) == (1, 0)
+    assert "wait for a cold storage path" in done.problems[-1]
+
+
+def test_a_file_with_a_part_that_stays_stays(cold_root: Root) -> None:
+    cold_root.create_topic("other")
+    write_id = messages.new_write_id()
+    rows = {"t": messages.make_rows([b"x" * 2_000]), "other": messages.make_rows([b"y"])}
+    attach(cold_root.store, write_id, [messages.stage(cold_root, rows, write_id)], None)
+    done = offload(cold_root, ALL)
+    assert (done.moved.moved, done.shared) == (8, 1)
+    done = offload(cold_root, OffloadRequest(TopicName.parse("other")))
+    assert (done.moved.moved, done.shared) == (0, 1)
+    set_namespace_policies(
+        cold_root, "public/default", {"offload_policies": {"managedLedgerOffloadThresholdInBytes": 0}}
+    )
+    assert offload(cold_root).moved.moved == 1
+
+
+def test_merges_leave_offloaded_files_alone(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    messages.write(cold_root, "t", [b"new 1"])
+    messages.write(cold_root, "t", [b"new 2"])
+    before = messages.read(cold_root, "t")
+    assert merge(cold_root).merged_segments == 2
+    assert sum(file.is_cold for file in files(cold_root)) == 8
+    assert messages.read(cold_root, "t") == before
+
+
+def test_compacted_ledgers_stay(cold_root: Root) -> None:
+    cold_root.create_topic("keyed")
+    messages.write(cold_root, "keyed", [b"1", b"2"], keys=[b"k", b"k"])
+    offload(cold_root, OffloadRequest(TopicName.parse("keyed")))
+    offload(cold_root, now=later)
+    compact(cold_root, "keyed")
+    assert [message.value for message in messages.read_compacted(cold_root, "keyed")] == [b"2"]
+    offload(cold_root, OffloadRequest(TopicName.parse("keyed")))
+    assert sum(file.is_cold for file in files(cold_root)) == 1
+
+
+def test_a_bad_hot_copy_is_not_moved(cold_root: Root, copy_of: Callable[[Root, FileRecord, int], Path]) -> None:
+    before = messages.read(cold_root, "t")
+    for file in files(cold_root):
+        spoil(copy_of(cold_root, file, file.copies[0]))
+    assert offload(cold_root, ALL).moved.moved == 8
+    assert offload(cold_root, now=later).released.moved == 8
+    assert messages.read(cold_root, "t") == before
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_bad_cold_copy_is_restored_within_the_lag(
+    cold_root: Root, copy_of: Callable[[Root, FileRecord, int], Path]
+) -> None:
+    offload(cold_root, ALL)
+    first, second, *_ = files(cold_root)
+    copy_of(cold_root, first, COLD).unlink()
+    spoil_end = copy_of(cold_root, second, COLD)
+    spoil_end.write_bytes(spoil_end.read_bytes()[:-1])
+    done = offload(cold_root, now=later)
+    assert (done.released.moved, len(done.unverified), done.is_complete) == (6, 2, False)
+    assert repair(cold_root).is_whole
+    assert offload(cold_root, now=later).released.moved == 2
+    assert [message.value for message in messages.read(cold_root, "t")] == VALUES
+    assert_consistent(cold_root)
+
+
+def test_hot_copies_are_not_restored_once_a_file_is_offloaded(
+    cold_root: Root, copy_of: Callable[[Root, FileRecord, int], Path]
+) -> None:
+    offload(cold_root, ALL)
+    for file in files(cold_root):
+        copy_of(cold_root, file, 0).unlink()
+    assert repair(cold_root).work.restored == 0
+    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((1, 2, COLD))}
+    assert storage_status(cold_root).missing_copies == 0
+
+
+def test_a_cold_path_that_is_away_loses_nothing(cold_root: Root, memory_path: Path) -> None:
+    before = messages.read(cold_root, "t")
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    (memory_path / "cold").rename(memory_path / "away")
+    with pytest.raises(CopiesUnreachableError, match="does not mean that it is lost"):
+        messages.read(cold_root, "t")
+    limits = RepairLimits(replace_after=timedelta(0))
+    for _ in range(2):
+        report = repair(cold_root, limits)
+        assert (report.work.lost, report.lacking, report.work.restored) == ((), 0, 0)
+    messages.write(cold_root, "t", [b"new"])
+    assert offload(cold_root, ALL).waiting == 1
+    maintain(cold_root, AT_ONCE)
+    assert [finding for finding in read_reports(cold_root.path) if finding.kind is ReportKind.LOSS] == []
+    assert {file.copies for file in files(cold_root) if file.is_cold} == {(COLD,)}
+
+    (memory_path / "away").rename(memory_path / "cold")
+    assert maintain(cold_root, AT_ONCE).healed_paths == (COLD,)
+    record = cold_root.store.view().get(PathRecord, str(COLD))
+    assert record is not None
+    assert (record.state, record.check_since) == ("writable", None)
+    assert messages.read(cold_root, "t")[:8] == before
+    assert offload(cold_root, ALL).moved.moved == 1
+
+
+def test_an_empty_cold_path_releases_nothing(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    for folder in (memory_path / "cold" / "segments").iterdir():
+        shutil.rmtree(folder)
+    done = offload(cold_root, now=later)
+    assert (done.released.moved, len(done.unverified)) == (0, 8)
+    assert repair(cold_root).work.restored == 8
+    assert offload(cold_root, now=later).released.moved == 8
+    assert [message.value for message in messages.read(cold_root, "t")] == VALUES
+
+
+def test_drains_and_losses_of_cold_paths(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    with pytest.raises(InvalidArgumentError, match="no other cold path"):
+        storage_paths.drain(cold_root, COLD)
+    offload(cold_root, now=later)
+    with pytest.raises(InvalidArgumentError, match="has the only copies of 8 files"):
+        storage_paths.give_up(cold_root, COLD)
+    storage_paths.add(cold_root, memory_path / "cold2", role="cold")
+    storage_paths.drain(cold_root, COLD)
+    assert repair(cold_root).is_whole
+    storage_paths.retire(cold_root, COLD)
+    assert {file.copies for file in files(cold_root)} == {(4,)}
+    assert [message.value for message in messages.read(cold_root, "t")] == VALUES
+
+
+def test_trims_and_deletions_reach_cold_files(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    set_topic_policies(
+        cold_root,
+        TopicName.parse("t"),
+        {"retention": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}},
+    )
+    maintain(cold_root, AT_ONCE)
+    maintain(cold_root, AT_ONCE)
+    assert on_disk(cold_root)[COLD] == set()
+    messages.write(cold_root, "t", [b"new"])
+    offload(cold_root, ALL)
+    cold_root.delete_topic("t", force=True)
+    maintain(cold_root, AT_ONCE)
+    maintain(cold_root, AT_ONCE)
+    assert set().union(*on_disk(cold_root).values()) == set()
+
+
+def test_backup_restore_usage_and_checks(cold_root: Root, memory_path: Path) -> None:
+    hot_moment = cold_root.store.view().version
+    offload(cold_root, ALL)
+    path_usage = {path.path_id: path.by_reason for path in usage(cold_root).paths}
+    assert set(path_usage[PathId(0)]) == {"on a cold path, too, to be deleted"}
+    assert set(path_usage[COLD]) == {"messages of topics"}
+    offload(cold_root, now=later)
+    assert check(cold_root).good == 8
+    back_up(cold_root, memory_path / "backup")
+    now = cold_root.store.view().version
+    assert restore_root(cold_root, memory_path / "restored", now).files == 8
+    assert restore_root(cold_root, memory_path / "earlier", hot_moment).missing == ()
+    for place, quorums in ((memory_path / "backup", {1}), (memory_path / "restored", {0})):
+        copy = Root.open(place)
+        assert [message.value for message in messages.read(copy, "t")] == VALUES
+        assert {file.write_quorum for file in files(copy)} == quorums
+        assert repair(copy).is_whole
+    for name in ("restored", "earlier"):
+        assert [message.value for message in messages.read(Root.open(memory_path / name), "t")] == VALUES
+        assert {len(file.copies) for file in files(Root.open(memory_path / name))} == {3}
+
+
+def test_many_offloads_repairs_and_merges_at_once(cold_root: Root) -> None:
+    before = messages.read(cold_root, "t")
+    place = cold_root.path
+
+    def run(work: Callable[[Root], object]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: [work(Root.open(place)) for _ in range(3)])
+        thread.start()
+        return thread
+
+    work: tuple[Callable[[Root], object], ...] = (
+        lambda root: offload(root, ALL),
+        lambda root: offload(root, ALL, now=later),
+        repair,
+        merge,
+        lambda root: collect(root, Ages(keep_replaced_s=-1)),
+    )
+    for thread in [run(each) for each in work]:
+        thread.join()
+    assert messages.read(cold_root, "t") == before
+    assert_consistent(cold_root)
+    offload(cold_root, ALL)
+    offload(cold_root, now=lambda: later() + LATER)
+    assert {file.copies for file in files(cold_root)} == {(COLD,)}
+    maintain(cold_root, AT_ONCE)
+    assert len(on_disk(cold_root)[COLD]) == len(files(cold_root))
+
+
+_OFFLOAD = """
+import os, sys
+from datetime import UTC, datetime, timedelta
+from pulsar_on_spark import Root
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+step, hours = int(sys.argv[2]), int(sys.argv[3])
+root = Root.open(sys.argv[1])
+seen = 0
+commit = root.store.commit
+def killed():
+    global seen
+    seen += 1
+    if seen == step:
+        os._exit(9)
+def committing(decide):
+    killed()
+    view = commit(decide)
+    killed()
+    return view
+root.store.commit = committing
+import pulsar_on_spark.topic.maintenance.repair.worker as worker
+restore_copy = worker.restore_copy
+def restoring(*args):
+    killed()
+    restore_copy(*args)
+    killed()
+worker.restore_copy = restoring
+offload(root, OffloadRequest(TopicName.parse("t")), now=lambda: datetime.now(UTC) + timedelta(hours=hours))
+os._exit(0)
+"""
+
+
+def test_kills_at_each_step_of_both_phases(cold_root: Root, start_python: Callable[..., subprocess.Popen[str]]) -> None:
+    before = messages.read(cold_root, "t")
+    codes = []
+    for hours in (0, 5):
+        for step in (1, 2, 3, 9, 17, 18, 19, 40):
+            process = start_python(_OFFLOAD, cold_root.path, step, hours)
+            codes.append(process.wait(60))
+            assert messages.read(cold_root, "t") == before
+            assert_consistent(cold_root)
+    assert 9 in codes
+    assert {file.copies for file in files(cold_root)} == {(COLD,)}
+    maintain(cold_root, AT_ONCE)
+    assert [len(stored) for stored in on_disk(cold_root).values()] == [0, 0, 0, 8]
+    assert messages.read(cold_root, "t") == before
