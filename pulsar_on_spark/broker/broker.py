@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
+from pulsar_on_spark.broker.background.offload import Offloads
 from pulsar_on_spark.broker.background.recheck import Recheck
 from pulsar_on_spark.broker.background.surroundings import Surroundings
 from pulsar_on_spark.broker.cluster.balancer import Balancer
@@ -257,6 +258,8 @@ class Broker:
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
+        self._offloads = Offloads(self.root, default_policies(self._settings))
+        ends.push_async_callback(self._offloads.stop)
         self._topics = Topics(
             self.root,
             self._views,
@@ -381,6 +384,7 @@ class Broker:
             watch=self._watch,
             stored=self._stored,
             housekeeping=self._housekeeping,
+            offloads=self._offloads,
         )
 
     def _load(self, name: TopicName, record: TopicRecord) -> BrokerTopic:

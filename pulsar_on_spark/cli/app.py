@@ -19,7 +19,7 @@ from pulsar_on_spark.cli.compact import compact
 from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
-from pulsar_on_spark.cli.offload import offload
+from pulsar_on_spark.cli.offload import offload, offload_status
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.permissions import permissions_app
 from pulsar_on_spark.cli.produce import produce
@@ -337,7 +337,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("Messages", (produce, consume, read), {}),
     (
         "Contents of a root",
-        (operate.seek, looks.peek, compact, offload),
+        (operate.seek, looks.peek, compact, offload, offload_status),
         {
             "topics": topics_app,
             "subscriptions": subscriptions_app,

@@ -25,6 +25,8 @@ ALIASES: Final[Mapping[str, str]] = {
     "topics delete-partitioned-topic": "topics delete",
     "topics grant-permission": "permissions grant",
     "topics grant-permissions": "permissions grant",
+    "topics offload": "offload",
+    "topics offload-status": "offload-status",
     "topics partitioned-stats": "topics stats",
     "topics partitioned-stats-internal": "topics internal-stats",
     "topics permissions": "permissions list",

@@ -100,13 +100,14 @@ def _ledger(
     view: View, ledger: LedgerRecord, own_segments: Sequence[SegmentRecord], write_quorum: int, holding: Collection[int]
 ) -> LedgerStats:
     # Entries that are only in the journal have no file: the journal keeps their copies.
-    files = (view.get(FileRecord, segment.file_id) for segment in own_segments)
+    files = [view.get(FileRecord, segment.file_id) for segment in own_segments]
     state = "attached" if ledger.incarnation is None else "open" if chain.is_open(view, ledger) else "closed"
     return LedgerStats(
         ledger_id=ledger.ledger_id,
         entries=sum(segment.entries for segment in own_segments),
         size=sum(segment.bytes for segment in own_segments),
         under_replicated=any(file is not None and file.missing_copies(write_quorum, holding) > 0 for file in files),
+        offloaded=state != "open" and bool(files) and all(file is not None and file.is_cold for file in files),
         state=state,
         messages=sum(segment.rows for segment in own_segments),
     )

@@ -101,6 +101,8 @@ class TopicStats(Stats):
 
     `oldest_backlog_message_age_seconds` is the age of the oldest segment that a subscription needs; -1 for none. Times
     are in milliseconds since 1970. `last_publish_time_stamp` covers the time since the topic was loaded; 0 for never.
+    `offloaded_storage_size` has the key and value bytes of offloaded segments, and `last_offload_ledger_id` the ledger
+    of the newest of them; both are 0 if there are none.
     """
 
     msg_rate_in: float
@@ -114,6 +116,9 @@ class TopicStats(Stats):
     average_msg_size: float
     storage_size: int
     backlog_size: int
+    offloaded_storage_size: int = 0
+    last_offload_ledger_id: int = 0
+    last_offload_success_time_stamp: int = 0
     stored_messages: int
     earliest_msg_publish_time_in_backlogs: int
     oldest_backlog_message_age_seconds: int

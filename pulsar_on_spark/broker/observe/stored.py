@@ -46,11 +46,13 @@ class StorageState:
     Attributes:
         at_s: Start of this refresh on the monotonic clock; 0 before the first one.
         logical: Key and value bytes in segments, by topic id.
+        offloaded: Key and value bytes in offloaded segments, by topic id.
         physical: Key and value bytes times the copies that the metadata list, by topic id.
         compacted: Entries and bytes of compacted ledgers, by topic id.
         backlogs: Unacknowledged entries in segments, for subscriptions that no broker owns, by topic id and name.
         file_bytes: Bytes of all copies of all segment files.
         files: Number of segment files.
+        cold_files: Number of those that were offloaded.
         open_incarnations: Incarnations whose journals are open or not yet recovered.
         storage: The storage paths and copies, as in `pulsarpy status`.
         root_total_bytes: Size of the file system that holds the metadata; None on an object store.
@@ -59,11 +61,13 @@ class StorageState:
 
     at_s: float = 0.0
     logical: Mapping[str, int] = field(default_factory=dict)
+    offloaded: Mapping[str, int] = field(default_factory=dict)
     physical: Mapping[str, int] = field(default_factory=dict)
     compacted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     backlogs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     file_bytes: int = 0
     files: int = 0
+    cold_files: int = 0
     open_incarnations: int = 0
     storage: CopyNumbers = field(default_factory=CopyNumbers)
     root_total_bytes: int | None = None
@@ -72,7 +76,7 @@ class StorageState:
     @property
     def paths_to_write(self) -> int:
         """Number of storage paths that are present and writable."""
-        return sum(path.is_writable for path in self.storage.paths)
+        return sum(path.is_writable and not path.is_cold for path in self.storage.paths)
 
 
 class Stored:
@@ -152,17 +156,22 @@ def counted(view: View) -> StorageState:
     named = {file_id: sum(copy not in gone for copy in file.copies) for file_id, file in files.items()}
     logical: defaultdict[str, int] = defaultdict(int)
     physical: defaultdict[str, int] = defaultdict(int)
+    offloaded: defaultdict[str, int] = defaultdict(int)
+    cold = {file_id for file_id, file in files.items() if file.is_cold}
     for segment in view.all(SegmentRecord):
         logical[segment.topic_id] += segment.bytes
         physical[segment.topic_id] += segment.bytes * named.get(segment.file_id, 0)
+        offloaded[segment.topic_id] += segment.bytes if segment.file_id in cold else 0
     return StorageState(
         logical=logical,
+        offloaded=offloaded,
         physical=physical,
         compacted={
             compaction.topic_id: (compaction.entries, compaction.bytes) for compaction in view.all(CompactionRecord)
         },
         file_bytes=sum((file.length + file.sidecar_length) * named[file_id] for file_id, file in files.items()),
         files=len(files),
+        cold_files=len(cold),
         open_incarnations=sum(incarnation.state != "CLOSED" for incarnation in view.all(IncarnationRecord)),
     )
 

@@ -24,7 +24,14 @@ from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
-from pulsar_on_spark.metadata.records import CompactionRecord, SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    FileRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 
 RatesOf = Callable[[Metered], Rates]
@@ -58,6 +65,7 @@ def topic_stats(
         if name not in subscriptions and not isinstance(subscription.kept, OpenCursor)
     }
     oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlog for stats in subscriptions.values())
+    offloaded = _offloaded(contents.view, record.topic_id)
     rates_in = _NOTHING_YET if topic is None else rates(topic.published)
     messages_in = 0 if topic is None else topic.published.messages
     bytes_in = 0 if topic is None else topic.published.bytes
@@ -73,6 +81,9 @@ def topic_stats(
         average_msg_size=mean_bytes(rates_in),
         storage_size=contents.bytes,
         backlog_size=max((stats.backlog_size for stats in subscriptions.values()), default=0),
+        offloaded_storage_size=sum(segment.bytes for segment, _ in offloaded),
+        last_offload_ledger_id=max((segment.ledger_id for segment, _ in offloaded), default=0),
+        last_offload_success_time_stamp=int(max((at_s for _, at_s in offloaded), default=0) * 1000),
         stored_messages=contents.messages,
         earliest_msg_publish_time_in_backlogs=oldest_ms,
         oldest_backlog_message_age_seconds=age_s(oldest_ms),
@@ -123,6 +134,8 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         deduplication_status=all_stats[0].deduplication_status if all_stats else "Disabled",
         topic_epoch=None,
         owner_broker=all_stats[0].owner_broker if all_stats else "",
+        last_offload_ledger_id=max((stats.last_offload_ledger_id for stats in all_stats), default=0),
+        last_offload_success_time_stamp=max((stats.last_offload_success_time_stamp for stats in all_stats), default=0),
         topic_creation_time_stamp=min((stats.topic_creation_time_stamp for stats in all_stats), default=0),
         last_publish_time_stamp=max((stats.last_publish_time_stamp for stats in all_stats), default=0),
         metadata=metadata,
@@ -139,6 +152,7 @@ _SUMMED: Final = (
     "bytes_out_counter",
     "storage_size",
     "backlog_size",
+    "offloaded_storage_size",
     "stored_messages",
     "non_contiguous_deleted_messages_ranges",
     "waiting_publishers",
@@ -158,6 +172,15 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
 )
 _FIRST_OF_SUBSCRIPTION: Final = ("owner", "blocked", "problem", "key_shared_mode")
 """Fields that are taken from the first partition that has a value."""
+
+
+def _offloaded(view: View, topic_id: str) -> list[tuple[SegmentRecord, float]]:
+    """Return a topic's offloaded segments, each with the time of its move in seconds since 1970."""
+    return [
+        (segment, file.offloaded_at.timestamp())
+        for segment in view.all(SegmentRecord, topic_id)
+        if (file := view.get(FileRecord, segment.file_id)) is not None and file.offloaded_at is not None
+    ]
 
 
 def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 from pulsar_on_spark.storage.daemon_calls import start_call
 
 _STOP_TIMEOUT_S: Final = 5.0
+_MAX_ERROR_BYTES: Final = 4_096
+"""Bytes that are kept of a failed process's error output, from its end."""
 
 
 async def run_child(command: Sequence[str], *, error_bytes: int = 0) -> tuple[int, bytes]:
@@ -50,3 +53,18 @@ def _follow(process: subprocess.Popen[bytes], error_bytes: int) -> tuple[int, by
             while more := process.stderr.read(error_bytes):
                 errors = (errors + more)[-error_bytes:]
     return process.wait(), errors
+
+
+async def run_module(module: str, *arguments: str) -> str | None:
+    """Run a module as a child process until it ends (errors as `run_child`).
+
+    Args:
+        module: The module's name.
+        arguments: The process's arguments.
+
+    Returns:
+        The last line of a failed process's standard error, as the reason of the failure; None after a success.
+    """
+    code, errors = await run_child([sys.executable, "-m", module, *arguments], error_bytes=_MAX_ERROR_BYTES)
+    lines = errors.decode(errors="replace").strip().splitlines()
+    return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."

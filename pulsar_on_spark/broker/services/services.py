@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
+from pulsar_on_spark.broker.background.offload import Offloads
 from pulsar_on_spark.broker.cluster.balancer import Balancer
 from pulsar_on_spark.broker.cluster.handover import Handover
 from pulsar_on_spark.broker.cluster.ownership import Ownership
@@ -66,6 +67,7 @@ class Services:
         watch: Notifies clients of topics that are created and deleted.
         stored: The state of storage, refreshed from time to time.
         housekeeping: Periodic maintenance of this broker.
+        offloads: Offloads that clients request.
     """
 
     root: Root
@@ -94,6 +96,7 @@ class Services:
     watch: TopicWatch
     stored: Stored
     housekeeping: Housekeeping
+    offloads: Offloads
 
     @property
     def service_url(self) -> str:

@@ -70,6 +70,7 @@ def _broker_gauges(
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
         ("pulsarpy_open_incarnations", "Journals that are open or not yet recovered", state.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", state.files),
+        ("pulsarpy_segment_files_offloaded", "Offloaded segment files", state.cold_files),
         ("pulsarpy_segment_copies_missing", "Missing copies of segment files", storage.missing_copies),
         ("pulsarpy_segment_copies_bad", "Damaged copies that are not restored yet", len(storage.bad_copies)),
         ("pulsarpy_segment_losses", "Losses found: data without a readable copy", len(storage.losses)),

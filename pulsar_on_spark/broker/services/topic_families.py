@@ -145,6 +145,12 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: Storage
             "Key and value bytes in segments",
             lambda it: stored.logical.get(it.topic_id, 0),
         ),
+        (
+            "pulsar_storage_offloaded_size",
+            "gauge",
+            "Key and value bytes in offloaded segments",
+            lambda it: stored.offloaded.get(it.topic_id, 0),
+        ),
     )
     if not by_topic:
         yield from (family(name, kind, text, by_namespace(number)) for name, kind, text, number in (*_OF_MANY, *sizes))

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from pulsar_on_spark.broker.runtime.children import run_child
+from pulsar_on_spark.broker.runtime.children import run_module
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _NICE: Final = 10
-_MAX_ERROR_BYTES: Final = 4_096
-"""Bytes that are kept of a failed process's error output, from its end."""
 _MAX_KNOWN: Final = 10_000
 """Maximum number of topics whose last outcome is remembered."""
 
@@ -156,10 +154,7 @@ class Compactions:
         """Run the process; return the reason of a failure, None after a success."""
         position = "" if reach is None else str(reach)
         arguments = [str(self._root.place), topic.full, position, str(int(self._retain_null_key))]
-        command = [sys.executable, "-m", __name__, *arguments]
-        code, output = await run_child(command, error_bytes=_MAX_ERROR_BYTES)
-        lines = output.decode(errors="replace").strip().splitlines()
-        return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
+        return await run_module(__name__, *arguments)
 
     def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
         before = self._counts.get(topic, CompactionCounts())

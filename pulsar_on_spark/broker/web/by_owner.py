@@ -42,6 +42,8 @@ OF_ONE_TOPIC: Final = frozenset(
         ("DELETE", f"{TOPIC}/truncate"),
         ("PUT", f"{TOPIC}/compaction"),
         ("GET", f"{TOPIC}/compaction"),
+        ("PUT", f"{TOPIC}/offload"),
+        ("GET", f"{TOPIC}/offload"),
         ("GET", f"{TOPIC}/stats"),
         ("GET", f"{TOPIC}/partitioned-stats"),
         ("GET", f"{TOPIC}/internalStats"),

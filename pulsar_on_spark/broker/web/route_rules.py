@@ -120,6 +120,7 @@ _SKIP: Final = on_topic(TopicOperation.SKIP)
 _CONSUME: Final = on_topic(TopicOperation.CONSUME)
 _TERMINATE: Final = on_topic(TopicOperation.TERMINATE)
 _COMPACT: Final = on_topic(TopicOperation.COMPACT)
+_OFFLOAD: Final = on_topic(TopicOperation.OFFLOAD)
 _ADMINISTER: Final = on_topic(TopicOperation.ADMINISTER)
 _GET_PERMISSION: Final = on_namespace(NamespaceOperation.GET_PERMISSION)
 _GRANT: Final = on_namespace(NamespaceOperation.GRANT_PERMISSION)
@@ -314,7 +315,8 @@ _OF_TOPICS: Final[Mapping[tuple[str, str], Rule]] = {
     **_methods(f"{TOPIC}/replication", _WRITE_TOPIC),
     **_methods(f"{TOPIC}/replicatorDispatchRate", _WRITE_TOPIC),
     **_methods(f"{TOPIC}/shadowTopics", _WRITE_TOPIC),
-    **_methods(f"{TOPIC}/offload", on_topic(TopicOperation.OFFLOAD)),
+    ("PUT", f"{TOPIC}/offload"): _OFFLOAD,
+    ("GET", f"{TOPIC}/offload"): _OFFLOAD,
     **_methods(f"{TOPIC}/entryFilters", _WRITE_TOPIC),
     **_methods(f"{TOPIC}/dispatcherPauseOnAckStatePersistent", _WRITE_TOPIC),
     **_methods(f"{TOPIC}/getMessageIdByIndex", _PEEK),

@@ -16,10 +16,13 @@ from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, Subscription
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.status import storage_status
 from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
@@ -126,3 +129,12 @@ def test_a_requested_refresh_is_current_and_does_not_wait_for_a_disk_that_hangs(
         return counts
 
     assert asyncio.run(writable_paths()) == [3, 2, 2, 1]
+
+
+def test_cold_paths_hold_offloaded_files_and_take_no_writes(root: Root, tmp_path: Path) -> None:
+    storage_paths.add(root, tmp_path / "cold", role="cold")
+    offload(root, OffloadRequest(TopicName.parse("t")))
+    state = state_of(root)
+    assert (state.paths_to_write, state.storage.missing_copies, state.cold_files, state.files) == (3, 0, 1, 1)
+    (topic_id,) = state.offloaded
+    assert (state.offloaded[topic_id], state.physical[topic_id]) == (2, 8)

@@ -217,7 +217,7 @@ ROUTES: Final[dict[str, str]] = {
         DELETE {_TOPIC}/truncate
         POST {_TOPIC}/trim
         GET PUT {_TOPIC}/compaction
-        {_ALL} {_TOPIC}/offload
+        GET PUT {_TOPIC}/offload
         DELETE {_SCHEMAS}/schema
         POST {_SCHEMAS}/compatibility
     """,

@@ -47,7 +47,6 @@ UNDER_TOPIC: Final = {
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,
     "shadowTopics": _GEO,
-    "offload": _OFFLOAD,
     "entryFilters": _NOT_ENFORCED,
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
     "getMessageIdByIndex": "Entries have ids and times but no index.",

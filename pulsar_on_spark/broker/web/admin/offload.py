@@ -1,17 +1,30 @@
-"""Offloading to cold storage paths: the thresholds and the lag of namespaces."""
+"""Offloading to cold storage paths: start one, report its progress; the thresholds and the lag of namespaces."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Body, Path, Response
+from fastapi import APIRouter, Body, HTTPException, Path, Response
 from fastapi.responses import JSONResponse
-from pydantic import JsonValue
+from pydantic import BaseModel, Field, JsonValue
 from starlette.convertors import register_url_convertor
 
-from pulsar_on_spark.broker.web.requests import NAMESPACE, BrokerServices, NamedNamespace, NamesConvertor, refused
-from pulsar_on_spark.topic.catalog import tenants
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.web.admin.ids import CursorPlace, MessageIdJson
+from pulsar_on_spark.broker.web.requests import (
+    NAMESPACE,
+    TOPIC,
+    BrokerServices,
+    NamedNamespace,
+    NamesConvertor,
+    StoredTopic,
+    refused,
+)
+from pulsar_on_spark.model.errors import TopicBusyError, TopicNotFoundError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog, tenants
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_offload_fields
 from pulsar_on_spark.topic.catalog.policies.effective import namespace_policies
 from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies
@@ -24,6 +37,7 @@ _FIELDS: Final = {
     "offloadDeletionLagMs": "managedLedgerOffloadDeletionLagInMillis",
 }
 """Fields of offload policies with paths of their own, which Pulsar had before it had offload policies."""
+_END: Final = Position(LedgerId(2**63 - 1), EntryId(2**63 - 1))
 
 
 class _OffloadFields(NamesConvertor):
@@ -71,3 +85,44 @@ async def remove_namespace_policies(services: BrokerServices, namespace: NamedNa
     """Unset all offload policies of a namespace."""
     tenants.require_namespace(await services.views.view(), namespace)
     await asyncio.to_thread(set_namespace_policies, services.root, namespace, {"offload_policies": None})
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+_NO_TOPIC: Final = refused(404, "There is no such topic, or it is partitioned.")
+
+
+class OffloadJson(BaseModel):
+    """Pulsar's `OffloadProcessStatus`."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    last_error: str = Field(alias="lastError")
+    first_unoffloaded: MessageIdJson = Field(alias="firstUnoffloadedMessage")
+
+
+@router.put(f"{TOPIC}/offload", status_code=204, responses=_NO_TOPIC | refused(409, "An offload is running already."))
+async def offload(services: BrokerServices, name: StoredTopic, before: CursorPlace) -> None:
+    """Offload the sealed segments before a message in the background."""
+    await _require_single(services, name)
+    try:
+        services.offloads.run(name, before.position(_END))
+    except TopicBusyError as error:
+        raise HTTPException(409, str(error)) from error
+
+
+@router.get(f"{TOPIC}/offload", responses=_NO_TOPIC)
+async def status(services: BrokerServices, name: StoredTopic) -> OffloadJson:
+    """Return the state of the last offload that this broker started, and the first message that is not offloaded."""
+    await _require_single(services, name)
+    last = services.offloads.status(name)
+    first = last.first_unoffloaded
+    id_ = MessageIdJson(ledger_id=-1, entry_id=-1)
+    if first is not None:
+        id_ = MessageIdJson.of(MessageId(first.ledger, first.entry, name.partition_index))
+    return OffloadJson(status=last.status, lastError=last.last_error, firstUnoffloadedMessage=id_)
+
+
+async def _require_single(services: Services, name: TopicName) -> None:
+    """Require a topic without partitions: ids belong to one partition, and Pulsar answers 404, too."""
+    if catalog.require_topic(await services.views.view(), name).partitions is not None:
+        raise TopicNotFoundError(f"Topic {name} is partitioned: name a partition.")

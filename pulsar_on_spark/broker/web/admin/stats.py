@@ -107,7 +107,12 @@ async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str
         "version": 1,
         "creationDate": record.created_at.isoformat(),
         "ledgers": [
-            {"ledgerId": ledger.ledger_id, "entries": ledger.entries, "size": ledger.size, "offloaded": False}
+            {
+                "ledgerId": ledger.ledger_id,
+                "entries": ledger.entries,
+                "size": ledger.size,
+                "offloaded": ledger.offloaded,
+            }
             for ledger in contents.ledgers
         ],
         "cursors": {key: {"markDelete": cursor.mark_delete_position} for key, cursor in contents.cursors.items()},
