@@ -38,6 +38,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Commands of `pulsar-admin` that have the same arguments here."""
 
+_OFFLOAD: Final = "policies set OF offload_policies JSON"
 HINTS: Final[Mapping[str, str]] = {
     "bookies": "storage list",
     "broker-stats": "status --url URL",
@@ -46,6 +47,9 @@ HINTS: Final[Mapping[str, str]] = {
     "brokers namespaces": "namespaces bundles NAMESPACE",
     "clusters": "status",
     "namespaces clear-backlog": "subscriptions clear TOPIC SUBSCRIPTION",
+    "namespaces set-offload-deletion-lag": _OFFLOAD,
+    "namespaces set-offload-policies": _OFFLOAD,
+    "namespaces set-offload-threshold": _OFFLOAD,
     "non-persistent": "topics",
     "persistent": "topics",
     "schemas upload": "schemas register TOPIC FILE",
@@ -63,6 +67,7 @@ HINTS: Final[Mapping[str, str]] = {
     "topics partitioned-terminate": "topics terminate TOPIC",
     "topics peek-messages": "peek TOPIC SUBSCRIPTION -n N",
     "topics reset-cursor": "seek TOPIC SUBSCRIPTION 1h",
+    "topics set-offload-policies": _OFFLOAD,
     "topics skip": "subscriptions skip TOPIC SUBSCRIPTION N",
     "topics subscriptions": "topics stats TOPIC",
     "topics unsubscribe": "subscriptions delete TOPIC SUBSCRIPTION",

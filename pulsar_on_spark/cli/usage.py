@@ -52,11 +52,15 @@ def _print(used: RootUsage, top: int) -> None:
             output.say(path.problem)
     output.table(
         _title("Topics", top, len(used.topics)),
-        ("name", "messages", "on storage paths", "compacted ledger", "not sealed yet"),
+        ("name", "messages", "on storage paths", "compacted ledger", "offloaded", "not sealed yet"),
         (
             (
                 row.name,
-                *map(output.size, (row.message_bytes, row.log_bytes, row.compacted_bytes, row.unsealed_bytes)),
+                output.size(row.message_bytes),
+                output.size(row.log_bytes),
+                output.size(row.compacted_bytes),
+                output.size(row.offloaded_bytes),
+                output.size(row.unsealed_bytes),
             )
             for row in used.topics[:top]
         ),

@@ -82,6 +82,7 @@ class TopicUsage:
         name: The topic's name.
         message_bytes: Bytes of keys and values, as they were written.
         unsealed_bytes: Bytes of entries that are only in a journal; `message_bytes` includes them.
+        offloaded_bytes: Bytes of keys and values in offloaded files; `message_bytes` includes them.
         log_bytes: Bytes of the topic's log in segment files on all storage paths. The bytes of a batch that several
             topics share are divided in proportion to the bytes of their messages.
         compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
@@ -90,6 +91,7 @@ class TopicUsage:
     name: str
     message_bytes: int
     unsealed_bytes: int
+    offloaded_bytes: int
     log_bytes: int
     compacted_bytes: int
 
@@ -250,6 +252,11 @@ def _topic(
         name=name,
         message_bytes=sum(segment.bytes for segment in segments),
         unsealed_bytes=sum(segment.bytes for segment in segments if isinstance(segment, UnsealedSegment)),
+        offloaded_bytes=sum(
+            segment.bytes
+            for segment in segments
+            if (file := view.get(FileRecord, segment.file_id)) is not None and file.is_cold
+        ),
         log_bytes=round(
             sum(
                 stored.get(FileId(file_id), 0) * sum(shares[FileId(file_id)].log.get(topic_id, 0) for topic_id in ids)

@@ -129,23 +129,30 @@ def test_refused_requests(cold_broker: RunningBroker, web: httpx.Client) -> None
     assert web.get("/persistent/public/default/parts/offload").status_code == 404
 
 
-def test_thresholds_are_followed_by_housekeeping(cold_broker: RunningBroker, web: httpx.Client) -> None:
+def test_thresholds_are_followed_by_housekeeping(
+    cold_broker: RunningBroker, web: httpx.Client, memory_folder: Path
+) -> None:
+    """With a path that is added while the broker and a consumer run."""
     before = written(cold_broker, "by-itself")
+    client = new_client(cold_broker.url)
+    consumer = client.subscribe(
+        "by-itself", "s", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1
+    )
+    received = [consumer.receive(WAIT_MS)]
+    late = storage_paths.add(Root.open(str(cold_broker.root)), memory_folder / "late", "late", role="cold").path_id
     policy = {
-        "managedLedgerOffloadDriver": "archive",
+        "managedLedgerOffloadDriver": "late",
         "managedLedgerOffloadThresholdInBytes": 0,
         "managedLedgerOffloadDeletionLagInMillis": 0,
     }
     assert web.post("/persistent/public/default/by-itself/offloadPolicies", json=policy).status_code == 204
-    client = new_client(cold_broker.url)
-    consumer = client.subscribe("by-itself", "s", initial_position=pulsar.InitialPosition.Earliest)
 
-    def is_cold_alone() -> bool:
+    def is_only_cold() -> bool:
         files = Root.open(str(cold_broker.root)).store.view().all(FileRecord)
-        return any(file.is_cold and len(file.copies) == 1 for file in files if file.replaced_at is None)
+        return any(file.copies == (late,) for file in files if file.replaced_at is None)
 
-    until(is_cold_alone)
-    received = [consumer.receive(WAIT_MS) for _ in VALUES]
+    until(is_only_cold)
+    received += [consumer.receive(WAIT_MS) for _ in VALUES[1:]]
     assert [message.data() for message in received] == VALUES
     for message in received:
         consumer.acknowledge(message)

@@ -325,7 +325,9 @@ def test_trims_and_deletions_reach_cold_files(cold_root: Root) -> None:
 def test_backup_restore_usage_and_checks(cold_root: Root, memory_path: Path) -> None:
     hot_moment = cold_root.store.view().version
     offload(cold_root, ALL)
-    path_usage = {path.path_id: path.by_reason for path in usage(cold_root).paths}
+    used = usage(cold_root)
+    assert [topic.offloaded_bytes for topic in used.topics] == [sum(map(len, VALUES))]
+    path_usage = {path.path_id: path.by_reason for path in used.paths}
     assert set(path_usage[PathId(0)]) == {"on a cold path, too, to be deleted"}
     assert set(path_usage[COLD]) == {"messages of topics"}
     offload(cold_root, now=later)
