@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pulsar_on_spark.datasource.history import history
     from pulsar_on_spark.datasource.session import session_confs, spark_session
     from pulsar_on_spark.datasource.source import PulsarDataSource
     from pulsar_on_spark.model import errors
@@ -32,6 +33,7 @@ __all__ = [
     "TopicName",
     "__version__",
     "errors",
+    "history",
     "session_confs",
     "spark_session",
 ]
@@ -42,6 +44,7 @@ _HOMES = {
     "Quorum": "pulsar_on_spark.model.quorum",
     "Root": "pulsar_on_spark.root",
     "TopicName": "pulsar_on_spark.model.names",
+    "history": "pulsar_on_spark.datasource.history",
     "session_confs": "pulsar_on_spark.datasource.session",
     "spark_session": "pulsar_on_spark.datasource.session",
 }

@@ -18,6 +18,7 @@ from pulsar_on_spark.cli.brokers import brokers_app
 from pulsar_on_spark.cli.compact import compact
 from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
+from pulsar_on_spark.cli.history import history_app
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.offload import offload, offload_status
 from pulsar_on_spark.cli.perf import perf_app
@@ -346,6 +347,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
             "policies": policies_app,
             "permissions": permissions_app,
             "schemas": schemas_app,
+            "history": history_app,
         },
     ),
 )

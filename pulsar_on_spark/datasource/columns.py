@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -38,10 +37,10 @@ from pyspark.sql.types import (
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.model.message_ids import message_id_texts, serialized_message_ids
+from pulsar_on_spark.topic.entries.message_columns import properties_of, schema_versions_of, times_of
 
 VALUE = "value"
 
-_MAX_MILLISECONDS = (2**63 - 1) // 1000
 _CACHED_ROWS = 1 << 14
 
 
@@ -209,43 +208,15 @@ def _partition(rows: _Range) -> pa.Int32Array:
 
 
 def _properties(rows: _Range) -> pa.MapArray:
-    """Return the column without nulls, sharing its strings."""
-    maps = rows.column("properties")
-    if maps.null_count == 0:
-        return maps
-    if maps.null_count == len(maps):
-        return pa.MapArray.from_arrays(np.zeros(len(maps) + 1, np.int32), maps.keys.slice(0, 0), maps.items.slice(0, 0))
-    if np.diff(maps.offsets.to_numpy())[maps.is_null().to_numpy(zero_copy_only=False)].any():
-        # In Arrow a null map may cover entries; taking every row drops them.
-        maps = maps.take(pa.array(np.arange(len(maps))))
-    return pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items)
+    return properties_of(rows.column("properties"))
 
 
 def _schema_version(rows: _Range) -> pa.Int64Array:
-    """Return schema versions as numbers. Pulsar's are eight big-endian bytes; other bytes become null."""
-    versions = rows.column("schema_version")
-    if versions.null_count == len(versions):
-        return pa.nulls(len(versions), pa.int64())
-    fits = pc.equal(pc.binary_length(versions), 8).fill_null(False)
-    is_version = fits.to_numpy(zero_copy_only=False)
-    numbers = np.zeros(len(versions), np.int64)
-    numbers[is_version] = np.frombuffer(b"".join(versions.filter(fits).to_pylist()), ">i8")
-    return pa.array(numbers, mask=~is_version)
+    return schema_versions_of(rows.column("schema_version"))
 
 
 def _time(name: str) -> Callable[[_Range], pa.TimestampArray]:
-    def build_time(rows: _Range) -> pa.TimestampArray:
-        times = rows.column(name)
-        try:
-            return times.cast(_MICROSECONDS)
-        except pa.ArrowInvalid:
-            milliseconds = times.view(pa.int64())
-            fits = pc.and_(
-                pc.greater_equal(milliseconds, -_MAX_MILLISECONDS), pc.less_equal(milliseconds, _MAX_MILLISECONDS)
-            )
-            return pc.if_else(fits, times, None).cast(_MICROSECONDS)
-
-    return build_time
+    return lambda rows: times_of(rows.column(name))
 
 
 def _stored(name: str) -> Callable[[_Range], pa.Array]:
@@ -256,7 +227,6 @@ def _constant(value_of: Callable[[_Range], int], arrow_type: pa.DataType) -> Cal
     return lambda rows: pa.repeat(pa.scalar(value_of(rows), arrow_type), rows.batch.num_rows)
 
 
-_MICROSECONDS = pa.timestamp("us", "UTC")
 _ENTRY_AND_BATCH = ("entry_id", "batch_index")
 _COLUMNS: dict[str, _Column] = {
     VALUE: _Column(BinaryType(), ("value",), _stored("value")),

@@ -173,6 +173,10 @@ class CorruptMetadataError(MetadataError):
     """A metadata file is damaged; nothing was changed."""
 
 
+class HistoryTableError(PulsarpyError):
+    """The history table of a topic cannot be read or written."""
+
+
 class CorruptCursorError(MetadataError):
     """A cursor record or its ack holes are damaged, or records that it depends on are missing."""
 

@@ -7,6 +7,9 @@ lists the log behind it. The entry counts if nothing is behind it, or if all ent
 of them, from the one behind the writer's on, names its predecessor's token. Otherwise the outcome is unknown until the
 log was read again.
 
+A shared log has entries of other programs, too, which name no predecessor: such an entry is a link of the chain if its
+number is next. A writer whose entry would come behind it decides again. Its token is a checksum of its content.
+
 The shell answers the requests, and throws `ObjectsUnreachableError` if it has no certain answer.
 """
 
@@ -99,7 +102,7 @@ Encode: TypeAlias = Callable[[str], bytes]
 News: TypeAlias = list[Entry]
 
 
-def follow(tip: Tip) -> Generator[Request, Answer, News]:
+def follow(tip: Tip, *, is_shared: bool = False) -> Generator[Request, Answer, News]:
     """Read the entries behind the last one that was read, to the end of the log.
 
     The newest entries of a log always stay, so the log ends where a listing shows no more entries. The presence of the
@@ -112,7 +115,7 @@ def follow(tip: Tip) -> Generator[Request, Answer, News]:
     """
     news: News = []
     while (yield ListBehind(tip.version)):
-        more = yield from _read_on(tip)
+        more = yield from _read_on(tip, is_shared)
         if not more:
             raise GapError(tip.version + 1)
         news += more
@@ -120,7 +123,9 @@ def follow(tip: Tip) -> Generator[Request, Answer, News]:
     return news
 
 
-def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[Request, Answer, News]:
+def append(
+    tip: Tip, encode: Encode, content: Content, token: str, *, is_shared: bool = False
+) -> Generator[Request, Answer, News]:
     """Append an entry behind the newest one.
 
     If other writers' entries came first, the entry is put behind them, unless they moved one of its keys or removed
@@ -131,6 +136,7 @@ def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[
         encode: Encodes the entry.
         content: The entry's actions.
         token: The entry's token.
+        is_shared: True if other programs may write to the log, too.
 
     Returns:
         The entries behind `tip`, with the caller's among them.
@@ -143,12 +149,12 @@ def append(tip: Tip, encode: Encode, content: Content, token: str) -> Generator[
     """
     news: News = []
     while len(news) <= MAX_OVERTAKEN:
-        entry = yield from _put(tip, encode)
+        entry = yield from _put(tip, encode, is_shared)
         news.append(entry)
         tip = entry.tip
         if entry.token == token:
-            return news + (yield from _confirmed(tip))
-        _check_conflict(entry, content)
+            return news + (yield from _confirmed(tip, is_shared))
+        _check_conflict(entry, content, is_shared)
     raise ConflictError(f"{len(news)} other entries came first")
 
 
@@ -175,40 +181,40 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
     return entry.token == token
 
 
-def _put(tip: Tip, encode: Encode) -> Generator[Request, Answer, Entry]:
+def _put(tip: Tip, encode: Encode, is_shared: bool = False) -> Generator[Request, Answer, Entry]:
     """Create the entry behind `tip` if it is absent; returns the entry that is then behind `tip`."""
     version, text = tip.version + 1, encode(tip.token)
     try:
         present = yield Create(version, text)
     except ObjectsUnreachableError as error:
         raise UnknownOutcomeError(version) from error
-    return _linked(version, text if present is None else _bytes(present), tip)
+    return _linked(version, text if present is None else _bytes(present), tip, is_shared)
 
 
-def _confirmed(tip: Tip) -> Generator[Request, Answer, News]:
+def _confirmed(tip: Tip, is_shared: bool = False) -> Generator[Request, Answer, News]:
     """Check that a newly created entry counts; returns the entries behind it."""
     try:
-        return (yield from follow(tip))
+        return (yield from follow(tip, is_shared=is_shared))
     except (ObjectsUnreachableError, OvertakenError, ForeignEntryError, DamagedEntryError) as error:
         raise UnknownOutcomeError(tip.version) from error
 
 
-def _read_on(tip: Tip) -> Generator[Request, Answer, News]:
+def _read_on(tip: Tip, is_shared: bool) -> Generator[Request, Answer, News]:
     news: News = []
     while (content := (yield Fetch(tip.version + 1))) is not None:
-        entry = _linked(tip.version + 1, _bytes(content), tip)
+        entry = _linked(tip.version + 1, _bytes(content), tip, is_shared)
         news.append(entry)
         tip = entry.tip
     return news
 
 
-def _linked(version: int, content: bytes, tip: Tip) -> Entry:
+def _linked(version: int, content: bytes, tip: Tip, is_shared: bool) -> Entry:
     """Decode an entry, and check that it follows `tip`."""
     try:
-        entry = decode_entry(version, content)
+        entry = decode_entry(version, content, is_shared=is_shared)
     except BrokenEntryError as error:
         raise DamagedEntryError(version) from error
-    if entry.previous is None and tip.is_chained:
+    if entry.previous is None and tip.is_chained and not is_shared:
         raise ForeignEntryError(version)
     if entry.previous not in (None, tip.token):
         raise OvertakenError(f"entry {version} follows another than the entry {tip.version} that was read")
@@ -220,11 +226,13 @@ def _bytes(answer: Answer) -> bytes:
     return answer
 
 
-def _check_conflict(entry: Entry, content: Content) -> None:
+def _check_conflict(entry: Entry, content: Content, is_shared: bool) -> None:
     """Check that a commit may be put behind another writer's entry.
 
     Raises:
-        ConflictError: the entry moved a key of the commit, or has removed files.
+        ConflictError: the entry moved a key of the commit, has removed files, or has changed the table's schema; or
+            another program has written it.
     """
-    if entry.removed or not entry.keys.keys().isdisjoint(content.keys):
+    is_foreign = is_shared and entry.previous is None
+    if is_foreign or entry.removed or entry.head or not entry.keys.keys().isdisjoint(content.keys):
         raise ConflictError(f"entry {entry.version} came first")

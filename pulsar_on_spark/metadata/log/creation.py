@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -17,13 +18,13 @@ from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
 """Characters with which deltalake 1.6.6 panics or uses another path."""
-_TRACES: Final = ("part-", "_checksums/")
-_CONFIGURATION: Final = {
+METADATA_TABLE: Final = {
     "delta.checkpointInterval": "1000000",  # checkpoints are made by `TableLog.checkpoint`
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.dataSkippingStatsColumns": "seq",
 }
+"""The configuration of the metadata tables."""
 
 
 def check_location(place: str) -> None:
@@ -40,8 +41,13 @@ def check_location(place: str) -> None:
         )
 
 
-def create_table(store: LogStore, schema: pa.Schema) -> None:
+def create_table(store: LogStore, schema: pa.Schema, configuration: Mapping[str, str] = METADATA_TABLE) -> None:
     """Create an empty table; an existing one is not changed. Several processes may do this at once.
+
+    Args:
+        store: The place of the table.
+        schema: Its columns.
+        configuration: Its properties.
 
     Raises:
         CorruptMetadataError: the table existed, but its log is gone.
@@ -50,14 +56,22 @@ def create_table(store: LogStore, schema: pa.Schema) -> None:
     store.require_writable()
     if not has_log(store.objects):
         # The log is written first. So if there are other objects, the log must exist by now, or it was lost.
-        if any(listed.key.startswith(_TRACES) for listed in store.objects.list_after("")):
+        if any(_is_trace(listed.key) for listed in store.objects.list_after("")):
             if not has_log(store.objects):
                 raise damaged(store, entry_key(0), "is missing")
         else:
-            head = ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": _metadata(schema)})
+            head = (
+                {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+                {"metaData": _metadata(schema, configuration)},
+            )
             token = new_token(new_writer())
             store.objects.create(entry_key(0), encode_entry(Content(head=head), token, "", store.boot))
     store.sync()
+
+
+def _is_trace(key: str) -> bool:
+    """Return True for the key of a data file or a checksum."""
+    return key.endswith(".parquet") or key.startswith("_checksums/")
 
 
 def has_log(objects: ObjectStore) -> bool:
@@ -65,19 +79,19 @@ def has_log(objects: ObjectStore) -> bool:
     return next(iter(objects.list_after(LOG)), None) is not None
 
 
-def _schema_json(schema: pa.Schema) -> str:
+def schema_json(schema: pa.Schema) -> str:
     """Translate a schema into Delta's JSON by delta-rs, which is imported here, as most processes create no table."""
     from deltalake import Schema
 
     return str(Schema.from_arrow(schema).to_json())
 
 
-def _metadata(schema: pa.Schema) -> dict[str, object]:
+def _metadata(schema: pa.Schema, configuration: Mapping[str, str]) -> dict[str, object]:
     return {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _schema_json(schema),
+        "schemaString": schema_json(schema),
         "partitionColumns": [],
         "createdTime": int(time.time() * 1000),
-        "configuration": _CONFIGURATION,
+        "configuration": dict(configuration),
     }

@@ -49,7 +49,8 @@ class DataFile:
         rows: The number of its rows.
         min_seq: The smallest `seq` of its rows.
         max_seq: The largest `seq` of its rows.
-        crc: The CRC32C of its content; None for a file that format 1 wrote.
+        crc: The CRC32C of its content; None for a file that format 1 or another program wrote.
+        stats: Its statistics as Delta's JSON text; "" to write the number of rows and the limits of `seq`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DataFile:
     min_seq: int
     max_seq: int
     crc: int | None
+    stats: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,13 @@ def encode_entry(content: Content, token: str, previous: str, boot: str | None) 
     return text.replace(_crc_text(_NO_CRC), _crc_text(f"{crc32c(text):08x}"), 1)
 
 
-def decode_entry(version: int, text: bytes) -> Entry:
+def decode_entry(version: int, text: bytes, *, is_shared: bool = False) -> Entry:
     """Decode an entry.
+
+    Args:
+        version: The entry's number.
+        text: Its content.
+        is_shared: True for a log to which other programs may write, too; the token of their entries is a checksum.
 
     Raises:
         BrokenEntryError: the text differs from the written one, or is not an entry.
@@ -191,6 +198,8 @@ def decode_entry(version: int, text: bytes) -> Entry:
         written_ms = int(info.get("timestamp", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenEntryError(str(error)) from error
+    if is_shared and token is None:
+        token = f"{crc32c(text):08x}"
     return Entry(version, token or "", previous, boot, written_ms, tuple(added), tuple(removed), keys, head)
 
 
@@ -198,31 +207,29 @@ def decode_add(action: Mapping[str, Any]) -> DataFile:
     """Decode an `add` action of an entry or a checkpoint."""
     stats = json.loads(action["stats"]) if action.get("stats") else {}
     crc = dict(action.get("tags") or {}).get(CRC_TAG)
+    min_seq, max_seq = (stats.get(limits, {}).get("seq") for limits in ("minValues", "maxValues"))
     return DataFile(
         unquote(action["path"]),
         int(action["size"]),
         int(stats.get("numRecords", 0)),
-        int(stats.get("minValues", {}).get("seq", 0)),
-        int(stats.get("maxValues", {}).get("seq", 0)),
+        min_seq if isinstance(min_seq, int) else 0,  # a history table may have a column of this name
+        max_seq if isinstance(max_seq, int) else 0,
         None if crc is None else int(crc, 16),
+        action.get("stats") or "",
     )
 
 
 def encode_add(file: DataFile, now_ms: int) -> dict[str, Any]:
     """Encode an `add` action."""
-    stats = {
-        "numRecords": file.rows,
-        "minValues": {"seq": file.min_seq},
-        "maxValues": {"seq": file.max_seq},
-        "nullCount": {"seq": 0},
-    }
+    limits = {"minValues": {"seq": file.min_seq}, "maxValues": {"seq": file.max_seq}, "nullCount": {"seq": 0}}
+    stats = file.stats or json.dumps({"numRecords": file.rows, **limits}, separators=(",", ":"))
     return {
         "path": file.name,
         "partitionValues": {},
         "size": file.size,
         "modificationTime": now_ms,
         "dataChange": True,
-        "stats": json.dumps(stats, separators=(",", ":")),
+        "stats": stats,
         "tags": {} if file.crc is None else {CRC_TAG: f"{file.crc:08x}"},
     }
 

@@ -30,11 +30,13 @@ class LocalLog:
     Args:
         folder: The table's folder.
         lock_file: The file of the root's lock; None for a reader that changes nothing.
+        is_shared: True if other programs may write to the table, too.
     """
 
-    def __init__(self, folder: Path, lock_file: Path | None = None) -> None:
+    def __init__(self, folder: Path, lock_file: Path | None = None, *, is_shared: bool = False) -> None:
         self.objects = LocalObjects(folder)
         self.place = str(folder)
+        self.is_shared = is_shared
         self._folder = folder
         self._lock_file = lock_file
 

@@ -21,6 +21,10 @@ class LogStore(Protocol):
         """The table's path or URL, for messages."""
 
     @property
+    def is_shared(self) -> bool:
+        """True if other programs may write to the table, too."""
+
+    @property
     def boot(self) -> str | None:
         """The id of the machine's current boot, for new entries; None if a power cut cannot undo entries.
 

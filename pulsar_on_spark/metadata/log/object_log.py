@@ -18,6 +18,7 @@ class ObjectLog:
     """
 
     boot: str | None = None
+    is_shared: bool = False
 
     def __init__(self, objects: ObjectStore, url: str) -> None:
         self.objects = objects

@@ -58,7 +58,7 @@ def open_log(store: LogStore) -> Opened:
     snapshot = _newest_snapshot(store)
     try:
         tip = entry_of(store, snapshot.version).tip if snapshot.version >= 0 else BEFORE_FIRST
-        entries = run(follow(tip), store.objects)
+        entries = run(follow(tip, is_shared=store.is_shared), store.objects)
         newest = entries[-1].version if entries else tip.version
         if newest < max(0, reported):
             raise GapError(newest + 1)
@@ -126,7 +126,7 @@ def read_entry(store: LogStore, version: int) -> Entry | None:
     """
     fetched = store.objects.fetch(entry_key(version))
     try:
-        return None if fetched is None else decode_entry(version, fetched.content)
+        return None if fetched is None else decode_entry(version, fetched.content, is_shared=store.is_shared)
     except BrokenEntryError as error:
         raise damaged(store, entry_key(version), "is not what was written") from error
 

@@ -31,6 +31,7 @@ from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, Subscripti
 from pulsar_on_spark.metadata.records.topics import (
     CursorMark,
     DedupRecord,
+    HistoryRecord,
     NamespaceRecord,
     SchemaRecord,
     TenantRecord,
@@ -49,6 +50,7 @@ __all__ = [
     "DedupRecord",
     "FileRecord",
     "GivenUpFrames",
+    "HistoryRecord",
     "IdsRecord",
     "IncarnationRecord",
     "IsolationRecord",

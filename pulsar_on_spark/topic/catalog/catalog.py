@@ -15,6 +15,7 @@ from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     DedupRecord,
     FileRecord,
+    HistoryRecord,
     LedgerRecord,
     NamespaceRecord,
     PermissionsRecord,
@@ -283,6 +284,7 @@ def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Chang
             *view.all(DedupRecord, record.topic_id),
             *view.all(TrimRecord, record.topic_id),
             *view.all(CompactionRecord, record.topic_id),
+            *view.all(HistoryRecord, record.topic_id),
         ]
     return Change(puts=puts, deletes=deletes, keys=moved)
 

@@ -132,6 +132,7 @@ class SimulatedLog:
     """A process's connection to the table."""
 
     boot: str | None = None
+    is_shared = False
     place = "simulated"
 
     def __init__(self, world: World, *, faults: float = 0.0) -> None:

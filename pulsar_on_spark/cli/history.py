@@ -1,0 +1,37 @@
+"""`pulsarpy history`: the Delta tables with topics' histories, in a root."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic, open_root
+from pulsar_on_spark.model.names import TopicName
+
+history_app = typer.Typer(help="Histories of topics: Delta tables for SQL.", no_args_is_help=True)
+
+
+@history_app.command()
+def build(
+    topic: Topic,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Leave out lost and unreadable messages for good, with a log line.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Append a topic's sealed messages to its history table, each once. A broker may be running on the root."""
+    from pulsar_on_spark.history_table import build as building
+
+    done = building.build(open_root(root, root_option), TopicName.parse(topic), fail_on_data_loss=not skip_lost)
+    if as_json:
+        output.print_json(done)
+        return
+    output.table(
+        "Built",
+        ("topic", "up to", "messages", "size"),
+        ((built.part.name, str(built.to), built.rows, output.size(built.bytes)) for built in done),
+    )

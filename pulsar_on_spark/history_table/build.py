@@ -1,0 +1,253 @@
+"""A build: append a topic's sealed messages to its history table, exactly once.
+
+Each partition is built by itself, in steps that `plan` decides: read the metadata and the table, write the data files,
+commit to the table as the next generation, commit to the metadata. A build that dies leaves at most files without an
+entry, or a table that is one generation ahead, which the next build completes. Two builds at once disturb each other
+only by conflicts.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pulsar_on_spark.history_table.columns import BYTES, SEGMENT_COLUMNS, VALUE, system_columns
+from pulsar_on_spark.history_table.plan import (
+    NOT_BUILT,
+    Append,
+    ContradictionError,
+    Progress,
+    UpToDate,
+    grouped,
+    next_step,
+)
+from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, moved_keys, table_name
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.log.chain import ConflictError
+from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.state import DurableView, View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, segment_end
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
+
+STEP_BYTES = 1 << 30
+"""Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses so much work."""
+FILE_BYTES = 64 << 20
+"""Key and value bytes of the messages in one data file, which a build has in memory."""
+_ATTEMPTS = 20
+"""Limit of attempts to commit a step."""
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The result of building one topic or partition.
+
+    Attributes:
+        part: The topic or partition.
+        to: The position before which its messages are in the table.
+        rows: Number of messages that this build has added.
+        bytes: Size of the files that this build has added.
+    """
+
+    part: TopicPart
+    to: Position
+    rows: int
+    bytes: int
+
+
+def build(
+    root: RootHandle, name: TopicName, *, file_bytes: int = FILE_BYTES, fail_on_data_loss: bool = True
+) -> list[Built]:
+    """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
+
+    Args:
+        root: The root.
+        name: The topic or partition.
+        file_bytes: Key and value bytes of the messages in one data file.
+        fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out for good.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        HistoryTableError: the table cannot be read or written, or contradicts the metadata.
+        DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
+        CopiesUnreachableError, MetadataError: the messages or the metadata cannot be read now.
+    """
+    view = root.store.view()
+    topic = catalog.require_topic(view, name)
+    return [_PartBuild(root, topic, part, file_bytes, fail_on_data_loss).run() for part in catalog.parts(view, topic)]
+
+
+def recorded_progress(view: View, topic_id: str) -> Progress:
+    """Return how far the history of a topic or partition is built by the metadata."""
+    record = view.get(HistoryRecord, topic_id)
+    if record is None:
+        return NOT_BUILT
+    to = Position(LedgerId(record.to_ledger), EntryId(record.to_entry))
+    return Progress(record.generation, to, record.rows, record.bytes)
+
+
+def end_of_messages(view: View, topic_id: str) -> Position:
+    """Return the position after the last entry that readers of this view may read; `EARLIEST` if there is none.
+
+    Unlike `chain.read_limit`, it is always in the ledger of that entry.
+    """
+    limit = chain.read_limit(view, topic_id)
+    last = view.before(SegmentRecord, topic_id, f"{topic_id}/{limit.ledger:020d}/{limit.entry:020d}")
+    if last is None:
+        return EARLIEST
+    end = segment_end(last) if last.ledger_id < limit.ledger else min(segment_end(last), limit.entry)
+    return Position(LedgerId(last.ledger_id), EntryId(end))
+
+
+class _PartBuild:
+    """The build of one topic or partition."""
+
+    def __init__(
+        self, root: RootHandle, topic: TopicRecord, part: TopicPart, file_bytes: int, fail_on_data_loss: bool
+    ) -> None:
+        self._root = root
+        self._part = part
+        self._file_bytes = file_bytes
+        self._fail_on_data_loss = fail_on_data_loss
+        self._name = table_name(_owner_id(root.store.view(), topic))
+        self._table = HistoryTable(root.place, self._name)
+        self._written: tuple[Append, list[DataFile]] | None = None
+        self._goal: Position | None = None
+
+    def run(self) -> Built:
+        """Take steps until all is built that was sealed when the build began."""
+        before = recorded_progress(self._root.store.view(), self._part.topic_id)
+        conflicts = 0
+        while True:
+            try:
+                if self._step():
+                    break
+                conflicts = 0
+            except ConflictError as error:
+                conflicts += 1
+                if conflicts == _ATTEMPTS:
+                    raise HistoryTableError(
+                        f"The history of {self._part.name} conflicted with other writers in {conflicts} attempts "
+                        f"({error}): try again."
+                    ) from error
+                time.sleep(random.uniform(0, 0.01 * 2 ** min(conflicts, 6)))
+        after = recorded_progress(self._root.store.view(), self._part.topic_id)
+        if after.generation:
+            self._table.housekeep()
+        return Built(self._part, after.to, after.rows - before.rows, after.bytes - before.bytes)
+
+    def _step(self) -> bool:
+        """Take one step; returns True if the build is done."""
+        view = self._root.store.view(durable=True)
+        topic_id = self._part.topic_id
+        self._require_topic(view)
+        main, sealed = recorded_progress(view, topic_id), self._end(view)
+        if not self._table.exists():
+            if main == NOT_BUILT and sealed <= chain.trimmed_before(view, topic_id):
+                return True  # without messages, no table is made
+            if main == NOT_BUILT:
+                self._table.create(BYTES)
+        version = self._table.version()
+        try:
+            step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
+        except ContradictionError as error:
+            raise HistoryTableError(
+                f"The history table {self._table.folder} contradicts the root's metadata ({error}): one of them was "
+                "replaced; restore both from one backup, or delete the topic's history and build it anew."
+            ) from error
+        if isinstance(step, UpToDate):
+            return True
+        if isinstance(step, Append):
+            self._record(self._append(view, version, step))
+        else:
+            self._record(step.progress)
+        return False
+
+    def _require_topic(self, view: View) -> None:
+        topic = view.get(TopicRecord, self._part.name)
+        if topic is None or topic.topic_id != self._part.topic_id:
+            raise TopicNotFoundError(f"Topic {self._part.name} was deleted while its history was built.")
+
+    def _end(self, view: View) -> Position:
+        """Return the position up to which the next step appends."""
+        topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
+        self._goal = sealed if self._goal is None else self._goal
+        start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
+        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=STEP_BYTES).enough
+
+    def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
+        """Append to the table in one commit; returns the table's new progress."""
+        if self._written is None or self._written[0] != step:  # a conflict with another partition changes nothing
+            self._written = (step, list(self._files(view, step)))
+        files = self._written[1]
+        progress = Progress(
+            step.after.generation + 1,
+            step.end,
+            step.after.rows + sum(file.rows for file in files),
+            step.after.bytes + sum(file.size for file in files),
+        )
+        self._table.commit(version, moved_keys(self._part.topic_id, progress), files)
+        return progress
+
+    def _files(self, view: DurableView, step: Append) -> Iterator[DataFile]:
+        """Write the data files of a step."""
+        part = self._part
+        plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
+        for loss in plan.losses:
+            _LOGGER.warning("The history of %s goes on without lost messages: %s", part.name, loss.reason)
+        paths = self._root.storage_paths(view)
+        reader = SliceReader(self._root.place, paths, (*SEGMENT_COLUMNS, VALUE), self._fail_on_data_loss)
+        batches = (batch for slice_ in plan.slices for batch in self._rows(reader, slice_))
+        for group in grouped(batches, lambda batch: batch.nbytes, self._file_bytes):
+            rows = pa.Table.from_batches(group)
+            if rows.num_rows:
+                yield self._table.write_file(step.after.generation + 1, part.partition, rows)
+
+    def _rows(self, reader: SliceReader, slice_: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        for read, batch in reader.read(slice_):
+            segment = read.segment
+            system = system_columns(batch, read.partition, segment.ledger_id, segment.entry_offset)
+            yield pa.RecordBatch.from_arrays([batch.column("value"), *system], schema=BYTES)
+
+    def _record(self, progress: Progress) -> None:
+        """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""
+        part = self._part
+
+        def decide(view: View) -> Change | None:
+            topic = view.get(TopicRecord, part.name)
+            recorded = recorded_progress(view, part.topic_id)
+            if topic is None or topic.topic_id != part.topic_id or recorded.generation >= progress.generation:
+                return None
+            record = HistoryRecord(
+                topic_id=part.topic_id,
+                table=self._name,
+                generation=progress.generation,
+                to_ledger=progress.to.ledger,
+                to_entry=progress.to.entry,
+                rows=progress.rows,
+                bytes=progress.bytes,
+            )
+            return Change(puts=[record], keys={keys.topic(part.name): None})
+
+        self._root.store.commit(decide)
+
+
+def _owner_id(view: View, topic: TopicRecord) -> str:
+    """Return the id of the topic that has the table: for a partition, its partitioned topic."""
+    owner = None if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
+    return topic.topic_id if owner is None else owner.topic_id

@@ -1,0 +1,82 @@
+"""The columns of history tables, and their rows from the batches of segments.
+
+A table has the columns of the values, and a column for each part of a message that cannot be derived from others. Names
+and meanings are those of `format("pulsarpy")`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from pulsar_on_spark.topic.entries.message_columns import (
+    MICROSECONDS,
+    properties_of,
+    schema_versions_of,
+    times_of,
+)
+
+VALUE: Final = "value"
+SYSTEM: Final = pa.schema(
+    [
+        ("__partition", pa.int32()),
+        ("__ledgerId", pa.int64()),
+        ("__entryId", pa.int64()),
+        ("__batchIndex", pa.int32()),
+        ("__key", pa.binary()),
+        ("__publishTime", MICROSECONDS),
+        ("__eventTime", MICROSECONDS),
+        ("__messageProperties", pa.map_(pa.string(), pa.string())),
+        ("__producerName", pa.string()),
+        ("__sequenceId", pa.int64()),
+        ("__schemaVersion", pa.int64()),
+        ("__orderingKey", pa.binary()),
+        ("__deliverAtTime", MICROSECONDS),
+    ]
+)
+"""The columns that every table has, behind those of the values."""
+SEGMENT_COLUMNS: Final = (
+    "entry_id",
+    "batch_index",
+    "key",
+    "publish_time",
+    "event_time",
+    "properties",
+    "producer_name",
+    "sequence_id",
+    "schema_version",
+    "ordering_key",
+    "deliver_at_time",
+)
+"""The columns of segments from which `system_columns` makes `SYSTEM`."""
+BYTES: Final = pa.schema([(VALUE, pa.binary()), *SYSTEM])
+"""The columns of a table whose topic has no schema."""
+
+
+def system_columns(batch: pa.RecordBatch, partition: int, ledger: int, entry_offset: int) -> list[pa.Array]:
+    """Return the columns of `SYSTEM`.
+
+    Args:
+        batch: Messages, with `SEGMENT_COLUMNS`.
+        partition: The topic's partition index, -1 if it is not a partition.
+        ledger: The ledger of all rows.
+        entry_offset: The number to add to the column `entry_id` to get entry ids.
+    """
+    count = batch.num_rows
+    arrays = {
+        "__partition": pa.repeat(pa.scalar(partition if partition >= 0 else None, pa.int32()), count),
+        "__ledgerId": pa.repeat(pa.scalar(ledger, pa.int64()), count),
+        "__entryId": pa.array(batch.column("entry_id").to_numpy() + entry_offset),
+        "__batchIndex": batch.column("batch_index"),
+        "__key": batch.column("key"),
+        "__publishTime": times_of(batch.column("publish_time")),
+        "__eventTime": times_of(batch.column("event_time")),
+        "__messageProperties": properties_of(batch.column("properties")),
+        "__producerName": batch.column("producer_name"),
+        "__sequenceId": batch.column("sequence_id"),
+        "__schemaVersion": schema_versions_of(batch.column("schema_version")),
+        "__orderingKey": batch.column("ordering_key"),
+        "__deliverAtTime": times_of(batch.column("deliver_at_time")),
+    }
+    return [arrays[field.name] for field in SYSTEM]

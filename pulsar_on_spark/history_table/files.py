@@ -1,0 +1,67 @@
+"""The data files of history tables: Parquet, with the statistics by which readers skip files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_ROW_GROUP: Final = 64 << 10
+"""Rows of a row group."""
+_LIMITED: Final = ("__partition", "__ledgerId", "__entryId", "__publishTime")
+"""The columns whose smallest and largest values are in the log; those of all columns are in the file."""
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; `_FIRST_MS` is the first one of the year 1."""
+
+
+def encode_file(rows: pa.Table) -> tuple[bytes, str]:
+    """Encode rows as a file.
+
+    Returns:
+        The file's content, and its statistics as Delta's JSON text.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        sink,
+        row_group_size=_ROW_GROUP,
+        compression="zstd",
+        compression_level=1,
+        write_page_index=True,
+        write_page_checksum=True,
+    )
+    content: bytes = sink.getvalue().to_pybytes()
+    return content, _statistics(rows)
+
+
+def _statistics(rows: pa.Table) -> str:
+    limits = {name: _limits(rows.column(name)) for name in _LIMITED}
+    return json.dumps(
+        {
+            "numRecords": rows.num_rows,
+            "minValues": {name: found[0] for name, found in limits.items() if found is not None},
+            "maxValues": {name: found[1] for name, found in limits.items() if found is not None},
+            "nullCount": {name: rows.column(name).null_count for name in _LIMITED},
+        },
+        separators=(",", ":"),
+    )
+
+
+def _limits(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return a column's limits as Delta writes them; None if it has none, or a time beyond the years of Delta."""
+    found = pc.min_max(column)
+    smallest, largest = found["min"], found["max"]
+    if not smallest.is_valid:
+        return None
+    if not pa.types.is_timestamp(column.type):
+        return smallest.as_py(), largest.as_py()
+    in_ms = [limit.cast(pa.int64()).as_py() // 1000 for limit in (smallest, largest)]  # publish times are whole ones
+    if in_ms[0] < _FIRST_MS or in_ms[1] > _LAST_MS:
+        return None
+    earliest, latest = (pc.strftime(pa.scalar(ms, pa.timestamp("ms", "UTC")), format=_TIME).as_py() for ms in in_ms)
+    return earliest, latest

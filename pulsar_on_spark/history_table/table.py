@@ -1,0 +1,272 @@
+"""A topic's history table: its versions, and commits to it. Other programs may read it, and OPTIMIZE and VACUUM it.
+
+    <root>/history/<topic id>/_delta_log/       the log, written as those of the metadata tables (docs/adr/0017)
+    <root>/history/<topic id>/g<generation>-<partition>-<32 hex digits>.parquet
+
+The progress of each partition is in the table's log, as versions of app transactions, so that it is known with each
+version of the table, even after a clean-up of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pulsar_on_spark.history_table.plan import NOT_BUILT, Progress
+from pulsar_on_spark.metadata.log import cleaning
+from pulsar_on_spark.metadata.log.chain import (
+    ConflictError,
+    DamagedEntryError,
+    OvertakenError,
+    UnknownOutcomeError,
+    append,
+)
+from pulsar_on_spark.metadata.log.checkpoints import Snapshot, write_checkpoint
+from pulsar_on_spark.metadata.log.creation import create_table, has_log, schema_json
+from pulsar_on_spark.metadata.log.entry import Content, DataFile, Tip, encode_entry, entry_key, new_token, new_writer
+from pulsar_on_spark.metadata.log.local_log import LocalLog
+from pulsar_on_spark.metadata.log.opening import open_log
+from pulsar_on_spark.metadata.log.requests import run
+from pulsar_on_spark.metadata.log.tables import LOCK
+from pulsar_on_spark.model.errors import (
+    CorruptMetadataError,
+    HistoryTableError,
+    InvalidArgumentError,
+    MetadataError,
+    StorageError,
+)
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.storage.permissions import make_folders
+from pulsar_on_spark.storage.root_place import RootPlace
+
+HISTORY: Final = "history"
+"""The folder of all history tables in a root."""
+_APP: Final = "pulsarpy"
+_CONFIGURATION: Final = {
+    # This project writes the checkpoints, and cleans the log up: a program that did so would leave out its checksums.
+    "delta.checkpointInterval": "1000000",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.dataSkippingStatsColumns": "__partition,__ledgerId,__entryId,__publishTime",
+}
+_CHECKPOINT_ENTRIES: Final = 64
+"""Number of log entries after the last checkpoint at which a commit writes the next one."""
+_ATTEMPTS: Final = 10
+_MAX_WRITER: Final = 2
+"""The newest of Delta's writer versions whose rules a commit here observes."""
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table.
+
+    Attributes:
+        tip: The log's last entry.
+        snapshot: The files, the versions of app transactions, and the table's metadata.
+        checkpointed: The version of the checkpoint that the log was read from.
+    """
+
+    tip: Tip
+    snapshot: Snapshot
+    checkpointed: int
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """The data files, by name."""
+        return self.snapshot.files
+
+    @property
+    def schema_text(self) -> str:
+        """The columns as JSON text, in the form that Delta and Spark share."""
+        return str(self.snapshot.head["metaData"]["schemaString"])
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [field["name"] for field in json.loads(self.schema_text)["fields"]]
+
+    def progress(self, topic_id: str) -> Progress:
+        """Return how far the history of a topic or partition is built."""
+        keys, app = self.snapshot.keys, f"{_APP}/{topic_id}"
+        if app not in keys:
+            return NOT_BUILT
+        ledger, entry, rows, size = (keys[f"{app}/{name}"] for name in ("ledger", "entry", "rows", "bytes"))
+        return Progress(keys[app], Position(LedgerId(ledger), EntryId(entry)), rows, size)
+
+
+def moved_keys(topic_id: str, progress: Progress) -> dict[str, int]:
+    """Return the app transactions that set the progress of a topic or partition."""
+    app = f"{_APP}/{topic_id}"
+    return {
+        app: progress.generation,
+        f"{app}/ledger": progress.to.ledger,
+        f"{app}/entry": progress.to.entry,
+        f"{app}/rows": progress.rows,
+        f"{app}/bytes": progress.bytes,
+    }
+
+
+class HistoryTable:
+    """Handle on a table.
+
+    Args:
+        root: The root.
+        name: The table's folder, relative to the root.
+
+    Raises:
+        InvalidArgumentError: the root is on an object store.
+    """
+
+    def __init__(self, root: RootPlace, name: str) -> None:
+        if not isinstance(root, Path):
+            raise InvalidArgumentError(
+                f"The root {root} is on an object store, and history tables are only for roots in a folder so far."
+            )
+        self.folder = root / name
+        self._store = LocalLog(self.folder, root / LOCK, is_shared=True)
+        self._writer = new_writer()
+
+    def exists(self) -> bool:
+        """Return True if the table was created."""
+        with self._translated():
+            return self.folder.is_dir() and has_log(self._store.objects)
+
+    def create(self, schema: pa.Schema) -> None:
+        """Create the table with these columns, unless it exists (raises `HistoryTableError`)."""
+        with self._translated():
+            make_folders(self.folder)
+            create_table(self._store, schema, _CONFIGURATION)
+
+    def version(self) -> TableVersion:
+        """Read the newest version.
+
+        Raises:
+            HistoryTableError: the table is missing or damaged, cannot be read now, or has features of Delta that this
+                version does not know.
+        """
+        with self._translated():
+            for attempt in range(_ATTEMPTS):
+                try:
+                    return self._version()
+                except OvertakenError as error:
+                    reason: Exception = error
+                    time.sleep(0.01 * 2**attempt)
+            raise HistoryTableError(f"The history table {self.folder} changes all the time ({reason}): try again.")
+
+    def _version(self) -> TableVersion:
+        if not self.folder.is_dir():
+            raise HistoryTableError(f"The history table {self.folder} is missing: restore it from a copy.")
+        opened = open_log(self._store)
+        base = opened.snapshot
+        files, keys, head = dict(base.files), dict(base.keys), dict(base.head)
+        removed_ms = dict(base.removed_ms)
+        for entry in opened.entries:
+            for name in entry.removed:
+                files.pop(name, None)
+                removed_ms[name] = entry.written_ms
+            files.update((file.name, file) for file in entry.added)
+            keys.update(entry.keys)
+            head.update(entry.head)
+        tip = opened.entries[-1].tip if opened.entries else opened.tip
+        self._check_protocol(head)
+        return TableVersion(tip, Snapshot(tip.version, files, keys, removed_ms, head), base.version)
+
+    def _check_protocol(self, head: Mapping[str, Mapping[str, Any]]) -> None:
+        protocol = head.get("protocol", {})
+        if protocol.get("minReaderVersion") != 1 or protocol.get("minWriterVersion", 0) > _MAX_WRITER:
+            raise HistoryTableError(
+                f"The history table {self.folder} has features of Delta that were switched on by another program "
+                f"({json.dumps(protocol)}): read it with format('delta'); builds cannot go on."
+            )
+
+    def write_file(self, generation: int, partition: int, rows: pa.Table) -> DataFile:
+        """Write a data file durably, which no version names yet (raises `HistoryTableError`)."""
+        from pulsar_on_spark.history_table.files import encode_file
+
+        name = f"g{generation}-{partition}-{uuid.uuid4().hex}.parquet"
+        content, stats = encode_file(rows)
+        with self._translated():
+            self._store.require_writable()
+            upload = self._store.objects.upload(name)
+            upload.write(content)
+            upload.finish()
+        return DataFile(name, len(content), rows.num_rows, 0, 0, None, stats)
+
+    def commit(
+        self,
+        version: TableVersion,
+        keys: Mapping[str, int],
+        added: Iterable[DataFile] = (),
+        removed: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """Commit durably, unless another commit has come first that changes what this one was decided on.
+
+        Args:
+            version: The version that the commit was decided on.
+            keys: The app transactions that it moves.
+            added: The files that it adds.
+            removed: The names of the files that it removes.
+            schema: The new columns; None to leave the columns alone.
+
+        Raises:
+            ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again.
+            HistoryTableError: the table cannot be written.
+        """
+        head: list[Mapping[str, Any]] = []
+        if schema is not None:
+            head.append({"metaData": {**version.snapshot.head["metaData"], "schemaString": schema_json(schema)}})
+        content = Content(tuple(added), removed, keys, head)
+        token = new_token(self._writer)
+        encode = partial(encode_entry, content, token, boot=self._store.boot)
+        with self._translated():
+            self._store.require_writable()
+            try:
+                news = run(append(version.tip, encode, content, token, is_shared=True), self._store.objects)
+            except (OvertakenError, UnknownOutcomeError) as error:
+                # A late request can only create the entry behind `version`. The next attempt takes this number, too.
+                self._writer = new_writer()
+                raise ConflictError(str(error)) from error
+            self._store.note_reported(next(entry.version for entry in news if entry.token == token))
+
+    def housekeep(self) -> None:
+        """Write a checkpoint if many entries were committed since the last one, and clean the log up behind it."""
+        version = self.version()
+        if version.tip.version - version.checkpointed < _CHECKPOINT_ENTRIES:
+            return
+        with self._translated(), self._store.housekeeping() as is_alone:
+            if is_alone:
+                self._store.sync()
+                write_checkpoint(self._store.objects, version.snapshot)
+                cleaning.clean_log(self._store, version.tip.version)
+                self._store.sweep()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate errors of the log into errors for operators."""
+        try:
+            yield
+        except DamagedEntryError as error:
+            raise HistoryTableError(
+                f"The history table {self.folder} is damaged: {entry_key(error.version)} is not what was written; "
+                "restore the table from a copy."
+            ) from error
+        except CorruptMetadataError as error:
+            raise HistoryTableError(f"The history table {self.folder} is damaged ({error})") from error
+        except (MetadataError, StorageError, OSError) as error:
+            raise HistoryTableError(f"The history table {self.folder} cannot be used now: {error}") from error
+
+
+def table_name(topic_id: str) -> str:
+    """Return the folder of a topic's table, relative to the root; partitions are in the table of their topic."""
+    return f"{HISTORY}/{topic_id}"

@@ -1,0 +1,47 @@
+"""Columns of messages for SQL, from the columns of segments: times, properties and schema versions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MICROSECONDS: Final = pa.timestamp("us", "UTC")
+_MAX_MILLISECONDS: Final = (2**63 - 1) // 1000
+
+
+def properties_of(maps: pa.MapArray) -> pa.MapArray:
+    """Return properties without nulls, sharing their strings: in Pulsar, no properties are the same as an empty map."""
+    if maps.null_count == 0:
+        return maps
+    if maps.null_count == len(maps):
+        return pa.MapArray.from_arrays(np.zeros(len(maps) + 1, np.int32), maps.keys.slice(0, 0), maps.items.slice(0, 0))
+    if np.diff(maps.offsets.to_numpy())[maps.is_null().to_numpy(zero_copy_only=False)].any():
+        # In Arrow a null map may cover entries; taking every row drops them.
+        maps = maps.take(pa.array(np.arange(len(maps))))
+    return pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items)
+
+
+def schema_versions_of(versions: pa.BinaryArray) -> pa.Int64Array:
+    """Return schema versions as numbers. Pulsar's are eight big-endian bytes; other bytes become null."""
+    if versions.null_count == len(versions):
+        return pa.nulls(len(versions), pa.int64())
+    fits = pc.equal(pc.binary_length(versions), 8).fill_null(False)
+    is_version = fits.to_numpy(zero_copy_only=False)
+    numbers = np.zeros(len(versions), np.int64)
+    numbers[is_version] = np.frombuffer(b"".join(versions.filter(fits).to_pylist()), ">i8")
+    return pa.array(numbers, mask=~is_version)
+
+
+def times_of(times: pa.TimestampArray) -> pa.TimestampArray:
+    """Return times in microseconds; those that do not fit become null, as a client may send any 64 bits."""
+    try:
+        return times.cast(MICROSECONDS)
+    except pa.ArrowInvalid:
+        milliseconds = times.view(pa.int64())
+        fits = pc.and_(
+            pc.greater_equal(milliseconds, -_MAX_MILLISECONDS), pc.less_equal(milliseconds, _MAX_MILLISECONDS)
+        )
+        return pc.if_else(fits, times, None).cast(MICROSECONDS)

@@ -1,0 +1,35 @@
+"""`pulsarpy history`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pulsar_on_spark.cli.app import app
+from pulsar_on_spark.model.errors import TopicNotFoundError
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+
+
+@pytest.fixture
+def root(memory_path: Path) -> Root:
+    made = Root.create(memory_path / "root")
+    made.create_topic("t")
+    messages.write(made, "t", [b"1", b"2"])
+    return made
+
+
+def test_build_prints_its_result(root: Root) -> None:
+    (first,) = json.loads(CliRunner().invoke(app, ["history", "build", "t", "--root", str(root.path), "--json"]).output)
+    assert first["rows"] == 2
+    again = CliRunner().invoke(app, ["history", "build", "t", str(root.path)])
+    assert again.exit_code == 0
+    assert "persistent://public/default/t" in again.output
+
+
+def test_build_of_a_missing_topic(root: Root) -> None:
+    done = CliRunner().invoke(app, ["history", "build", "other", str(root.path)])
+    assert isinstance(done.exception, TopicNotFoundError)

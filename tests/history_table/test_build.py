@@ -1,0 +1,165 @@
+"""Builds of unpartitioned topics of bytes: each message once, whatever dies in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pulsar_on_spark.history_table import build as building
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+
+T = TopicName.parse("t")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def topic(root: Root) -> Root:
+    root.create_topic("t")
+    messages.write(root, "t", [b"a", None, b"c"])
+    return root
+
+
+def folder(root: Root) -> Path:
+    (record,) = root.store.view().all(HistoryRecord)
+    return root.path / record.table
+
+
+def values(root: Root) -> list[bytes | None]:
+    """The values in the table, as delta-rs reads it, in the order of ids."""
+    table = DeltaTable(folder(root)).to_pyarrow_table()
+    rows = table.sort_by([("__ledgerId", "ascending"), ("__entryId", "ascending"), ("__batchIndex", "ascending")])
+    found: list[bytes | None] = rows.column("value").to_pylist()
+    return found
+
+
+def test_a_build_appends_each_message_once(topic: Root) -> None:
+    (built,) = build(topic, T)
+    assert (built.rows, values(topic)) == (3, [b"a", None, b"c"])
+
+    assert build(topic, T)[0].rows == 0
+    messages.write(topic, "t", [b"d"])
+    assert build(topic, T)[0].rows == 1
+    assert values(topic) == [b"a", None, b"c", b"d"]
+
+
+def test_a_topic_without_messages_gets_no_table(root: Root) -> None:
+    root.create_topic("t")
+    assert build(root, T)[0].rows == 0
+    assert not (root.path / "history").exists()
+
+
+def test_the_rows_have_ids_keys_and_times(topic: Root) -> None:
+    build(topic, T)
+    row = DeltaTable(folder(topic)).to_pyarrow_table().to_pylist()[0]
+    (message, *_) = messages.read(topic, "t")
+    assert (row["__ledgerId"], row["__entryId"], row["__batchIndex"]) == (
+        message.id.ledger,
+        message.id.entry,
+        message.id.batch_index,
+    )
+    stored = dict(message.columns)
+    assert (row["__key"], row["__publishTime"], row["__partition"]) == (stored["key"], stored["publish_time"], None)
+    assert (row["__messageProperties"], row["__producerName"]) == ([], stored["producer_name"])
+
+
+@pytest.mark.parametrize("step", ["write_file", "commit", "_record"])
+def test_a_build_that_dies_after_a_step_is_completed_by_the_next(
+    topic: Root, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    home = building._PartBuild if step == "_record" else HistoryTable
+    done = getattr(home, step)
+
+    def die(*arguments: object, **named: object) -> None:
+        done(*arguments, **named)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home, step, die)
+        with pytest.raises(Killed):
+            build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d"]
+
+
+def test_two_builds_at_once_append_once(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = HistoryTable.commit
+
+    def overtaken(*arguments: object, **named: object) -> None:
+        monkeypatch.setattr(HistoryTable, "commit", commit)
+        assert build(topic, T)[0].rows == 3
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HistoryTable, "commit", overtaken)
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c"]
+    assert topic.store.view().all(HistoryRecord)[0].rows == 3
+
+
+def test_builds_go_on_behind_a_users_optimize_and_vacuum(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    build(topic, T)
+    commit = HistoryTable.commit
+
+    def optimized(*arguments: object, **named: object) -> None:
+        """A user's OPTIMIZE comes between the decision and the commit."""
+        monkeypatch.setattr(HistoryTable, "commit", commit)
+        table = DeltaTable(folder(topic))
+        assert table.optimize.compact()["numFilesRemoved"] == 2
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    messages.write(topic, "t", [b"e"])
+    monkeypatch.setattr(HistoryTable, "commit", optimized)
+    assert build(topic, T)[0].rows == 1
+    assert values(topic) == [b"a", None, b"c", b"d", b"e"]
+
+
+def test_a_checkpoint_shortens_the_log(topic: Root) -> None:
+    build(topic, T)
+    for number in range(70):
+        messages.write(topic, "t", [b"%d" % number])
+        build(topic, T)
+    assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
+    assert len(values(topic)) == 73
+    assert HistoryTable(topic.path, folder(topic).relative_to(topic.path).as_posix()).version().checkpointed > 0
+
+
+def test_a_missing_table_is_an_error(topic: Root) -> None:
+    build(topic, T)
+    (topic.path / "history").rename(topic.path / "elsewhere")
+    with pytest.raises(HistoryTableError, match="missing"):
+        build(topic, T)
+
+
+def test_a_table_with_unknown_features_is_refused(topic: Root) -> None:
+    build(topic, T)
+    DeltaTable(folder(topic)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    messages.write(topic, "t", [b"d"])
+    with pytest.raises(HistoryTableError, match="features of Delta"):
+        build(topic, T)
+
+
+def test_a_deleted_topic_is_not_built(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = HistoryTable.commit
+
+    def deleted(*arguments: object, **named: object) -> None:
+        topic.delete_topic("t")
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HistoryTable, "commit", deleted)
+    with pytest.raises(TopicNotFoundError, match="deleted while"):
+        build(topic, T)
+    assert not topic.store.view().all(HistoryRecord)
