@@ -19,6 +19,7 @@ from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from pulsar_on_spark.topic.entries.values.spark_schemas import SparkSchema
 
 if TYPE_CHECKING:
+    from pulsar_on_spark.history_table.build import Built
     from pulsar_on_spark.topic.maintenance.files.collect import Ages
     from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
     from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -135,6 +136,12 @@ class Root(RootHandle):
         from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 
         return repair(self, limits, progress)
+
+    def build_history(self, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
+        """Append a topic's sealed messages to its history table, each once (see `build.build` for the errors)."""
+        from pulsar_on_spark.history_table.build import build
+
+        return build(self, TopicName.parse(topic), fail_on_data_loss=fail_on_data_loss)
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
         """Run a pass of housekeeping (see `maintain.maintain`)."""

@@ -8,7 +8,6 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic, open_root
-from pulsar_on_spark.model.names import TopicName
 
 history_app = typer.Typer(help="Histories of topics: Delta tables for SQL.", no_args_is_help=True)
 
@@ -24,9 +23,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Append a topic's sealed messages to its history table, each once. A broker may be running on the root."""
-    from pulsar_on_spark.history_table import build as building
-
-    done = building.build(open_root(root, root_option), TopicName.parse(topic), fail_on_data_loss=not skip_lost)
+    done = open_root(root, root_option).build_history(topic, fail_on_data_loss=not skip_lost)
     if as_json:
         output.print_json(done)
         return

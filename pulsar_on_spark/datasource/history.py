@@ -4,54 +4,73 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns, quoted
 from pulsar_on_spark.datasource.scan import spark_tail
+from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import Boundary, boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
-from pulsar_on_spark.history_table.columns import SYSTEM
 from pulsar_on_spark.history_table.plan import ContradictionError, start_behind
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
-from pulsar_on_spark.model.ids import EARLIEST, Position
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
 from pulsar_on_spark.storage.root_place import RootPlace, parse_place
-from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
-_SYSTEM = tuple(SYSTEM.names)
+_PUBLISH_TIME = "__publishTime"
 
 
 @dataclass(frozen=True, slots=True)
+class _Range:
+    """The entries of a topic or partition that are read from the topic itself."""
+
+    start: Position
+    end: Position
+
+
+@dataclass(slots=True)
 class _Source:
     """What a frame is made of.
 
     Attributes:
         root: The root.
+        view: The metadata, with the acknowledged entries in journals.
+        parts: The topic's partitions, or the one that is read.
+        schema: The topic's latest schema.
         version: The version of the history table; None if nothing is built.
         folder: The table's folder.
         below: By partition, the position from which on rows of the table are left out.
-        ranges: By full name of a topic or partition, its start and its last entry in the topic itself.
+        ranges: By full name of a topic or partition, the range that is read from the topic itself.
     """
 
-    root: RootPlace
-    version: TableVersion | None
-    folder: Path | None
-    below: dict[int, Position]
-    ranges: dict[str, tuple[Position, Position]]
+    root: RootHandle
+    view: View
+    parts: Sequence[TopicPart]
+    schema: SchemaRecord | None
+    version: TableVersion | None = None
+    folder: Path | None = None
+    below: dict[int, Position] = field(default_factory=dict)
+    ranges: dict[str, _Range] = field(default_factory=dict)
+
+    @property
+    def table_columns(self) -> list[dict[str, object]]:
+        """The table's columns as Delta's JSON."""
+        return [] if self.version is None else self.version.columns
 
 
 def history(
@@ -62,6 +81,7 @@ def history(
     columns: Sequence[str] | None = None,
     starting_time: datetime | None = None,
     ending_time: datetime | None = None,
+    at_time: datetime | None = None,
     include_metadata: bool = True,
 ) -> DataFrame:
     """Return all messages of a topic that its history or the topic itself still has, each once.
@@ -76,6 +96,7 @@ def history(
         columns: The columns of the frame; by default all.
         starting_time: Leave out messages that were published before this time.
         ending_time: Leave out messages that were published at this time or later.
+        at_time: Show the topic as of this time: each partition ends before its first entry that was published later.
         include_metadata: False to leave out the columns whose names begin with two underscores.
 
     Raises:
@@ -85,10 +106,16 @@ def history(
         DataLossError, CopiesUnreachableError: acknowledged messages in journals are lost, or cannot be read now.
     """
     source = _source(_root(root), TopicName.parse(topic))
-    frames = [*_table_frame(spark, source), *_topic_frames(spark, source, topic)]
-    frame = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    frame = _between(frame, starting_time, ending_time)
-    return frame.select(*_selected(frame.columns, columns, include_metadata))
+    known = {column.name: column for column in history_columns(source.schema, source.table_columns)}
+    names = _selected(list(known), columns, include_metadata)
+    if at_time is not None:
+        _end_at(spark, source, at_time)
+    is_timed = starting_time is not None or ending_time is not None
+    needed = [known[name] for name in dict.fromkeys([*names, _PUBLISH_TIME] if is_timed else names)]
+    frame = _union(_table_frame(spark, source, needed), _topic_frame(spark, source, needed))
+    if frame is None:
+        frame = spark.createDataFrame([], StructType([StructField(column.name, column.kind) for column in needed]))
+    return _between(frame, starting_time, ending_time).select(*map(quoted, names))
 
 
 def _root(given: str | None) -> RootPlace:
@@ -102,23 +129,23 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
     """Read the metadata first, then the table: see `history_table.boundary`."""
     root = RootHandle.shared(place)
     durable = root.store.view(durable=True)
-    parts = catalog.parts(durable, catalog.require_topic(durable, name))
+    topic = catalog.require_topic(durable, name)
+    parts = catalog.parts(durable, topic)
     with closing(spark_tail(root, True)) as tail:
         view = tail.read_view(parts, durable, settle=True)
+    source = _Source(root, view, parts, registry.latest(view, topic))
     records = [record for part in parts if (record := view.get(HistoryRecord, part.topic_id)) is not None]
-    table = HistoryTable(root.place, records[0].table) if records else None
-    version = None if table is None else table.version()
-    below: dict[int, Position] = {}
-    ranges: dict[str, tuple[Position, Position]] = {}
+    if records:
+        table = HistoryTable(root.place, records[0].table)
+        source.version, source.folder = table.version(), table.folder
     for part in parts:
-        boundary = _boundary(view, part, version)
+        boundary = _boundary(view, part, source.version)
         if boundary.below is not None:
-            below[part.partition] = boundary.below
-        start = start_behind(boundary.to, chain.trimmed_before(view, part.topic_id))
-        end = end_of_messages(view, part.topic_id)
-        if max(start, chain.trimmed_before(view, part.topic_id)) < end:
-            ranges[part.name] = start, end
-    return _Source(root.place, version, None if table is None else table.folder, below, ranges)
+            source.below[part.partition] = boundary.below
+        trimmed, end = chain.trimmed_before(view, part.topic_id), end_of_messages(view, part.topic_id)
+        if max(boundary.to, trimmed) < end:
+            source.ranges[part.name] = _Range(start_behind(boundary.to, trimmed), end)
+    return source
 
 
 def _boundary(view: View, part: TopicPart, version: TableVersion | None) -> Boundary:
@@ -133,17 +160,25 @@ def _boundary(view: View, part: TopicPart, version: TableVersion | None) -> Boun
         ) from error
 
 
-def _table_frame(spark: SparkSession, source: _Source) -> list[DataFrame]:
+def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[HistoryColumn]) -> DataFrame | None:
+    rows = _table_rows(spark, source)
+    return None if rows is None else rows.select(*(column.of_table() for column in columns))
+
+
+def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
+    """Return the rows of the table that are before the boundary, or None if the table has no files."""
     if source.version is None or not source.version.files:
-        return []
+        return None
     schema = StructType.fromJson(json.loads(source.version.schema_text))
     files = [f"{source.folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
     reader = spark.read.schema(schema).option("basePath", str(source.folder)).option("__globPaths__", "false")
     frame = reader.parquet(*files)
+    if len(source.parts) == 1 and source.parts[0].partition >= 0:  # one of the table's partitions
+        frame = frame.where(functions.col("__partition") == source.parts[0].partition)
     for partition, below in source.below.items():
         frame = frame.where(_is_other(partition) | _is_before(below))
-    return [frame]
+    return frame
 
 
 def _is_other(partition: int) -> Column:
@@ -155,40 +190,82 @@ def _is_before(position: Position) -> Column:
     return (ledger < position.ledger) | ((ledger == position.ledger) & (entry < position.entry))
 
 
-def _topic_frames(spark: SparkSession, source: _Source, topic: str) -> list[DataFrame]:
-    if not source.ranges and source.version is not None and source.version.files:
-        return []
-    reader = spark.read.format("pulsarpy").option("topics", ",".join(source.ranges) or topic)
-    reader = reader.option("includeMetadata", "true")
-    if source.ranges:
-        starts = {name: _point(start) for name, (start, _) in source.ranges.items()}
-        ends = {name: [end.ledger, end.entry - 1] for name, (_, end) in source.ranges.items()}
-        reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    frame = reader.load(str(source.root))
+def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[HistoryColumn]) -> DataFrame | None:
+    """Return the messages behind the boundary, or None if there are none."""
     if not source.ranges:
-        frame = frame.where(functions.lit(False))  # for its columns
-    values = [name for name in frame.columns if not name.startswith("__")]
-    return [frame.select(*values, *_SYSTEM)]
+        return None
+    starts = {name: _point(range_.start) for name, range_ in source.ranges.items()}
+    ends = {name: [range_.end.ledger, range_.end.entry - 1] for name, range_ in source.ranges.items()}
+    reader = spark.read.format("pulsarpy").option("topics", ",".join(source.ranges))
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    names = [column.name for column in columns if column.topic is not None]
+    if names and all("," not in name and name == name.strip() for name in names):
+        reader = reader.option("columns", ",".join(names))  # Spark does not push columns down to Python sources
+    else:
+        reader = reader.option("includeMetadata", "true")
+    return reader.load(str(source.root.place)).select(*(column.of_topic() for column in columns))
 
 
 def _point(position: Position) -> object:
     return "earliest" if position == EARLIEST else [position.ledger, position.entry]
 
 
+def _union(table: DataFrame | None, topic: DataFrame | None) -> DataFrame | None:
+    if table is None or topic is None:
+        return topic if table is None else table
+    return table.union(topic)
+
+
+def _end_at(spark: SparkSession, source: _Source, time: datetime) -> None:
+    """End each partition before its first entry that was published after a time."""
+    in_table = _first_in_table(spark, source, time)
+    for part in source.parts:
+        first = in_table.get(part.partition)
+        if first is not None:
+            source.below[part.partition] = min(first, source.below.get(part.partition, first))
+            source.ranges.pop(part.name, None)
+        range_ = source.ranges.get(part.name)
+        if range_ is not None:
+            _end_range(source, part, range_, int(time.timestamp() * 1000) + 1)
+
+
+def _first_in_table(spark: SparkSession, source: _Source, time: datetime) -> Mapping[int, Position]:
+    rows = _table_rows(spark, source)
+    if rows is None:
+        return {}
+    late = rows.where(functions.col(_PUBLISH_TIME) > functions.lit(time))
+    first = functions.min(functions.struct("__ledgerId", "__entryId")).alias("first")
+    found = late.groupBy("__partition").agg(first).select("__partition", "first.*").collect()
+    return {
+        -1 if partition is None else partition: Position(LedgerId(ledger), EntryId(entry))
+        for partition, ledger, entry in found
+    }
+
+
+def _end_range(source: _Source, part: TopicPart, range_: _Range, time_ms: int) -> None:
+    """Shorten a range to end before its first entry that was published at a time or later."""
+    end = first_published(source.root, source.view, part, range_.start, range_.end, time_ms)
+    if end is None:
+        return
+    if end.entry == 0:  # the range ends with the last entry of the ledger before
+        end = end_of_messages(source.view, part.topic_id, end)
+    if max(range_.start, chain.trimmed_before(source.view, part.topic_id)) < end:
+        source.ranges[part.name] = _Range(range_.start, end)
+    else:
+        del source.ranges[part.name]
+
+
 def _between(frame: DataFrame, starting: datetime | None, ending: datetime | None) -> DataFrame:
+    time = functions.col(_PUBLISH_TIME)
     if starting is not None:
-        frame = frame.where(functions.col("__publishTime") >= functions.lit(starting))
-    return frame if ending is None else frame.where(functions.col("__publishTime") < functions.lit(ending))
+        frame = frame.where(time >= functions.lit(starting))
+    return frame if ending is None else frame.where(time < functions.lit(ending))
 
 
 def _selected(known: Sequence[str], wanted: Sequence[str] | None, include_metadata: bool) -> list[str]:
     if wanted is None:
-        return [_quoted(name) for name in known if include_metadata or not name.startswith("__")]
+        return [name for name in known if include_metadata or not name.startswith("__")]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InvalidArgumentError(f"The history has no column {unknown[0]!r}; its columns are {', '.join(known)}.")
-    return [_quoted(name) for name in wanted]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return list(wanted)

@@ -202,7 +202,7 @@ class Scan:
         typed = self.schema.typed if self.schema.selection.needs_values else None
         needed = (
             *self.schema.selection.segment_columns,
-            *(typed.segment_columns if typed is not None else ()),
+            *(typed.decoder.segment_columns if typed is not None else ()),
             *(self.slot_filter.segment_columns if self.slot_filter else ()),
             *(_ID_COLUMNS if any(piece.left_out for piece in partition.pieces) else ()),
         )
@@ -231,7 +231,7 @@ class Scan:
         selection, typed = self.schema.selection, self.schema.typed
         values = None
         if typed is not None and selection.needs_values:
-            values = typed.decode(batch, origin.topic, lambda row: origin.name(batch, row))
+            values = typed.decoder.decode(batch, origin.topic, lambda row: origin.name(batch, row))
         return build(batch, origin.ledger, origin.entry_offset, origin.topic, origin.partition, selection, values)
 
 

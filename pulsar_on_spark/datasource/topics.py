@@ -137,18 +137,42 @@ class UserPositions:
     def _at_time(self, part: TopicPart, time_ms: int) -> Position | None:
         """Return the first entry with a message published at `time_ms` or later; None if there is none."""
         end = chain.read_limit(self._view, part.topic_id)
-        plan = chain.plan_range(self._view, part.name, part.topic_id, part.partition, EARLIEST, end)
-        paths = self._root.storage_paths(self._view)
-        reader = SliceReader(self._root.place, paths, ("entry_id", "publish_time"), self._options.fail_on_data_loss)
-        for slice_ in plan.slices:
-            if slice_.segment.publish_max_ms < time_ms:
-                continue
-            if slice_.segment.publish_min_ms >= time_ms:
-                return slice_.start_position
-            for slice_read, batch in reader.read(slice_):
-                late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
-                entries = batch.column("entry_id").filter(late)
-                if len(entries):
-                    entry = pc.min(entries).as_py() + slice_read.segment.entry_offset
-                    return Position(LedgerId(slice_read.segment.ledger_id), EntryId(entry))
-        return None
+        strict = self._options.fail_on_data_loss
+        return first_published(self._root, self._view, part, EARLIEST, end, time_ms, fail_on_data_loss=strict)
+
+
+def first_published(
+    root: RootHandle,
+    view: View,
+    part: TopicPart,
+    start: Position,
+    end: Position,
+    time_ms: int,
+    *,
+    fail_on_data_loss: bool = True,
+) -> Position | None:
+    """Return the first entry of [start, end) with a message published at a time or later; None if there is none.
+
+    Args:
+        root: The root.
+        view: The metadata, with the entries in journals.
+        part: The topic or partition.
+        start: The first position to look at.
+        end: The end of the range.
+        time_ms: The time, in milliseconds since 1970.
+        fail_on_data_loss: True if a loss is an error.
+    """
+    plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, end)
+    reader = SliceReader(root.place, root.storage_paths(view), ("entry_id", "publish_time"), fail_on_data_loss)
+    for slice_ in plan.slices:
+        if slice_.segment.publish_max_ms < time_ms:
+            continue
+        if slice_.segment.publish_min_ms >= time_ms:
+            return slice_.start_position
+        for slice_read, batch in reader.read(slice_):
+            late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
+            entries = batch.column("entry_id").filter(late)
+            if len(entries):
+                entry = pc.min(entries).as_py() + slice_read.segment.entry_offset
+                return Position(LedgerId(slice_read.segment.ledger_id), EntryId(entry))
+    return None

@@ -7,12 +7,9 @@ JSON and AVRO types, both of which contain an Avro record schema). Without optio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_on_spark.datasource.columns import ColumnSelection, select_columns
 from pulsar_on_spark.datasource.options import ReadOptions, Typed, WriteOptions
@@ -20,14 +17,13 @@ from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.catalog.value_decoder import AVRO, ValueDecoder
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from pulsar_on_spark.topic.entries.values.values import ParseMode
 
 _LOGGER = logging.getLogger(__name__)
-AVRO = "AVRO"
-_VERSION = "schema_version"
 
 
 @dataclass(frozen=True)
@@ -48,51 +44,9 @@ class TypedValues:
     writers: WriterSchemas | None = None
 
     @property
-    def segment_columns(self) -> tuple[str, ...]:
-        """The columns of `SEGMENT_SCHEMA` that `decode` needs for values, and to name a message in its errors."""
-        versions = () if self.writers is None else (_VERSION,)
-        names = ("entry_id",) if self.mode is ParseMode.FAILFAST else ()
-        return ("value", *versions, *names)
-
-    def decode(self, batch: pa.RecordBatch, topic: str, name_row: Callable[[int], str]) -> pa.StructArray:
-        """Decode values as structs of the fields.
-
-        Args:
-            batch: Messages, with the columns of `segment_columns` at least.
-            topic: The messages' topic.
-            name_row: Returns the name of a row's message, for errors.
-
-        Raises:
-            IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` names it.
-        """
-        values = batch.column("value")
-        if self.writers is None:
-            return self.schema.codec.decode(values, self.mode, name_row)
-        versions = batch.column(_VERSION)
-        parts: list[pa.StructArray] = []
-        positions: list[pa.Array] = []
-        for version in versions.unique().to_pylist():
-            rows = pc.indices_nonzero(pc.is_null(versions) if version is None else pc.equal(versions, version))
-            parts.append(self._part(values.take(rows), topic, version, partial(_named, name_row, rows)))
-            positions.append(rows)
-        if len(parts) == 1:
-            return parts[0]
-        return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(positions)))
-
-    def _part(
-        self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
-    ) -> pa.StructArray:
-        """Decode the values of one schema version; a `version` of None means the latest version."""
-        assert self.writers is not None, "or all are read alike"
-        written = self.writers.find(topic, version) if version else (AVRO, None)
-        if written is not None and written[0] == AVRO:
-            return self.schema.codec.decode(values, self.mode, name_row, written[1])
-        if self.mode is ParseMode.FAILFAST:
-            how = "with an unknown version of its schema" if written is None else f"as {written[0]}, not as AVRO"
-            raise IncompatibleSchemaError(
-                f"The value of {name_row(0)} was written {how}; set the option mode to PERMISSIVE to read it as null."
-            )
-        return pa.nulls(len(values), self.schema.codec.arrow_type)
+    def decoder(self) -> ValueDecoder:
+        """The decoder of values to structs of the fields."""
+        return ValueDecoder(self.schema.codec, self.mode, self.writers)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
         """Encode structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
@@ -172,7 +126,3 @@ def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
     """Return the encoding of values with a topic's schema; without `version` it serves only to know the columns."""
     stamp = None if version is None else version.to_bytes(8, "big")
     return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)
-
-
-def _named(name_row: Callable[[int], str], rows: pa.Array, row: int) -> str:
-    return name_row(rows[row].as_py())

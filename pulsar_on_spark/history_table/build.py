@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pulsar_on_spark.history_table.columns import BYTES, SEGMENT_COLUMNS, VALUE, system_columns
+from pulsar_on_spark.history_table.columns import SEGMENT_COLUMNS, SYSTEM, system_columns
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
     Append,
@@ -27,6 +27,7 @@ from pulsar_on_spark.history_table.plan import (
     next_step,
 )
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, moved_keys, table_name
+from pulsar_on_spark.history_table.values import ValueColumns, placed, value_columns, with_columns
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.log.chain import ConflictError
 from pulsar_on_spark.metadata.log.entry import DataFile
@@ -36,9 +37,10 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, segment_end
@@ -101,12 +103,17 @@ def recorded_progress(view: View, topic_id: str) -> Progress:
     return Progress(record.generation, to, record.rows, record.bytes)
 
 
-def end_of_messages(view: View, topic_id: str) -> Position:
+def end_of_messages(view: View, topic_id: str, before: Position | None = None) -> Position:
     """Return the position after the last entry that readers of this view may read; `EARLIEST` if there is none.
 
     Unlike `chain.read_limit`, it is always in the ledger of that entry.
+
+    Args:
+        view: The metadata.
+        topic_id: The topic, or partition.
+        before: A position; later entries do not count.
     """
-    limit = chain.read_limit(view, topic_id)
+    limit = chain.read_limit(view, topic_id) if before is None else before
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{limit.ledger:020d}/{limit.entry:020d}")
     if last is None:
         return EARLIEST
@@ -126,7 +133,7 @@ class _PartBuild:
         self._fail_on_data_loss = fail_on_data_loss
         self._name = table_name(_owner_id(root.store.view(), topic))
         self._table = HistoryTable(root.place, self._name)
-        self._written: tuple[Append, list[DataFile]] | None = None
+        self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
         self._goal: Position | None = None
 
     def run(self) -> Built:
@@ -161,7 +168,8 @@ class _PartBuild:
             if main == NOT_BUILT and sealed <= chain.trimmed_before(view, topic_id):
                 return True  # without messages, no table is made
             if main == NOT_BUILT:
-                self._table.create(BYTES)
+                values, schema_version = self._values(view)
+                self._table.create(_columns_of(placed(values, (), schema_version)))
         version = self._table.version()
         try:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
@@ -192,37 +200,43 @@ class _PartBuild:
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""
-        if self._written is None or self._written[0] != step:  # a conflict with another partition changes nothing
-            self._written = (step, list(self._files(view, step)))
-        files = self._written[1]
+        own, schema_version = self._values(view)
+        values = placed(own, version.columns, schema_version)
+        # Files that were written before a conflict are good, unless the conflict has changed what belongs into them.
+        if self._written is None or self._written[:2] != (step, values.columns):
+            self._written = step, values.columns, list(self._files(view, step, values))
+        files = self._written[2]
         progress = Progress(
             step.after.generation + 1,
             step.end,
             step.after.rows + sum(file.rows for file in files),
             step.after.bytes + sum(file.size for file in files),
         )
-        self._table.commit(version, moved_keys(self._part.topic_id, progress), files)
+        columns = with_columns(values.columns, version.columns)
+        self._table.commit(version, moved_keys(self._part.topic_id, progress), files, columns=columns)
         return progress
 
-    def _files(self, view: DurableView, step: Append) -> Iterator[DataFile]:
+    def _values(self, view: View) -> tuple[ValueColumns, int]:
+        """Return the columns of the values, by the topic's latest schema, and the schema's version."""
+        name = TopicName.parse(self._part.name)
+        schema = registry.latest(view, catalog.require_topic(view, name))
+        writers = WriterSchemas.of(self._root.place, registry.readable(view, name))
+        return value_columns(schema, writers), 0 if schema is None else schema.version
+
+    def _files(self, view: DurableView, step: Append, values: ValueColumns) -> Iterator[DataFile]:
         """Write the data files of a step."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         for loss in plan.losses:
             _LOGGER.warning("The history of %s goes on without lost messages: %s", part.name, loss.reason)
         paths = self._root.storage_paths(view)
-        reader = SliceReader(self._root.place, paths, (*SEGMENT_COLUMNS, VALUE), self._fail_on_data_loss)
-        batches = (batch for slice_ in plan.slices for batch in self._rows(reader, slice_))
+        needed = tuple(dict.fromkeys((*SEGMENT_COLUMNS, *values.segment_columns)))
+        reader = SliceReader(self._root.place, paths, needed, self._fail_on_data_loss)
+        batches = (batch for slice_ in plan.slices for batch in _rows(reader, slice_, values))
         for group in grouped(batches, lambda batch: batch.nbytes, self._file_bytes):
             rows = pa.Table.from_batches(group)
             if rows.num_rows:
                 yield self._table.write_file(step.after.generation + 1, part.partition, rows)
-
-    def _rows(self, reader: SliceReader, slice_: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        for read, batch in reader.read(slice_):
-            segment = read.segment
-            system = system_columns(batch, read.partition, segment.ledger_id, segment.entry_offset)
-            yield pa.RecordBatch.from_arrays([batch.column("value"), *system], schema=BYTES)
 
     def _record(self, progress: Progress) -> None:
         """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""
@@ -245,6 +259,19 @@ class _PartBuild:
             return Change(puts=[record], keys={keys.topic(part.name): None})
 
         self._root.store.commit(decide)
+
+
+def _rows(reader: SliceReader, slice_: SegmentSlice, values: ValueColumns) -> Iterator[pa.RecordBatch]:
+    """Read a slice's messages as rows of the table."""
+    columns = _columns_of(values)
+    for read, batch in reader.read(slice_):
+        segment = read.segment
+        system = system_columns(batch, read.partition, segment.ledger_id, segment.entry_offset)
+        yield pa.RecordBatch.from_arrays([*values.arrays(batch, read.topic), *system], schema=columns)
+
+
+def _columns_of(values: ValueColumns) -> pa.Schema:
+    return pa.schema([*values.columns, *SYSTEM])
 
 
 def _owner_id(view: View, topic: TopicRecord) -> str:

@@ -50,8 +50,6 @@ SEGMENT_COLUMNS: Final = (
     "deliver_at_time",
 )
 """The columns of segments from which `system_columns` makes `SYSTEM`."""
-BYTES: Final = pa.schema([(VALUE, pa.binary()), *SYSTEM])
-"""The columns of a table whose topic has no schema."""
 
 
 def system_columns(batch: pa.RecordBatch, partition: int, ledger: int, entry_offset: int) -> list[pa.Array]:

@@ -32,7 +32,7 @@ from pulsar_on_spark.metadata.log.chain import (
     append,
 )
 from pulsar_on_spark.metadata.log.checkpoints import Snapshot, write_checkpoint
-from pulsar_on_spark.metadata.log.creation import create_table, has_log, schema_json
+from pulsar_on_spark.metadata.log.creation import create_table, has_log
 from pulsar_on_spark.metadata.log.entry import Content, DataFile, Tip, encode_entry, entry_key, new_token, new_writer
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.opening import open_log
@@ -91,9 +91,10 @@ class TableVersion:
         return str(self.snapshot.head["metaData"]["schemaString"])
 
     @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [field["name"] for field in json.loads(self.schema_text)["fields"]]
+    def columns(self) -> list[dict[str, Any]]:
+        """The columns as Delta's JSON."""
+        fields: list[dict[str, Any]] = json.loads(self.schema_text)["fields"]
+        return fields
 
     def progress(self, topic_id: str) -> Progress:
         """Return how far the history of a topic or partition is built."""
@@ -208,7 +209,7 @@ class HistoryTable:
         keys: Mapping[str, int],
         added: Iterable[DataFile] = (),
         removed: Sequence[str] = (),
-        schema: pa.Schema | None = None,
+        columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Commit durably, unless another commit has come first that changes what this one was decided on.
 
@@ -217,15 +218,16 @@ class HistoryTable:
             keys: The app transactions that it moves.
             added: The files that it adds.
             removed: The names of the files that it removes.
-            schema: The new columns; None to leave the columns alone.
+            columns: The new columns as Delta's JSON; None to leave the columns alone.
 
         Raises:
             ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again.
             HistoryTableError: the table cannot be written.
         """
         head: list[Mapping[str, Any]] = []
-        if schema is not None:
-            head.append({"metaData": {**version.snapshot.head["metaData"], "schemaString": schema_json(schema)}})
+        if columns is not None:
+            schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
+            head.append({"metaData": {**version.snapshot.head["metaData"], "schemaString": schema}})
         content = Content(tuple(added), removed, keys, head)
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)

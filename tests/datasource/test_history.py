@@ -14,6 +14,9 @@ from pulsar_on_spark.history_table.build import _PartBuild, build
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from tests.kit import messages
 
 T = TopicName.parse("t")
@@ -121,3 +124,117 @@ def test_sql_over_the_frame(spark: SparkSession, root_with_topic: Root, frame: C
     build(root_with_topic, T)
     counted = spark.sql("SELECT count(*) AS n FROM {orders} WHERE value = X'61'", orders=frame())
     assert json.loads(counted.toJSON().first() or "") == {"n": 1}
+
+
+def test_the_topic_as_of_a_time(
+    root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(value: bytes, second: int) -> None:
+        monkeypatch.setattr(messages, "current_ms", lambda: 1_700_000_000_000 + second * 1000)
+        messages.write(root_with_topic, "t", [value])
+
+    def at(second: float) -> list[bytes | None]:
+        return values(frame(at_time=datetime.fromtimestamp(1_700_000_000 + second, UTC)))
+
+    for second, value in enumerate((b"a", b"b", b"c")):
+        write(value, second)
+    for is_built in (False, True):
+        if is_built:
+            build(root_with_topic, T)
+        assert [at(-0.001), at(0), at(1.5), at(9)] == [[], [b"a"], [b"a", b"b"], [b"a", b"b", b"c"]]
+    write(b"d", 1)  # by a slow clock
+    write(b"e", 5)
+    assert at(4) == [b"a", b"b", b"c", b"d"]
+    assert at(1) == [b"a", b"b"]
+
+
+def test_all_partitions_in_one_frame(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
+    root = root_with_topic
+    root.create_topic("p", 3)
+    messages.write(root, "p", [b"%d" % number for number in range(30)], [b"k%d" % number for number in range(30)])
+    build(root, TopicName.parse("p-partition-1"))
+    messages.write(root, "p", [b"%d" % number for number in range(30, 40)])
+    build(root, TopicName.parse("p-partition-2"))
+    assert sorted(map(int, filter(None, values(frame("p"))))) == list(range(40))
+    build(root, TopicName.parse("p"))
+    assert sorted(map(int, filter(None, values(frame("p"))))) == list(range(40))
+    assert len(list((root.path / "history").iterdir())) == 1
+    one = frame("p-partition-1")
+    assert {row[0] for row in one.select("__partition").collect()} == {1}
+    assert frame("p").groupBy("__partition").count().count() == 3
+
+
+class Typed:
+    """Rows of topics with schemas, as Spark writes them."""
+
+    def __init__(self, spark: SparkSession, root: Root) -> None:
+        self._spark = spark
+        self._root = root
+
+    def write(self, topic: str, rows: str) -> None:
+        self._spark.sql(f"SELECT {rows}").write.format("pulsarpy").mode("append").option("topic", topic).save(
+            str(self._root.path)
+        )
+
+
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_typed_columns_follow_the_schema(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame], kind: str
+) -> None:
+    root, typed = root_with_topic, Typed(spark, root_with_topic)
+    root.create_topic("o", schema="id INT, city STRING, tags ARRAY<STRING>", schema_type=kind)
+    typed.write("o", "1 AS id, 'Bonn' AS city, array('x', NULL) AS tags")
+    build(root, TopicName.parse("o"))
+    assert frame("o", include_metadata=False).dtypes[:2] == [("id", "bigint"), ("city", "string")]
+    root.declare_schema("o", "id INT, city STRING, tags ARRAY<STRING>, price DOUBLE", kind)
+    assert [row[:] for row in frame("o", include_metadata=False).collect()] == [(1, "Bonn", ["x", None], None)]
+    typed.write("o", "2 AS id, 'Ulm' AS city, array('y') AS tags, 2.5D AS price")
+    expected = [(1, "Bonn", ["x", None], None), (2, "Ulm", ["y"], 2.5)]
+    for _ in range(2):
+        found = frame("o", columns=["id", "city", "tags", "price"]).orderBy("id")
+        assert [row[:] for row in found.collect()] == expected
+        build(root, TopicName.parse("o"))
+    plan = plan_of(frame("o").where("price > 2").select("id"))
+    assert "GreaterThan(price,2.0)" in plan
+    assert "ReadSchema: struct<id:bigint,price:double>" in plan
+
+
+def test_a_field_that_changes_its_type_keeps_its_old_values(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]
+) -> None:
+    root, typed = root_with_topic, Typed(spark, root_with_topic)
+    root.create_topic("o", schema="id INT, gone STRING")
+    typed.write("o", "1 AS id, 'g' AS gone")
+    build(root, TopicName.parse("o"))
+    changed = TopicSchema.parse("JSON", "id STRING")
+    registry.add_schema(root.store, TopicName.parse("o"), changed, Strategy.ALWAYS_COMPATIBLE)
+    typed.write("o", "'two' AS id")
+    for _ in range(2):
+        rows = frame("o", columns=["id", "gone"]).orderBy("id").collect()
+        assert [row[:] for row in rows] == [("1", "g"), ("two", None)]
+        build(root, TopicName.parse("o"))
+
+
+def test_a_schema_that_comes_later(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
+    messages.write(root_with_topic, "t", [b"a"])
+    build(root_with_topic, T)
+    root_with_topic.declare_schema("t", "id INT")
+    Typed(spark, root_with_topic).write("t", "7 AS id")
+    for _ in range(2):
+        rows = frame(columns=["id", "value"]).orderBy("id").collect()
+        assert [row[:] for row in rows] == [(None, bytearray(b"a")), (7, None)]
+        build(root_with_topic, T)
+
+
+def test_local_times_are_microseconds(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]
+) -> None:
+    root_with_topic.create_topic("l", schema="at TIMESTAMP_NTZ, day DATE, paid DECIMAL(9,2)", schema_type="AVRO")
+    Typed(spark, root_with_topic).write(
+        "l",
+        "TIMESTAMP_NTZ'1970-01-01 00:00:01.5' AS at, DATE'2026-01-02' AS day, CAST(12.5 AS DECIMAL(9,2)) AS paid",
+    )
+    before = frame("l", include_metadata=False).collect()
+    build(root_with_topic, TopicName.parse("l"))
+    assert frame("l", include_metadata=False).collect() == before
+    assert before[0].at == 1_500_000
