@@ -16,11 +16,11 @@ from pyspark.sql.types import StructField, StructType
 from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns, quoted
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
-from pulsar_on_spark.history_table.boundary import Boundary, boundary_of
-from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
+from pulsar_on_spark.history_table.boundary import boundary_of
+from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
 from pulsar_on_spark.history_table.plan import ContradictionError, start_behind
-from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
-from pulsar_on_spark.metadata.records import HistoryRecord, SchemaRecord
+from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
+from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
@@ -54,7 +54,7 @@ class _Source:
         schema: The topic's latest schema.
         version: The version of the history table; None if nothing is built.
         folder: The table's folder.
-        below: By partition, the position from which on rows of the table are left out.
+        below: By partition, the position from which on rows of the table are left out; empty without `at_time`.
         ranges: By full name of a topic or partition, the range that is read from the topic itself.
     """
 
@@ -134,26 +134,21 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
     with closing(spark_tail(root, True)) as tail:
         view = tail.read_view(parts, durable, settle=True)
     source = _Source(root, view, parts, registry.latest(view, topic))
-    records = [record for part in parts if (record := view.get(HistoryRecord, part.topic_id)) is not None]
-    if records:
-        table = HistoryTable(root.place, records[0].table)
-        source.version, source.folder = table.version(), table.folder
+    if isinstance(root.place, Path):  # no other root has histories
+        table = HistoryTable(root.place, table_name(owner_id(view, topic)))
+        if table.exists() or any(recorded_progress(view, part.topic_id).generation for part in parts):
+            source.version, source.folder = table.version(), table.folder
     for part in parts:
-        boundary = _boundary(view, part, source.version)
-        if boundary.below is not None:
-            source.below[part.partition] = boundary.below
+        boundary = EARLIEST if source.version is None else _boundary(view, part, source.version)
         trimmed, end = chain.trimmed_before(view, part.topic_id), end_of_messages(view, part.topic_id)
-        if max(boundary.to, trimmed) < end:
-            source.ranges[part.name] = _Range(start_behind(boundary.to, trimmed), end)
+        if max(boundary, trimmed) < end:
+            source.ranges[part.name] = _Range(start_behind(boundary, trimmed), end)
     return source
 
 
-def _boundary(view: View, part: TopicPart, version: TableVersion | None) -> Boundary:
-    main = recorded_progress(view, part.topic_id)
-    if version is None:
-        return Boundary(main.to, None)
+def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:
     try:
-        return boundary_of(main, version.progress(part.topic_id))
+        return boundary_of(recorded_progress(view, part.topic_id), version.progress(part.topic_id))
     except ContradictionError as error:
         raise HistoryTableError(
             f"The history table of {part.name} contradicts the root's metadata ({error}): it was replaced; restore it."
@@ -166,7 +161,7 @@ def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[History
 
 
 def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
-    """Return the rows of the table that are before the boundary, or None if the table has no files."""
+    """Return the rows of the table, or None if it has no files."""
     if source.version is None or not source.version.files:
         return None
     schema = StructType.fromJson(json.loads(source.version.schema_text))

@@ -131,7 +131,7 @@ class _PartBuild:
         self._part = part
         self._file_bytes = file_bytes
         self._fail_on_data_loss = fail_on_data_loss
-        self._name = table_name(_owner_id(root.store.view(), topic))
+        self._name = table_name(owner_id(root.store.view(), topic))
         self._table = HistoryTable(root.place, self._name)
         self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
         self._goal: Position | None = None
@@ -274,7 +274,7 @@ def _columns_of(values: ValueColumns) -> pa.Schema:
     return pa.schema([*values.columns, *SYSTEM])
 
 
-def _owner_id(view: View, topic: TopicRecord) -> str:
+def owner_id(view: View, topic: TopicRecord) -> str:
     """Return the id of the topic that has the table: for a partition, its partitioned topic."""
     owner = None if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
     return topic.topic_id if owner is None else owner.topic_id

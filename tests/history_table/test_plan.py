@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_on_spark.history_table.boundary import Boundary, boundary_of
+from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
     Append,
@@ -52,9 +52,9 @@ def test_a_replaced_table_is_found(table: Progress) -> None:
         next_step(BUILT, table, EARLIEST, at(6, 0))
 
 
-def test_a_reader_leaves_out_what_the_metadata_do_not_name_yet() -> None:
-    assert boundary_of(BUILT, BUILT) == Boundary(at(5, 10), None)
-    assert boundary_of(BUILT, AHEAD) == Boundary(at(5, 10), at(5, 10))
+def test_a_reader_passes_to_the_topic_where_the_table_ends() -> None:
+    assert boundary_of(BUILT, BUILT) == at(5, 10)
+    assert boundary_of(BUILT, AHEAD) == at(5, 20)
     with pytest.raises(ContradictionError):
         boundary_of(AHEAD, BUILT)
 
