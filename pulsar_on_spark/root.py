@@ -6,6 +6,7 @@ Modules that only some methods need are imported at the methods' first call, so 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
@@ -144,8 +145,10 @@ class Root(RootHandle):
         return build(self, TopicName.parse(topic), fail_on_data_loss=fail_on_data_loss)
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Run a pass of housekeeping (see `maintain.maintain`)."""
+        """Run a pass of housekeeping (see `maintain.maintain`), and keep up the histories of topics."""
+        from pulsar_on_spark.history_table.upkeep import keep_up
         from pulsar_on_spark.topic.maintenance import maintain
         from pulsar_on_spark.topic.maintenance.files import collect
 
-        return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
+        done = maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
+        return replace(done, problems=(*done.problems, *keep_up(self)))

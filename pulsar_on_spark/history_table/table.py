@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,8 @@ from pulsar_on_spark.storage.root_place import RootPlace
 
 HISTORY: Final = "history"
 """The folder of all history tables in a root."""
+FILE_NAME: Final = re.compile(r"g([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
+"""The names of files that builds write: generation, partition or -1, and a random part."""
 _APP: Final = "pulsarpy"
 _CONFIGURATION: Final = {
     # This project writes the checkpoints, and cleans the log up: a program that did so would leave out its checksums.
@@ -60,6 +63,8 @@ _CONFIGURATION: Final = {
 }
 _CHECKPOINT_ENTRIES: Final = 64
 """Number of log entries after the last checkpoint at which a commit writes the next one."""
+_REMEMBER_S: Final = 30 * 86_400.0
+"""Time in seconds for which checkpoints name removed files: long enough to delete them by name."""
 _ATTEMPTS: Final = 10
 _MAX_WRITER: Final = 2
 """The newest of Delta's writer versions whose rules a commit here observes."""
@@ -241,6 +246,21 @@ class HistoryTable:
                 raise ConflictError(str(error)) from error
             self._store.note_reported(next(entry.version for entry in news if entry.token == token))
 
+    def listed_files(self) -> dict[str, float]:
+        """Return the times of all Parquet files in the folder, in seconds since 1970, by name."""
+        with self._translated():
+            found = self._store.objects.list_after("")
+            return {
+                listed.key: listed.written_s
+                for listed in found
+                if "/" not in listed.key and listed.key.endswith(".parquet")
+            }
+
+    def delete_file(self, name: str) -> None:
+        """Delete a file that no version names (raises `HistoryTableError`)."""
+        with self._translated():
+            self._store.objects.delete(name)
+
     def housekeep(self) -> None:
         """Write a checkpoint if many entries were committed since the last one, and clean the log up behind it."""
         version = self.version()
@@ -249,7 +269,9 @@ class HistoryTable:
         with self._translated(), self._store.housekeeping() as is_alone:
             if is_alone:
                 self._store.sync()
-                write_checkpoint(self._store.objects, version.snapshot)
+                since_ms = (time.time() - _REMEMBER_S) * 1000
+                removed_ms = {name: ms for name, ms in version.snapshot.removed_ms.items() if ms >= since_ms}
+                write_checkpoint(self._store.objects, replace(version.snapshot, removed_ms=removed_ms))
                 cleaning.clean_log(self._store, version.tip.version)
                 self._store.sweep()
 

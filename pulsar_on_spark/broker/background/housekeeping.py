@@ -1,7 +1,8 @@
 """Housekeeping of a broker: periodic passes of `maintain` in a child process at low priority.
 
-A pass seals and trims the journals of dead brokers, audits and repairs copies, merges small segments, collects garbage
-and expires subscriptions. One pass runs at a time; the next one continues a pass that was interrupted.
+A pass seals and trims the journals of dead brokers, audits and repairs copies, merges small segments, collects garbage,
+expires subscriptions and keeps up the histories of topics. One pass runs at a time; the next one continues a pass that
+was interrupted.
 
 The journals that this broker recovers are sealed soon afterwards: until then each reader of their topics, and the next
 broker that takes them over, scans all frames. On an object store each frame costs a request.
@@ -20,6 +21,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.runtime.children import run_child
 from pulsar_on_spark.broker.runtime.repeating import attempt
+from pulsar_on_spark.history_table.upkeep import keep_up
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
@@ -125,8 +127,9 @@ def main() -> None:
     else:
         replace_after_s, policies = sys.argv[2:]
         limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
-        report = maintain(root, repair_limits=limits, defaults=Policies.model_validate_json(policies))
-        problems.extend(report.problems)
+        defaults = Policies.model_validate_json(policies)
+        problems.extend(maintain(root, repair_limits=limits, defaults=defaults).problems)
+        problems.extend(keep_up(root, defaults))
     for problem in problems:
         log.warning("Housekeeping: %s", problem)
     if problems:

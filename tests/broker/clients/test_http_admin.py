@@ -30,6 +30,7 @@ VALUES: dict[str, object] = {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
         "maxInactiveDurationSeconds": 600,
     },
+    "history": {"enabled": True, "retentionTimeInMinutes": 10, "retentionSizeInMB": -1},
     "delayed_delivery": {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 60000},
     "persistence": {
         "bookkeeperEnsemble": 3,

@@ -320,6 +320,20 @@ class OffloadPolicies(_Value):
         return DELETION_LAG_MS if lag_ms is None else lag_ms
 
 
+class HistoryPolicies(_Value):
+    """The history of a topic: a Delta table with a row for each message (`history_table`).
+
+    Attributes:
+        enabled: True to build the history in the background.
+        retention_time_in_minutes: Age of messages in the table in minutes; -1 for no limit.
+        retention_size_in_mb: Size of the table in MiB; -1 for no limit.
+    """
+
+    enabled: bool = True
+    retention_time_in_minutes: Limit = -1
+    retention_size_in_mb: Limit = -1
+
+
 class Policies(BaseModel):
     """All policies. The policies in force for a topic have a value in every field; see `effective_policies`."""
 
@@ -338,6 +352,7 @@ class Policies(BaseModel):
     compaction_threshold: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Bytes not compacted yet that start a compaction; 0 for never."""
     offload_policies: OffloadPolicies = OffloadPolicies()
+    history: HistoryPolicies = HistoryPolicies(enabled=False)
     persistence: PersistencePolicies | None = None
     """None for the root's quorum."""
 
@@ -413,6 +428,7 @@ FIELDS: Final[dict[str, PolicyField]] = {
     "offload_policies": PolicyField(
         "offloadPolicies", "offloadPolicies", "offload_policies", "topic.maintenance.offload"
     ),
+    "history": PolicyField("history", "history", "history", "history_table"),
     "persistence": PolicyField("persistence", "persistence", "persistence", "broker.runtime.journals"),
     "deduplication": PolicyField("deduplication", "deduplicationEnabled", "deduplicationEnabled", _PRODUCERS),
     "deduplication_snapshot_interval": PolicyField(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
+from pulsar_on_spark.metadata.records import FileRecord, HistoryRecord, IncarnationRecord, PathRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
@@ -197,7 +197,11 @@ def _with_own_paths(view: View) -> Change:
     """Set all storage paths to places inside the copy, even paths without files, so that none is another root's."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
-    return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})
+    names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
+    histories = view.all(HistoryRecord)  # their tables are not copied
+    moves: dict[str, int | None] = {keys.path(record.path_id): None for record in records}
+    moves |= {keys.topic(names[record.topic_id]): None for record in histories if record.topic_id in names}
+    return Change(puts=moved, deletes=histories, keys=moves)
 
 
 def _close_journals(copy: RootHandle) -> int:

@@ -1,0 +1,142 @@
+"""What a history table no longer needs: old data files, by its own retention, and files that no version needs.
+
+Retention removes whole files, the oldest first, so that a row stays until all rows of its file may go. A removed file
+is deleted later, because frames that were planned before may still read it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pulsar_on_spark.history_table.table import FILE_NAME, HistoryTable
+from pulsar_on_spark.metadata.log.chain import ConflictError
+from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
+
+KEEP_REMOVED_S: Final = 7 * 86_400.0
+"""Time in seconds for which removed files are kept, for frames that read them; Delta's default."""
+ABANDONED_S: Final = 86_400.0
+"""Age in seconds at which a file is deleted that no version has named. No build can name it: its generation is over."""
+_ATTEMPTS: Final = 5
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgedFile:
+    """A data file as retention sees it.
+
+    Attributes:
+        name: Its name.
+        size: Its size in bytes.
+        newest_ms: The publish time of its newest message, in milliseconds since 1970; None if it is unknown.
+    """
+
+    name: str
+    size: int
+    newest_ms: int | None
+
+
+def outdated(files: Iterable[AgedFile], policy: HistoryPolicies, now_ms: int) -> list[str]:
+    """Return the names of the files that retention removes: those beyond either limit. Pure.
+
+    Args:
+        files: The table's files; one whose age is unknown stays.
+        policy: The limits.
+        now_ms: The time that ages are relative to.
+    """
+    known = [file for file in files if file.newest_ms is not None]
+    minutes, megabytes = policy.retention_time_in_minutes, policy.retention_size_in_mb
+    kept_bytes = 0
+    names = []
+    for file in sorted(known, key=lambda file: file.newest_ms or 0, reverse=True):
+        kept_bytes += file.size
+        is_old = minutes >= 0 and (file.newest_ms or 0) < now_ms - minutes * 60_000
+        if is_old or (megabytes >= 0 and kept_bytes > megabytes << 20):
+            names.append(file.name)
+    return names
+
+
+def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
+    """Remove the files beyond the table's retention from it; returns their number (raises `HistoryTableError`)."""
+    if policy.retention_time_in_minutes < 0 and policy.retention_size_in_mb < 0:
+        return 0
+    for _ in range(_ATTEMPTS):
+        version = table.version()
+        names = outdated(map(_aged, version.files.values()), policy, int(time.time() * 1000))
+        if not names:
+            return 0
+        try:
+            table.commit(version, {}, removed=names)
+        except ConflictError as error:
+            _LOGGER.info("The retention of %s is decided again: %s", table.folder, error)
+        else:
+            return len(names)
+    return 0
+
+
+def _aged(file: DataFile) -> AgedFile:
+    newest = json.loads(file.stats or "{}").get("maxValues", {}).get("__publishTime")
+    newest_ms = None
+    if isinstance(newest, str):
+        newest_ms = int(datetime.fromisoformat(newest).timestamp() * 1000)
+    return AgedFile(file.name, file.size, newest_ms)
+
+
+def deletable(
+    present: Mapping[str, float],
+    named: Collection[str],
+    removed_ms: Mapping[str, int],
+    generations: Mapping[int, int],
+    now_s: float,
+) -> list[str]:
+    """Return the names of the files to delete. Pure.
+
+    A build that was suspended may still name a file of a generation that is not committed. Files of other programs that
+    the table has not removed are left to their owners.
+
+    Args:
+        present: The times, in seconds since 1970, at which the files in the table's folder were written, by name.
+        named: The files that the newest version names; it was read after the listing.
+        removed_ms: The times at which files were removed from the table, by name, in milliseconds since 1970.
+        generations: The generations of the partitions, by index; -1 for a topic without partitions.
+        now_s: The time that ages are relative to.
+    """
+    names = []
+    for name, written_s in present.items():
+        match, removed = FILE_NAME.fullmatch(name), removed_ms.get(name)
+        if name in named:
+            continue
+        if removed is not None:
+            is_over = now_s - removed / 1000 > KEEP_REMOVED_S
+        else:
+            is_committed = match is not None and int(match[1]) <= generations.get(int(match[2]), 0)
+            is_over = is_committed and now_s - written_s > ABANDONED_S
+        if is_over:
+            names.append(name)
+    return names
+
+
+def delete_files(table: HistoryTable, parts: Iterable[TopicPart]) -> int:
+    """Delete the files that no version needs any longer (raises `HistoryTableError`).
+
+    Args:
+        table: The table.
+        parts: The topic's partitions.
+
+    Returns:
+        The number of deleted files.
+    """
+    present = table.listed_files()
+    version = table.version()
+    generations = {part.partition: version.progress(part.topic_id).generation for part in parts}
+    names = deletable(present, version.files, version.snapshot.removed_ms, generations, time.time())
+    for name in names:
+        table.delete_file(name)
+    return len(names)

@@ -1,0 +1,72 @@
+"""The upkeep of all histories of a root: builds by policy, retention, and deletion of what is no longer needed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.retention import apply_retention, delete_files
+from pulsar_on_spark.history_table.table import HISTORY, HistoryTable, table_name
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+
+GRACE_S: Final = 600.0
+"""Time in seconds for which the table of a deleted topic is kept, for frames that read it."""
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
+    """Build the histories that policies ask for, apply their retention, and delete tables of deleted topics.
+
+    Args:
+        root: The root.
+        defaults: The policies for fields that neither a topic nor its namespace sets.
+
+    Returns:
+        A sentence for each topic whose history could not be kept up; the others were.
+    """
+    if not isinstance(root.place, Path):
+        return []
+    problems: list[str] = []
+    for topic in catalog.topics(root.store.view()):
+        name = TopicName.parse(topic.name)
+        try:
+            _keep_up_topic(root, topic, effective_policies(root.store.view(), name, defaults))
+        except TopicNotFoundError:
+            pass  # it was deleted meanwhile
+        except (PulsarpyError, OSError) as error:
+            _LOGGER.warning("The history of %s cannot be kept up: %s", topic.name, error, extra={"topic": topic.name})
+            problems.append(f"history of {topic.name}: {error}")
+    _delete_tables(root, root.place / HISTORY)
+    return problems
+
+
+def _keep_up_topic(root: RootHandle, topic: TopicRecord, policies: Policies) -> None:
+    if policies.history.enabled:
+        build(root, TopicName.parse(topic.name))
+    table = HistoryTable(root.place, table_name(topic.topic_id))
+    if table.exists():
+        apply_retention(table, policies.history)
+        delete_files(table, catalog.parts(root.store.view(), topic))
+        table.housekeep()
+
+
+def _delete_tables(root: RootHandle, folder: Path) -> None:
+    """Delete the tables of topics that no longer exist. A topic exists before its table, and its id is never reused."""
+    with suppress(FileNotFoundError):
+        found = list(folder.iterdir())  # listed before the topics are read
+        live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)}
+        for table in found:
+            if table.name not in live and time.time() - (table / "_delta_log").stat().st_mtime > GRACE_S:
+                _LOGGER.info("The history table %s is deleted with its topic.", table)
+                shutil.rmtree(table)

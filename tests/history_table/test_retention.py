@@ -1,0 +1,145 @@
+"""The retention of history tables, the deletion of files that no version needs, and the upkeep by policies."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pulsar_on_spark.history_table import retention, upkeep
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.history_table.upkeep import keep_up
+from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
+from pulsar_on_spark.topic.maintenance.backup.backup import back_up
+from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from tests.kit import messages
+
+T = TopicName.parse("t")
+MINUTE_MS = 60_000
+DAY_S = 86_400.0
+
+
+def limits(minutes: int = -1, megabytes: int = -1) -> HistoryPolicies:
+    return HistoryPolicies(retention_time_in_minutes=minutes, retention_size_in_mb=megabytes)
+
+
+def test_files_beyond_either_limit_go() -> None:
+    files = [AgedFile(str(age), 1 << 20, 100 * MINUTE_MS - age * MINUTE_MS) for age in (1, 2, 3)]
+    now_ms = 100 * MINUTE_MS
+    assert outdated(files, limits(), now_ms) == []
+    assert outdated(files, limits(minutes=1), now_ms) == ["2", "3"]
+    assert outdated(files, limits(megabytes=2), now_ms) == ["3"]
+    assert outdated(files, limits(minutes=0, megabytes=0), now_ms) == ["1", "2", "3"]
+    assert outdated([AgedFile("?", 1, None)], limits(minutes=0), now_ms) == []
+
+
+def test_files_that_a_build_or_a_reader_may_need_stay() -> None:
+    now_s = 100 * DAY_S
+    mine, other = f"g3--1-{'0' * 32}.parquet", f"g4--1-{'0' * 32}.parquet"
+    old = {mine: now_s - 2 * DAY_S, other: now_s - 2 * DAY_S, "part-1.parquet": 0.0}
+    assert deletable(old, (), {}, {-1: 3}, now_s) == [mine]
+    assert deletable(old, (mine,), {}, {-1: 3}, now_s) == []
+    assert deletable({mine: now_s - DAY_S / 2}, (), {}, {-1: 3}, now_s) == []
+    removed = {"part-1.parquet": int((now_s - 8 * DAY_S) * 1000), mine: int((now_s - 6 * DAY_S) * 1000)}
+    assert deletable(old, (), removed, {-1: 3}, now_s) == ["part-1.parquet"]
+
+
+@pytest.fixture
+def topic(root: Root) -> Root:
+    root.create_topic("t")
+    messages.write(root, "t", [b"a"])
+    return root
+
+
+def table(root: Root) -> HistoryTable:
+    (record,) = root.store.view().all(HistoryRecord)
+    return HistoryTable(root.path, record.table)
+
+
+def count(root: Root) -> int:
+    return int(DeltaTable(table(root).folder).to_pyarrow_table().num_rows)
+
+
+def test_retention_removes_old_files_and_keeps_the_boundary(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "current_ms", lambda: int(time.time() * 1000) - 3_600_000)
+    messages.write(topic, "t", [b"old"])
+    build(topic, T)
+    monkeypatch.undo()
+    messages.write(topic, "t", [b"new"])
+    build(topic, T)
+    assert apply_retention(table(topic), limits(minutes=1)) == 0  # its file has a newer message, too
+    assert apply_retention(table(topic), limits(megabytes=0)) == 2
+    assert count(topic) == 0
+    messages.write(topic, "t", [b"later"])
+    assert build(topic, T)[0].rows == 1
+    assert count(topic) == 1
+
+
+def test_removed_files_are_deleted_later(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    apply_retention(table(topic), limits(megabytes=0))
+    keep_up(topic)
+    assert len(list(table(topic).folder.glob("g*.parquet"))) == 1
+    monkeypatch.setattr(retention, "KEEP_REMOVED_S", -1.0)
+    keep_up(topic)
+    assert list(table(topic).folder.glob("g*.parquet")) == []
+
+
+def test_policies_of_namespace_and_topic_decide(topic: Root) -> None:
+    assert keep_up(topic) == []
+    assert not (topic.path / "history").exists()
+    set_namespace_policies(topic, "public/default", {"history": {"enabled": True}})
+    topic.create_topic("other")
+    messages.write(topic, "other", [b"x"])
+    set_topic_policies(topic, TopicName.parse("other"), {"history": {"enabled": False}})
+    assert topic.maintain().problems == ()
+    assert count(topic) == 1
+    set_topic_policies(topic, T, {"history": {"retentionSizeInMB": 0}})
+    keep_up(topic)
+    assert count(topic) == 0
+
+
+def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
+    set_namespace_policies(topic, "public/default", {"history": {}})
+    keep_up(topic)
+    topic.create_topic("u")
+    messages.write(topic, "u", [b"x"])
+    folder = table(topic).folder
+    (folder / "_delta_log" / f"{0:020d}.json").write_bytes(b"{")
+    messages.write(topic, "t", [b"b"])
+    (problem,) = keep_up(topic)
+    assert "history of persistent://public/default/t" in problem
+    assert len(topic.store.view().all(HistoryRecord)) == 2
+
+
+def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    folder = table(topic).folder
+    topic.delete_topic("t")
+    assert topic.store.view().all(HistoryRecord) == []
+    keep_up(topic)
+    assert folder.exists()
+    long_ago = time.time() - 2 * upkeep.GRACE_S
+    os.utime(folder / "_delta_log", (long_ago, long_ago))
+    keep_up(topic)
+    assert not folder.exists()
+
+
+def test_a_copy_of_a_root_begins_its_histories_anew(topic: Root, tmp_path: Path) -> None:
+    build(topic, T)
+    back_up(topic, tmp_path / "copy")
+    restore_root(topic, tmp_path / "restored", datetime.now(UTC))
+    for name in ("copy", "restored"):
+        copy = Root.open(tmp_path / name)
+        assert copy.store.view().all(HistoryRecord) == []
+        assert build(copy, T)[0].rows == 1
