@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.datasource.history import history
+    from pulsar_on_spark.datasource.history import history, views
     from pulsar_on_spark.datasource.session import session_confs, spark_session
     from pulsar_on_spark.datasource.source import PulsarDataSource
     from pulsar_on_spark.model import errors
@@ -36,6 +36,7 @@ __all__ = [
     "history",
     "session_confs",
     "spark_session",
+    "views",
 ]
 
 _HOMES = {
@@ -47,6 +48,7 @@ _HOMES = {
     "history": "pulsar_on_spark.datasource.history",
     "session_confs": "pulsar_on_spark.datasource.session",
     "spark_session": "pulsar_on_spark.datasource.session",
+    "views": "pulsar_on_spark.datasource.history",
 }
 
 

@@ -32,3 +32,19 @@ def build(
         ("topic", "up to", "messages", "size"),
         ((built.part.name, str(built.to), built.rows, output.size(built.bytes)) for built in done),
     )
+
+
+@history_app.command()
+def sql(
+    namespace: Annotated[str, typer.Argument(help="The namespace, tenant/namespace.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    database: Annotated[
+        str | None, typer.Option("--database", help="The database of the views [tenant_namespace].", show_default=False)
+    ] = None,
+) -> None:
+    """Print SQL that makes a persistent view of each history table in a namespace, for sessions with Delta's JAR."""
+    from pulsar_on_spark.history_table.sql import view_statements
+
+    for statement in view_statements(open_root(root, root_option), namespace, database):
+        typer.echo(f"{statement};")  # as it is: a wrapped line would not be the same SQL

@@ -30,6 +30,7 @@ from pulsar_on_spark.storage.root_place import RootPlace, parse_place
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.catalog.tenants import require_namespace
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 _PUBLISH_TIME = "__publishTime"
@@ -116,6 +117,32 @@ def history(
     if frame is None:
         frame = spark.createDataFrame([], StructType([StructField(column.name, column.kind) for column in needed]))
     return _between(frame, starting_time, ending_time).select(*map(quoted, names))
+
+
+def views(spark: SparkSession, root: str | None = None, namespace: str = "public/default") -> list[str]:
+    """Make a temporary view for each topic of a namespace, with the frame that `history` returns.
+
+    A view shows its topic as of this call; call again for news, and for new topics.
+
+    Args:
+        spark: The session; its driver must see the root's folder.
+        root: The root; by default the environment variable PULSARPY_ROOT.
+        namespace: `tenant/namespace`.
+
+    Returns:
+        The names of the views, which are the topics' names without their namespace.
+
+    Raises:
+        NamespaceNotFoundError, NotARootError: there is no such namespace or root.
+        HistoryTableError, DataLossError, CopiesUnreachableError: see `history`.
+    """
+    place = _root(root)
+    view = RootHandle.shared(place).store.view()
+    require_namespace(view, namespace)
+    found = [name for topic in catalog.topics(view) if (name := TopicName.parse(topic.name)).namespace == namespace]
+    for name in found:
+        history(spark, name.full, str(place)).createOrReplaceTempView(quoted(name.local))
+    return [name.local for name in found]
 
 
 def _root(given: str | None) -> RootPlace:

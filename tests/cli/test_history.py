@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
-from pulsar_on_spark.model.errors import TopicNotFoundError
+from pulsar_on_spark.model.errors import NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 
@@ -33,3 +33,14 @@ def test_build_prints_its_result(root: Root) -> None:
 def test_build_of_a_missing_topic(root: Root) -> None:
     done = CliRunner().invoke(app, ["history", "build", "other", str(root.path)])
     assert isinstance(done.exception, TopicNotFoundError)
+
+
+def test_sql_prints_whole_statements(root: Root) -> None:
+    CliRunner().invoke(app, ["history", "build", "t", str(root.path)])
+    done = CliRunner().invoke(app, ["history", "sql", "public/default", str(root.path), "--database", "d`b"])
+    create, view = done.output.splitlines()
+    assert create == "CREATE DATABASE IF NOT EXISTS `d``b`;"
+    assert view.startswith("CREATE OR REPLACE VIEW `d``b`.`t` AS SELECT `value`, `__partition`, ")
+    assert view.endswith(f" FROM delta.`{next((root.path / 'history').iterdir())}`;")
+    missing = CliRunner().invoke(app, ["history", "sql", "public/other", str(root.path)])
+    assert isinstance(missing.exception, NamespaceNotFoundError)

@@ -193,7 +193,8 @@ def decode_checkpoint(version: int, content: bytes) -> Snapshot:
     table = file.read(columns=list(_COLUMNS), use_threads=False)
     txn, add, remove = (_present(table, name) for name in ("txn", "add", "remove"))
     files = map(decode_add, add.to_pylist())
-    head = {name: actions[0] for name in ("protocol", "metaData") if (actions := _present(table, name).to_pylist())}
+    heads = {name: _present(table, name).to_pylist(maps_as_pydicts="strict") for name in ("protocol", "metaData")}
+    head = {name: actions[0] for name, actions in heads.items() if actions}
     return Snapshot(
         version,
         {file.name: file for file in files},

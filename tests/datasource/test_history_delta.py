@@ -1,0 +1,64 @@
+"""Histories beside Delta's own SQL: views, OPTIMIZE and VACUUM by Spark, and joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pulsar_on_spark import history, views
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.sql import view_statements
+from pulsar_on_spark.history_table.table import HISTORY
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+
+T = TopicName.parse("t")
+
+
+def folder(root: Root) -> Path:
+    (found,) = (root.path / HISTORY).iterdir()
+    return found
+
+
+def test_spark_may_optimize_and_vacuum(delta_spark: SparkSession, root_with_topic: Root) -> None:
+    root = root_with_topic
+    for number in range(6):
+        messages.write(root, "t", [b"%d" % number])
+        build(root, T)
+        if number in (2, 4):
+            delta_spark.sql(f"OPTIMIZE delta.`{folder(root)}`")
+            delta_spark.sql(f"VACUUM delta.`{folder(root)}`")
+        frame = history(delta_spark, "t", str(root.path))
+        assert sorted(bytes(row.value) for row in frame.collect()) == [b"%d" % each for each in range(number + 1)]
+    assert delta_spark.read.format("delta").load(str(folder(root))).count() == 6
+
+
+def test_persistent_views(delta_spark: SparkSession, root_with_topic: Root) -> None:
+    root = root_with_topic
+    root.create_topic("empty")
+    messages.write(root, "t", [b"a"])
+    build(root, T)
+    database = f"history_{root.cluster_id}".replace("-", "_")
+    try:
+        for statement in view_statements(root, "public/default", database):
+            delta_spark.sql(statement)
+        messages.write(root, "t", [b"b"])
+        assert delta_spark.sql(f"SELECT count(*) FROM {database}.t").first()[0] == 1
+        build(root, T)
+        assert delta_spark.sql(f"SELECT count(*) FROM {database}.t").first()[0] == 2
+        assert [row.tableName for row in delta_spark.sql(f"SHOW TABLES IN {database}").collect()] == ["t"]
+    finally:
+        delta_spark.sql(f"DROP DATABASE IF EXISTS {database} CASCADE")
+
+
+def test_temporary_views_of_a_namespace(delta_spark: SparkSession, root_with_topic: Root) -> None:
+    root = root_with_topic
+    root.create_topic("a-b", 2)
+    messages.write(root, "a-b", [b"x", b"y"])
+    messages.write(root, "t", [b"z"])
+    build(root, T)
+    assert views(delta_spark, str(root.path)) == ["a-b", "t"]
+    joined = delta_spark.sql("SELECT count(*) FROM `a-b` JOIN t ON t.__partition IS NULL WHERE `a-b`.value <> t.value")
+    assert joined.first()[0] == 2

@@ -1,0 +1,58 @@
+"""Other programs read a history table as it is, with all of its types, after builds, checkpoints and an OPTIMIZE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pulsar_on_spark.history_table import table as history_tables
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.table import HISTORY
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+from tests.metadata.log.test_other_readers import by_duckdb
+
+T = TopicName.parse("t")
+Rows = list[dict[str, object]]
+
+
+def by_delta_rs(table: str) -> Rows:
+    return DeltaTable(table).to_pyarrow_table().to_pylist()
+
+
+def by_duckdb_rows(table: str) -> Rows:
+    return by_duckdb(table).to_pylist()
+
+
+def by_polars(table: str) -> Rows:
+    import polars as pl
+
+    return pl.scan_delta(table).collect().to_arrow().to_pylist()
+
+
+@pytest.mark.parametrize("read", [by_delta_rs, by_duckdb_rows, by_polars])
+def test_they_see_each_message_once(root: Root, read: Callable[[str], Rows], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_tables, "_CHECKPOINT_ENTRIES", 3)
+    root.create_topic("t", schema="id BIGINT, tags ARRAY<STRING>, place STRUCT<x: DOUBLE>")
+    expected = []
+    for number in range(6):
+        if number == 3:
+            root.declare_schema("t", "id BIGINT, tags ARRAY<STRING>, place STRUCT<x: DOUBLE>, note STRING")
+        row: dict[str, object] = {"id": number, "tags": ["a", None], "place": {"x": 0.5}, "note": None}
+        expected.append(row)
+        messages.write(root, "t", [json.dumps(row).encode()], [b"k"])
+        build(root, T)
+        (folder,) = (root.path / HISTORY).iterdir()
+        if number == 4:
+            DeltaTable(folder).optimize.compact()
+        found = read(str(folder))
+        values = sorted(({name: each[name] for name in row if name in each} for each in found), key=lambda it: it["id"])
+        assert values == [{name: each[name] for name in values[0]} for each in expected]
+        assert {each["__key"] for each in found} == {b"k"}
+        assert all(each["__publishTime"] is not None for each in found)
+    assert Path(folder, "_delta_log", "_last_checkpoint").exists()
