@@ -48,7 +48,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
 STEP_BYTES = 1 << 30
 """Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses so much work."""
-FILE_BYTES = 64 << 20
+FILE_BYTES = 128 << 20
 """Key and value bytes of the messages in one data file, which a build has in memory."""
 _ATTEMPTS = 20
 """Limit of attempts to commit a step."""
@@ -236,7 +236,7 @@ class _PartBuild:
         for group in grouped(batches, lambda batch: batch.nbytes, self._file_bytes):
             rows = pa.Table.from_batches(group)
             if rows.num_rows:
-                yield self._table.write_file(step.after.generation + 1, part.partition, rows)
+                yield self._table.write_file(f"g{step.after.generation + 1}", part.partition, rows)
 
     def _record(self, progress: Progress) -> None:
         """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""

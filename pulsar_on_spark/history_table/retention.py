@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pulsar_on_spark.history_table.table import FILE_NAME, HistoryTable
+from pulsar_on_spark.history_table.table import FILE_NAME, MERGES, HistoryTable
 from pulsar_on_spark.metadata.log.chain import ConflictError
 from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
@@ -24,6 +24,8 @@ KEEP_REMOVED_S: Final = 7 * 86_400.0
 """Time in seconds for which removed files are kept, for frames that read them; Delta's default."""
 ABANDONED_S: Final = 86_400.0
 """Age in seconds at which a file is deleted that no version has named. No build can name it: its generation is over."""
+MERGED: Final = -2
+"""The key of merges among the generations of partitions."""
 _ATTEMPTS: Final = 5
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ def deletable(
     present: Mapping[str, float],
     named: Collection[str],
     removed_ms: Mapping[str, int],
-    generations: Mapping[int, int],
+    generations: Mapping[int | None, int],
     now_s: float,
 ) -> list[str]:
     """Return the names of the files to delete. Pure.
@@ -105,7 +107,8 @@ def deletable(
         present: The times, in seconds since 1970, at which the files in the table's folder were written, by name.
         named: The files that the newest version names; it was read after the listing.
         removed_ms: The times at which files were removed from the table, by name, in milliseconds since 1970.
-        generations: The generations of the partitions, by index; -1 for a topic without partitions.
+        generations: The generations of the partitions, by index; -1 for a topic without partitions. `MERGED` is the
+            number of merges.
         now_s: The time that ages are relative to.
     """
     names = []
@@ -116,7 +119,8 @@ def deletable(
         if removed is not None:
             is_over = now_s - removed / 1000 > KEEP_REMOVED_S
         else:
-            is_committed = match is not None and int(match[1]) <= generations.get(int(match[2]), 0)
+            of = None if match is None else MERGED if match[1] == "m" else int(match[3])
+            is_committed = match is not None and int(match[2]) <= generations.get(of, 0)
             is_over = is_committed and now_s - written_s > ABANDONED_S
         if is_over:
             names.append(name)
@@ -135,7 +139,8 @@ def delete_files(table: HistoryTable, parts: Iterable[TopicPart]) -> int:
     """
     present = table.listed_files()
     version = table.version()
-    generations = {part.partition: version.progress(part.topic_id).generation for part in parts}
+    generations: dict[int | None, int] = {part.partition: version.progress(part.topic_id).generation for part in parts}
+    generations[MERGED] = version.snapshot.keys.get(MERGES, 0)
     names = deletable(present, version.files, version.snapshot.removed_ms, generations, time.time())
     for name in names:
         table.delete_file(name)

@@ -1,7 +1,8 @@
 """A topic's history table: its versions, and commits to it. Other programs may read it, and OPTIMIZE and VACUUM it.
 
     <root>/history/<topic id>/_delta_log/       the log, written as those of the metadata tables (docs/adr/0017)
-    <root>/history/<topic id>/g<generation>-<partition>-<32 hex digits>.parquet
+    <root>/history/<topic id>/g<generation>-<partition>-<32 hex digits>.parquet    of builds
+    <root>/history/<topic id>/m<number>-<partition>-<32 hex digits>.parquet        of merges
 
 The progress of each partition is in the table's log, as versions of app transactions, so that it is known with each
 version of the table, even after a clean-up of the log.
@@ -52,8 +53,10 @@ from pulsar_on_spark.storage.root_place import RootPlace
 
 HISTORY: Final = "history"
 """The folder of all history tables in a root."""
-FILE_NAME: Final = re.compile(r"g([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
-"""The names of files that builds write: generation, partition or -1, and a random part."""
+FILE_NAME: Final = re.compile(r"([gm])([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
+"""The names of files of builds (`g`) and merges (`m`): generation or number, partition or -1, and a random part."""
+MERGES: Final = "pulsarpy/merges"
+"""The app transaction of merges, whose version is their number."""
 _APP: Final = "pulsarpy"
 _CONFIGURATION: Final = {
     # This project writes the checkpoints, and cleans the log up: a program that did so would leave out its checksums.
@@ -195,11 +198,20 @@ class HistoryTable:
                 f"({json.dumps(protocol)}): read it with format('delta'); builds cannot go on."
             )
 
-    def write_file(self, generation: int, partition: int, rows: pa.Table) -> DataFile:
-        """Write a data file durably, which no version names yet (raises `HistoryTableError`)."""
+    def write_file(self, prefix: str, partition: int, rows: pa.Table) -> DataFile:
+        """Write a data file durably, which no version names yet.
+
+        Args:
+            prefix: `g` with the generation of a build, or `m` with the number of a merge.
+            partition: The partition of the rows; -1 for a topic without partitions.
+            rows: The rows.
+
+        Raises:
+            HistoryTableError: the file cannot be written.
+        """
         from pulsar_on_spark.history_table.files import encode_file
 
-        name = f"g{generation}-{partition}-{uuid.uuid4().hex}.parquet"
+        name = f"{prefix}-{partition}-{uuid.uuid4().hex}.parquet"
         content, stats = encode_file(rows)
         with self._translated():
             self._store.require_writable()
@@ -215,6 +227,8 @@ class HistoryTable:
         added: Iterable[DataFile] = (),
         removed: Sequence[str] = (),
         columns: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        is_rearrangement: bool = False,
     ) -> None:
         """Commit durably, unless another commit has come first that changes what this one was decided on.
 
@@ -224,6 +238,7 @@ class HistoryTable:
             added: The files that it adds.
             removed: The names of the files that it removes.
             columns: The new columns as Delta's JSON; None to leave the columns alone.
+            is_rearrangement: True if the added files have the rows of the removed ones.
 
         Raises:
             ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again.
@@ -233,7 +248,7 @@ class HistoryTable:
         if columns is not None:
             schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
             head.append({"metaData": {**version.snapshot.head["metaData"], "schemaString": schema}})
-        content = Content(tuple(added), removed, keys, head)
+        content = Content(tuple(added), removed, keys, head, is_rearrangement)
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         with self._translated():

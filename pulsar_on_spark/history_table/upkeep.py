@@ -1,4 +1,4 @@
-"""The upkeep of all histories of a root: builds by policy, retention, and deletion of what is no longer needed."""
+"""The upkeep of all histories of a root: builds by policy, retention, merges, and deletion of what is not needed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HISTORY, HistoryTable, table_name
 from pulsar_on_spark.metadata.records import TopicRecord
@@ -57,6 +58,7 @@ def _keep_up_topic(root: RootHandle, topic: TopicRecord, policies: Policies) -> 
     table = HistoryTable(root.place, table_name(topic.topic_id))
     if table.exists():
         apply_retention(table, policies.history)
+        merge_small_files(table)
         delete_files(table, catalog.parts(root.store.view(), topic))
         table.housekeep()
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.datasource import history
 from pulsar_on_spark.history_table import build as building
+from pulsar_on_spark.history_table import merging
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.plan import Progress
-from pulsar_on_spark.history_table.table import HISTORY
+from pulsar_on_spark.history_table.table import HISTORY, HistoryTable
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -37,7 +38,21 @@ from tests.kit.running_incarnation import RunningIncarnation
 from tests.kit.waiting import wait_until
 
 T = TopicName.parse("t")
-STEPS = ("write", "write", "publish", "seal", "close", "merge", "trim", "build", "build", "die", "optimize", "vacuum")
+STEPS = (
+    "write",
+    "write",
+    "publish",
+    "seal",
+    "close",
+    "merge",
+    "trim",
+    "build",
+    "build",
+    "die",
+    "optimize",
+    "vacuum",
+    "tidy",
+)
 AT_ONCE = Ages(keep_replaced_s=0)
 
 
@@ -129,6 +144,14 @@ class World:
         if (table := self._table()) is not None:
             table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
+    def tidy(self) -> None:
+        """Merge the table's small files, as housekeeping does."""
+        if self._table() is not None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(merging, "WORTH_FILES", 2)
+                (folder,) = self.root.path.glob(f"{HISTORY}/*")
+                merging.merge_small_files(HistoryTable(self.root.path, f"{HISTORY}/{folder.name}"))
+
     def _table(self) -> DeltaTable | None:
         found = list(self.root.path.glob(f"{HISTORY}/*"))
         return DeltaTable(found[0]) if found else None
@@ -208,8 +231,14 @@ def test_a_reader_that_trusts_the_metadata_gets_messages_twice(
 
     monkeypatch.setattr(history, "boundary_of", careless)
 
-    @settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-    @given(steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=14))
+    @settings(
+        max_examples=200,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(steps=st.lists(st.sampled_from(STEPS), min_size=6, max_size=14))
     def search(steps: list[str]) -> None:
         with folders() as folder:
             run(Path(folder), steps)

@@ -87,13 +87,15 @@ class Content:
         added: The files that it adds.
         removed: The names of the files that it removes.
         keys: The compare-and-set keys that it moves, with their new versions.
-        head: Further actions, in the entry that creates a table.
+        head: Further actions: the protocol and metadata of a new table, or changed metadata.
+        is_rearrangement: True if the added files have the rows of the removed ones, so that the data do not change.
     """
 
     added: Sequence[DataFile] = ()
     removed: Sequence[str] = ()
     keys: Mapping[str, int] = field(default_factory=dict)
     head: Sequence[Mapping[str, Any]] = ()
+    is_rearrangement: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,9 @@ def encode_entry(content: Content, token: str, previous: str, boot: str | None) 
         info[BOOT_FIELD] = boot
     actions: list[Mapping[str, Any]] = [{"commitInfo": info}, *content.head]
     actions += ({"txn": {"appId": key, "version": version}} for key, version in content.keys.items())
-    actions += ({"remove": encode_remove(name, now_ms)} for name in content.removed)
-    actions += ({"add": encode_add(file, now_ms)} for file in content.added)
+    change = {"dataChange": False} if content.is_rearrangement else {}
+    actions += ({"remove": encode_remove(name, now_ms) | change} for name in content.removed)
+    actions += ({"add": encode_add(file, now_ms) | change} for file in content.added)
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
     return text.replace(_crc_text(_NO_CRC), _crc_text(f"{crc32c(text):08x}"), 1)
 

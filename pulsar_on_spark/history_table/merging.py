@@ -1,0 +1,116 @@
+"""Merging of a table's small files, of which builds in the background write one each time.
+
+Adjacent small files of one partition become one file, with the same rows. The files of a merge have its number in their
+names, and its commit moves the number; so a file whose number is over, and that no version names, belongs to a merge
+that failed, and may be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_on_spark.history_table.plan import grouped
+from pulsar_on_spark.history_table.table import MERGES, HistoryTable
+from pulsar_on_spark.metadata.log.chain import ConflictError
+from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.model.errors import HistoryTableError
+
+SMALL_BYTES: Final = 8 << 20
+"""Size below which a file is merged with others."""
+MERGED_BYTES: Final = 16 << 20
+"""Size of the files of a merge together; their rows are in memory, at some ten times this size."""
+WORTH_FILES: Final = 16
+"""Number of small files of one partition at which a merge is worth its cost."""
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFile:
+    """A data file, its partition (-1 for none), and its first message's ledger and entry."""
+
+    file: DataFile
+    partition: int
+    first: tuple[int, int]
+
+
+def merges(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Choose the groups of files to merge, in order. Pure.
+
+    A file whose statistics do not tell its partition, for example because another program has written it, is left
+    alone, and so are partitions with fewer than `WORTH_FILES` small files.
+    """
+    by_partition: dict[int, list[PlacedFile]] = {}
+    for file in files:
+        placed = _placed(file)
+        if placed is not None and file.size < SMALL_BYTES:
+            by_partition.setdefault(placed.partition, []).append(placed)
+    chosen: list[list[DataFile]] = []
+    for small in by_partition.values():
+        if len(small) >= WORTH_FILES:
+            ordered = [placed.file for placed in sorted(small, key=lambda placed: placed.first)]
+            groups = grouped(ordered, lambda file: file.size, MERGED_BYTES)
+            chosen += [group for group in groups if len(group) > 1]
+    return chosen
+
+
+def merge_small_files(table: HistoryTable) -> int:
+    """Merge a table's small files, one group in a commit.
+
+    Returns:
+        The number of files that were replaced.
+
+    Raises:
+        HistoryTableError: the table cannot be read or written, or a file is damaged.
+    """
+    done = 0
+    for group in merges(table.version().files.values()):
+        version = table.version()
+        if not {file.name for file in group} <= version.files.keys():
+            continue
+        number = version.snapshot.keys.get(MERGES, 0) + 1
+        rows = pa.concat_tables([_read(table, file) for file in group], promote_options="default")
+        placed = _placed(group[0])
+        merged = table.write_file(f"m{number}", -1 if placed is None else placed.partition, rows)
+        try:
+            removed = [file.name for file in group]
+            table.commit(version, {MERGES: number}, [merged], removed, is_rearrangement=True)
+        except ConflictError as error:
+            _LOGGER.info("A merge of files of %s is left to the next one: %s", table.folder, error)
+            break
+        done += len(group)
+    return done
+
+
+def _placed(file: DataFile) -> PlacedFile | None:
+    stats = json.loads(file.stats or "{}")
+    smallest, largest, nulls = (stats.get(name, {}) for name in ("minValues", "maxValues", "nullCount"))
+    partition = smallest.get("__partition", -1)
+    is_one = largest.get("__partition", -1) == partition and nulls.get("__partition") in (0, file.rows)
+    if not is_one or "__ledgerId" not in smallest or "__entryId" not in smallest:
+        return None
+    return PlacedFile(file, partition, (smallest["__ledgerId"], smallest["__entryId"]))
+
+
+def _read(table: HistoryTable, file: DataFile) -> pa.Table:
+    """Read a file, and compare the checksums of its pages."""
+    try:
+        path = table.folder / file.name
+        rows = pq.read_table(path, page_checksum_verification=True, partitioning=None, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryTableError(
+            f"The file {file.name} of the history table {table.folder} cannot be read ({error}): restore the table "
+            "from a copy, or build the history anew."
+        ) from error
+    if rows.num_rows != file.rows:
+        raise HistoryTableError(
+            f"The file {file.name} of the history table {table.folder} has {rows.num_rows} rows instead of "
+            f"{file.rows}: restore the table from a copy, or build the history anew."
+        )
+    return rows

@@ -1,0 +1,111 @@
+"""Merges of small files keep every row, with builds, a user's OPTIMIZE and damage in between."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from deltalake import DeltaTable
+
+from pulsar_on_spark.history_table import merging
+from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.merging import merge_small_files, merges
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.history_table.upkeep import keep_up
+from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.model.errors import HistoryTableError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+
+P = TopicName.parse("p")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small files are worth a merge."""
+    monkeypatch.setattr(merging, "WORTH_FILES", 2)
+
+
+@pytest.fixture
+def table(root: Root, few: None) -> HistoryTable:
+    """Four files in each of two partitions, the last ones with a column more."""
+    root.create_topic("p", 2, schema="id BIGINT")
+    for number in range(4):
+        if number == 3:
+            root.declare_schema("p", "id BIGINT, note STRING")
+        values = [json.dumps({"id": 10 * number + each, "note": "n"}).encode() for each in range(10)]
+        messages.write(root, "p", values, [b"%d" % each for each in range(10)])
+        build(root, P)
+    return HistoryTable(root.path, root.store.view().all(HistoryRecord)[0].table)
+
+
+def rows(table: HistoryTable) -> list[tuple[int, str | None]]:
+    found = DeltaTable(table.folder).to_pyarrow_table()
+    return sorted(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True))
+
+
+def test_each_partition_has_one_file_afterwards(table: HistoryTable) -> None:
+    before = rows(table)
+    assert len(before) == 40
+    assert merge_small_files(table) == 8
+    version = table.version()
+    assert len(version.files) == 2
+    assert rows(table) == before
+    assert merge_small_files(table) == 0
+    entry = (table.folder / "_delta_log" / f"{version.tip.version:020d}.json").read_text()
+    assert '"dataChange":true' not in entry
+
+
+def test_a_build_in_between_goes_on(root: Root, table: HistoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = HistoryTable.commit
+
+    def merged_first(*arguments: object, **named: object) -> None:
+        monkeypatch.setattr(HistoryTable, "commit", commit)
+        assert merge_small_files(table) == 8
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    messages.write(root, "p", [b'{"id": 99}'], [b"0"])
+    monkeypatch.setattr(HistoryTable, "commit", merged_first)
+    build(root, P)
+    assert [row[0] for row in rows(table)] == [*range(40), 99]
+
+
+def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, commit = rows(table), HistoryTable.commit
+
+    def optimized_first(*arguments: object, **named: object) -> None:
+        DeltaTable(table.folder).optimize.compact()
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HistoryTable, "commit", optimized_first)
+    assert merge_small_files(table) == 0
+    assert rows(table) == before
+
+
+def test_a_damaged_file_is_not_merged(table: HistoryTable) -> None:
+    victim = sorted(table.folder.glob("g*.parquet"))[0]
+    content = bytearray(victim.read_bytes())
+    content[content.index(b"\x28\xb5\x2f\xfd") + 8] ^= 1  # in the first compressed page
+    victim.write_bytes(content)
+    with pytest.raises(HistoryTableError, match="cannot be read"):
+        merge_small_files(table)
+
+
+def test_upkeep_merges(root: Root, table: HistoryTable) -> None:
+    assert keep_up(root) == []
+    assert len(table.version().files) == 2
+
+
+def file(name: str, partition: int | None, ledger: int, size: int = 1) -> DataFile:
+    limits = {"__ledgerId": ledger, "__entryId": 0} | ({} if partition is None else {"__partition": partition})
+    stats = {"minValues": limits, "maxValues": limits, "nullCount": {"__partition": 5 if partition is None else 0}}
+    return DataFile(name, size, 5, 0, 0, None, json.dumps(stats))
+
+
+def test_small_neighbours_are_chosen(few: None) -> None:
+    big = file("big", 0, 2, size=merging.SMALL_BYTES)
+    files = [file("b", 0, 3), file("a", 0, 1), big, file("c", 1, 1), file("d", None, 2), file("e", None, 1)]
+    assert [[each.name for each in group] for group in merges(files)] == [["a", "b"], ["e", "d"]]
+    assert merges([DataFile("foreign", 1, 5, 0, 0, None), *files[:1]]) == []
