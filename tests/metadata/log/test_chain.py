@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 
 import pytest
+from crc32c import crc32c
 
 from pulsar_on_spark.metadata.log import chain
 from pulsar_on_spark.metadata.log.chain import (
@@ -163,6 +164,35 @@ def test_a_reader_whose_log_was_cleaned_up_reads_it_again(scene: list[tuple[Requ
     """Even if its last entry is there: a late copy of its request may have brought it back."""
     with pytest.raises(OvertakenError):
         play(follow(TIP), *scene)
+
+
+FOREIGN = b'{"commitInfo":{"operation":"OPTIMIZE"}}\n{"remove":{"path":"a"}}'
+CHECKSUM = f"{crc32c(FOREIGN):08x}"
+
+
+def test_another_programs_entry_is_a_link_of_a_shared_log() -> None:
+    scene = ((ListBehind(5), True), (Fetch(6), FOREIGN), (Fetch(7), entry("seven", CHECKSUM)), (Fetch(8), None))
+    news = play(follow(TIP, is_shared=True), *scene, (ListBehind(7), False))
+    assert [each.token for each in news] == [CHECKSUM, "seven"]  # type: ignore[attr-defined]
+    with pytest.raises(OvertakenError):
+        play(follow(TIP, is_shared=True), *scene[:2], (Fetch(7), entry("seven", "another program's")))
+
+
+def test_a_commit_behind_another_programs_entry_is_decided_again() -> None:
+    shared = append(TIP, partial(encode_entry, MINE, "mine", boot=None), MINE, "mine", is_shared=True)
+    with pytest.raises(ConflictError):
+        play(shared, (put(6), b'{"commitInfo":{"operation":"WRITE"}}'))
+
+
+def test_a_commit_counts_if_another_programs_entry_is_behind_it() -> None:
+    shared = append(TIP, partial(encode_entry, MINE, "mine", boot=None), MINE, "mine", is_shared=True)
+    scene = ((put(6), None), (ListBehind(6), True), (Fetch(7), FOREIGN), (Fetch(8), None), (ListBehind(7), False))
+    assert len(play(shared, *scene)) == 2  # type: ignore[arg-type]
+
+
+def test_a_commit_behind_a_changed_schema_is_decided_again() -> None:
+    with pytest.raises(ConflictError):
+        play(appending(), (put(6), entry("other", "five", Content(head=[{"metaData": {"schemaString": ""}}]))))
 
 
 def settling() -> Generator[Request, Answer, bool]:
