@@ -140,9 +140,9 @@ class Root(RootHandle):
 
     def build_history(self, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
         """Append a topic's sealed messages to its history table, each once (see `build.build` for the errors)."""
-        from pulsar_on_spark.history_table.build import build
+        from pulsar_on_spark.history_table.build import How, build
 
-        return build(self, TopicName.parse(topic), fail_on_data_loss=fail_on_data_loss)
+        return build(self, TopicName.parse(topic), How(fail_on_data_loss=fail_on_data_loss))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
         """Run a pass of housekeeping (see `maintain.maintain`), and keep up the histories of topics."""

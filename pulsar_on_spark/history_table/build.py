@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pulsar_on_spark.history_table.columns import SEGMENT_COLUMNS, SYSTEM, system_columns
+from pulsar_on_spark.history_table.pieces import Piece, all_columns, write_here
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
     Append,
@@ -41,15 +41,12 @@ from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
-from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, segment_end
+from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
 from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
-STEP_BYTES = 1 << 30
-"""Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses so much work."""
 FILE_BYTES = 128 << 20
-"""Key and value bytes of the messages in one data file, which a build has in memory."""
+"""Bytes of the rows in one data file, which a build has in memory."""
 _ATTEMPTS = 20
 """Limit of attempts to commit a step."""
 _LOGGER = logging.getLogger(__name__)
@@ -72,26 +69,43 @@ class Built:
     bytes: int
 
 
-def build(
-    root: RootHandle, name: TopicName, *, file_bytes: int = FILE_BYTES, fail_on_data_loss: bool = True
-) -> list[Built]:
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a build works.
+
+    Attributes:
+        fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out for good.
+        write: Writes the data files of pieces.
+        step_bytes: Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses
+            so much work.
+        piece_bytes: Key and value bytes of a piece, or a segment more.
+    """
+
+    fail_on_data_loss: bool = True
+    write: Callable[[list[Piece]], list[DataFile]] = write_here
+    step_bytes: int = 1 << 30
+    piece_bytes: int = 1 << 30
+
+
+def build(root: RootHandle, name: TopicName, how: How = How()) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
     Args:
         root: The root.
         name: The topic or partition.
-        file_bytes: Key and value bytes of the messages in one data file.
-        fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out for good.
+        how: How to work.
 
     Raises:
         TopicNotFoundError: there is no such topic.
         HistoryTableError: the table cannot be read or written, or contradicts the metadata.
+        InvalidArgumentError: the topic's schema has a field that Delta has no column for, or the root is on an object
+            store.
         DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
         CopiesUnreachableError, MetadataError: the messages or the metadata cannot be read now.
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
-    return [_PartBuild(root, topic, part, file_bytes, fail_on_data_loss).run() for part in catalog.parts(view, topic)]
+    return [_PartBuild(root, topic, part, how).run() for part in catalog.parts(view, topic)]
 
 
 def recorded_progress(view: View, topic_id: str) -> Progress:
@@ -124,13 +138,10 @@ def end_of_messages(view: View, topic_id: str, before: Position | None = None) -
 class _PartBuild:
     """The build of one topic or partition."""
 
-    def __init__(
-        self, root: RootHandle, topic: TopicRecord, part: TopicPart, file_bytes: int, fail_on_data_loss: bool
-    ) -> None:
+    def __init__(self, root: RootHandle, topic: TopicRecord, part: TopicPart, how: How) -> None:
         self._root = root
         self._part = part
-        self._file_bytes = file_bytes
-        self._fail_on_data_loss = fail_on_data_loss
+        self._how = how
         self._name = table_name(owner_id(root.store.view(), topic))
         self._table = HistoryTable(root.place, self._name)
         self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
@@ -169,7 +180,7 @@ class _PartBuild:
                 return True  # without messages, no table is made
             if main == NOT_BUILT:
                 values, schema_version = self._values(view)
-                self._table.create(_columns_of(placed(values, (), schema_version)))
+                self._table.create(all_columns(placed(values, (), schema_version)))
         version = self._table.version()
         try:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
@@ -196,15 +207,17 @@ class _PartBuild:
         topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
         self._goal = sealed if self._goal is None else self._goal
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
-        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=STEP_BYTES).enough
+        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._how.step_bytes).enough
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""
         own, schema_version = self._values(view)
         values = placed(own, version.columns, schema_version)
-        # Files that were written before a conflict are good, unless the conflict has changed what belongs into them.
-        if self._written is None or self._written[:2] != (step, values.columns):
-            self._written = step, values.columns, list(self._files(view, step, values))
+        # Files that were written before a conflict are good, unless it has changed what belongs into them, or a VACUUM
+        # has deleted them.
+        is_written = self._written is not None and self._written[:2] == (step, values.columns)
+        if self._written is None or not is_written or not self._table.has_files(self._written[2]):
+            self._written = step, values.columns, self._files(view, step, values)
         files = self._written[2]
         progress = Progress(
             step.after.generation + 1,
@@ -223,20 +236,29 @@ class _PartBuild:
         writers = WriterSchemas.of(self._root.place, registry.readable(view, name))
         return value_columns(schema, writers), 0 if schema is None else schema.version
 
-    def _files(self, view: DurableView, step: Append, values: ValueColumns) -> Iterator[DataFile]:
+    def _files(self, view: DurableView, step: Append, values: ValueColumns) -> list[DataFile]:
         """Write the data files of a step."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         for loss in plan.losses:
             _LOGGER.warning("The history of %s goes on without lost messages: %s", part.name, loss.reason)
         paths = self._root.storage_paths(view)
-        needed = tuple(dict.fromkeys((*SEGMENT_COLUMNS, *values.segment_columns)))
-        reader = SliceReader(self._root.place, paths, needed, self._fail_on_data_loss)
-        batches = (batch for slice_ in plan.slices for batch in _rows(reader, slice_, values))
-        for group in grouped(batches, lambda batch: batch.nbytes, self._file_bytes):
-            rows = pa.Table.from_batches(group)
-            if rows.num_rows:
-                yield self._table.write_file(f"g{step.after.generation + 1}", part.partition, rows)
+        how = self._how
+        return how.write(
+            [
+                Piece(
+                    self._root.place,
+                    self._name,
+                    step.after.generation + 1,
+                    tuple(slices),
+                    paths,
+                    values,
+                    FILE_BYTES,
+                    how.fail_on_data_loss,
+                )
+                for slices in grouped(plan.slices, lambda slice_: slice_.bytes, how.piece_bytes)
+            ]
+        )
 
     def _record(self, progress: Progress) -> None:
         """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""
@@ -259,19 +281,6 @@ class _PartBuild:
             return Change(puts=[record], keys={keys.topic(part.name): None})
 
         self._root.store.commit(decide)
-
-
-def _rows(reader: SliceReader, slice_: SegmentSlice, values: ValueColumns) -> Iterator[pa.RecordBatch]:
-    """Read a slice's messages as rows of the table."""
-    columns = _columns_of(values)
-    for read, batch in reader.read(slice_):
-        segment = read.segment
-        system = system_columns(batch, read.partition, segment.ledger_id, segment.entry_offset)
-        yield pa.RecordBatch.from_arrays([*values.arrays(batch, read.topic), *system], schema=columns)
-
-
-def _columns_of(values: ValueColumns) -> pa.Schema:
-    return pa.schema([*values.columns, *SYSTEM])
 
 
 def owner_id(view: View, topic: TopicRecord) -> str:

@@ -261,6 +261,11 @@ class HistoryTable:
                 raise ConflictError(str(error)) from error
             self._store.note_reported(next(entry.version for entry in news if entry.token == token))
 
+    def has_files(self, files: Iterable[DataFile]) -> bool:
+        """Return True if all of these files are in the folder (raises `HistoryTableError`)."""
+        with self._translated():
+            return all(self._store.objects.head(file.name) is not None for file in files)
+
     def listed_files(self) -> dict[str, float]:
         """Return the times of all Parquet files in the folder, in seconds since 1970, by name."""
         with self._translated():

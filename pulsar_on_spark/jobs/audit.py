@@ -7,17 +7,17 @@ reach the root and its storage paths.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
-import pyarrow as pa
 import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pulsar_on_spark import spark_session
+from pulsar_on_spark.jobs.tasks import Rows, result, run_tasks
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.root import Root
@@ -36,9 +36,6 @@ WAVE_BYTES = 16 << 30
 """Bytes copied before each commit. Copies must be committed within ten minutes: later, a file that no record names may
 be collected as garbage."""
 WAVE_FILES = 2_000
-MAX_TASKS = 10_000
-
-Rows = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +93,10 @@ def _read_all(
                 checked = check_copy(root, file, paths[path_id])
                 if checked.defect is not None:
                     found = (file.file_id, int(path_id), checked.defect, checked.is_examined)
-                    yield _row(pickle.dumps(found))
+                    yield result(found)
 
     size_bytes = sum(file.length for file, _ in copies)
-    return [cast("tuple[str, int, str, bool]", each) for each in _mapped(spark, copies, size_bytes, read)]
+    return [cast("tuple[str, int, str, bool]", each) for each in run_tasks(spark, copies, size_bytes, TASK_BYTES, read)]
 
 
 def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Sequence[FilePlan]) -> AuditJobReport:
@@ -112,10 +109,10 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
         def copy(batches: Rows, paths: Mapping[PathId, StoragePath] = paths, write_id: WriteId = write_id) -> Rows:
             for batch in batches:
                 for work in batch.column(0).to_pylist():
-                    yield _row(pickle.dumps(restore(cast(FilePlan, pickle.loads(work)), paths, write_id)))
+                    yield result(restore(cast(FilePlan, pickle.loads(work)), paths, write_id))
 
         size_bytes = sum(plan.file.length * len(plan.targets) for plan in wave)
-        done = [cast(Restored, each) for each in _mapped(spark, wave, size_bytes, copy)]
+        done = [cast(Restored, each) for each in run_tasks(spark, wave, size_bytes, TASK_BYTES, copy)]
         committed = commit(root, done)
         restored += sum(len(each.copies) for each in done)
         moved += committed.moved
@@ -141,22 +138,6 @@ def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
             wave, size_bytes = [], 0
     if wave:
         yield wave
-
-
-def _mapped(
-    spark: SparkSession, work: Sequence[object], size_bytes: int, function: Callable[[Rows], Rows]
-) -> list[object]:
-    """Run `function` on the pieces of work in tasks of about `TASK_BYTES`, and return its results."""
-    if not work:
-        return []
-    parallelism = int(spark.conf.get("spark.default.parallelism", "") or 8)
-    tasks = min(max(size_bytes // TASK_BYTES, parallelism), len(work), MAX_TASKS)
-    frame = spark.createDataFrame([(pickle.dumps(each),) for each in work], "work BINARY").repartition(tasks)
-    return [pickle.loads(row.work) for row in frame.mapInArrow(function, "work BINARY").collect()]
-
-
-def _row(work: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([work], pa.binary())], names=["work"])
 
 
 def main(

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.history_table import build as building
-from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.build import How, build
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
@@ -125,6 +125,30 @@ def test_builds_go_on_behind_a_users_optimize_and_vacuum(topic: Root, monkeypatc
     monkeypatch.setattr(HistoryTable, "commit", optimized)
     assert build(topic, T)[0].rows == 1
     assert values(topic) == [b"a", None, b"c", b"d", b"e"]
+
+
+def test_files_that_a_vacuum_has_deleted_are_written_again(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    commit = HistoryTable.commit
+
+    def vacuumed(*arguments: object, **named: object) -> None:
+        monkeypatch.setattr(HistoryTable, "commit", commit)
+        DeltaTable(folder(topic)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HistoryTable, "commit", vacuumed)
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d"]
+
+
+def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
+    for number in range(20):
+        messages.write(topic, "t", [b"%02d" % number * 50])
+    (built,) = build(topic, T, How(step_bytes=500, piece_bytes=200))
+    assert (built.rows, len(values(topic))) == (23, 23)
+    record = topic.store.view().all(HistoryRecord)[0]
+    assert (record.generation, len(list(folder(topic).glob("g1-*.parquet")))) == (4, 3)
 
 
 def test_a_checkpoint_shortens_the_log(topic: Root) -> None:

@@ -1,0 +1,81 @@
+"""Pieces of a build: ranges of a topic that become data files, in this process or in Spark's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pulsar_on_spark.history_table.columns import SEGMENT_COLUMNS, SYSTEM, system_columns
+from pulsar_on_spark.history_table.plan import grouped
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.history_table.values import ValueColumns
+from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one topic or partition, and how to write it. Picklable.
+
+    Attributes:
+        root: The root.
+        table: The table's folder, relative to the root.
+        generation: The generation of the files.
+        slices: The slices of the range.
+        paths: The storage paths.
+        values: The columns of the values.
+        file_bytes: Bytes of the rows in one data file, as they are in memory.
+        fail_on_data_loss: True if lost or unreadable messages are an error.
+    """
+
+    root: RootPlace
+    table: str
+    generation: int
+    slices: tuple[SegmentSlice, ...]
+    paths: Mapping[PathId, StoragePath]
+    values: ValueColumns
+    file_bytes: int
+    fail_on_data_loss: bool
+
+    def write(self) -> list[DataFile]:
+        """Write the piece's data files, which no version of the table names yet.
+
+        Raises:
+            HistoryTableError: a file cannot be written.
+            DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
+            CopiesUnreachableError: the messages cannot be read now.
+        """
+        table = HistoryTable(self.root, self.table)
+        needed = tuple(dict.fromkeys((*SEGMENT_COLUMNS, *self.values.segment_columns)))
+        reader = SliceReader(self.root, self.paths, needed, self.fail_on_data_loss)
+        batches = (batch for slice_ in self.slices for batch in self._rows(reader, slice_))
+        files = []
+        for group in grouped(batches, lambda batch: batch.nbytes, self.file_bytes):
+            rows = pa.Table.from_batches(group)
+            if rows.num_rows:
+                files.append(table.write_file(f"g{self.generation}", self.slices[0].partition, rows))
+        return files
+
+    def _rows(self, reader: SliceReader, slice_: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        """Read a slice's messages as rows of the table."""
+        columns = all_columns(self.values)
+        for read, batch in reader.read(slice_):
+            segment = read.segment
+            system = system_columns(batch, read.partition, segment.ledger_id, segment.entry_offset)
+            yield pa.RecordBatch.from_arrays([*self.values.arrays(batch, read.topic), *system], schema=columns)
+
+
+def all_columns(values: ValueColumns) -> pa.Schema:
+    """Return the columns of rows: those of the values, then those of messages."""
+    return pa.schema([*values.columns, *SYSTEM])
+
+
+def write_here(pieces: list[Piece]) -> list[DataFile]:
+    """Write pieces in this process, one after another (errors as `Piece.write`)."""
+    return [file for piece in pieces for file in piece.write()]
