@@ -35,6 +35,25 @@ def build(
 
 
 @history_app.command()
+def status(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+    """Show the histories of topics, and how many sealed messages they lack."""
+    from pulsar_on_spark.history_table.status import statuses
+
+    found = statuses(open_root(root, root_option))
+    if as_json:
+        output.print_json(found)
+        return
+    output.table(
+        "Histories",
+        ("topic", "built by policy", "up to", "messages", "size", "sealed, not built"),
+        (
+            (each.name, each.is_enabled, each.to, each.rows, output.size(each.bytes), each.waiting_rows)
+            for each in found
+        ),
+    )
+
+
+@history_app.command()
 def sql(
     namespace: Annotated[str, typer.Argument(help="The namespace, tenant/namespace.")],
     root: RootArgument = None,

@@ -35,7 +35,7 @@ def _print(used: RootUsage, top: int) -> None:
     total = sum(path.bytes for path in used.paths)
     output.say(
         f"Root {used.root}: {output.size(total)} on {len(used.paths)} storage paths, "
-        f"{output.size(used.metadata_bytes)} of metadata."
+        f"{output.size(used.metadata_bytes)} of metadata, {output.size(used.history_bytes)} of histories."
     )
     reasons = list(dict.fromkeys(reason for path in used.paths for reason in path.by_reason))
     output.table(
@@ -52,7 +52,7 @@ def _print(used: RootUsage, top: int) -> None:
             output.say(path.problem)
     output.table(
         _title("Topics", top, len(used.topics)),
-        ("name", "messages", "on storage paths", "compacted ledger", "offloaded", "not sealed yet"),
+        ("name", "messages", "on storage paths", "compacted ledger", "offloaded", "history", "not sealed yet"),
         (
             (
                 row.name,
@@ -60,6 +60,7 @@ def _print(used: RootUsage, top: int) -> None:
                 output.size(row.log_bytes),
                 output.size(row.compacted_bytes),
                 output.size(row.offloaded_bytes),
+                output.size(row.history_bytes),
                 output.size(row.unsealed_bytes),
             )
             for row in used.topics[:top]

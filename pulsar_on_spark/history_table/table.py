@@ -39,7 +39,7 @@ from pulsar_on_spark.metadata.log.entry import Content, DataFile, Tip, encode_en
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.opening import open_log
 from pulsar_on_spark.metadata.log.requests import run
-from pulsar_on_spark.metadata.log.tables import LOCK
+from pulsar_on_spark.metadata.log.tables import HISTORY, LOCK
 from pulsar_on_spark.model.errors import (
     CorruptMetadataError,
     HistoryTableError,
@@ -51,8 +51,6 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.storage.permissions import make_folders
 from pulsar_on_spark.storage.root_place import RootPlace
 
-HISTORY: Final = "history"
-"""The folder of all history tables in a root."""
 FILE_NAME: Final = re.compile(r"([gm])([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
 """The names of files of builds (`g`) and merges (`m`): generation or number, partition or -1, and a random part."""
 MERGES: Final = "pulsarpy/merges"

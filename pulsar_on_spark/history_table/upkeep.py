@@ -12,7 +12,8 @@ from typing import Final
 from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
-from pulsar_on_spark.history_table.table import HISTORY, HistoryTable, table_name
+from pulsar_on_spark.history_table.table import HistoryTable, table_name
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName

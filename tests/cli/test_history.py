@@ -44,3 +44,22 @@ def test_sql_prints_whole_statements(root: Root) -> None:
     assert view.endswith(f" FROM delta.`{next((root.path / 'history').iterdir())}`;")
     missing = CliRunner().invoke(app, ["history", "sql", "public/other", str(root.path)])
     assert isinstance(missing.exception, NamespaceNotFoundError)
+
+
+def test_status_and_usage_know_histories(root: Root) -> None:
+    def status() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(
+            CliRunner().invoke(app, ["history", "status", str(root.path), "--json"]).output
+        )
+        return found
+
+    assert status() == []
+    CliRunner().invoke(app, ["history", "build", "t", str(root.path)])
+    messages.write(root, "t", [b"3"])
+    (found,) = status()
+    assert (found["rows"], found["waiting_rows"], found["is_enabled"]) == (2, 1, False)
+    assert "sealed, not built" in CliRunner().invoke(app, ["history", "status", str(root.path)]).output
+    used = json.loads(CliRunner().invoke(app, ["usage", str(root.path), "--json"]).output)
+    written = sum(file.stat().st_size for file in (root.path / "history").rglob("*") if file.is_file())
+    assert used["history_bytes"] == used["topics"][0]["history_bytes"] == written
+    assert "of histories" in CliRunner().invoke(app, ["usage", str(root.path)]).output

@@ -14,6 +14,8 @@ from pulsar_on_spark.storage.objects.below import ObjectsBelow
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 METADATA: Final = "metadata"
+HISTORY: Final = "history"
+"""The folder of all history tables in a root."""
 LOCK: Final = "lock"
 """The lock file of a local root, for clean-up, repair and creation."""
 

@@ -18,10 +18,11 @@ from pulsar_on_spark.ledger.journal.journal_paths import journal_sizes
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
-from pulsar_on_spark.metadata.log.tables import METADATA
+from pulsar_on_spark.metadata.log.tables import HISTORY, METADATA
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
+    HistoryRecord,
     IncarnationRecord,
     PathRecord,
     SealRecord,
@@ -86,6 +87,7 @@ class TopicUsage:
         log_bytes: Bytes of the topic's log in segment files on all storage paths. The bytes of a batch that several
             topics share are divided in proportion to the bytes of their messages.
         compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
+        history_bytes: Bytes of the topic's history table in the root, with files that will be deleted.
     """
 
     name: str
@@ -94,6 +96,7 @@ class TopicUsage:
     offloaded_bytes: int
     log_bytes: int
     compacted_bytes: int
+    history_bytes: int = 0
 
     @property
     def stored_bytes(self) -> int:
@@ -108,6 +111,7 @@ class RootUsage:
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
+        history_bytes: Bytes of all history tables, with those of deleted topics.
         paths: The storage paths.
         topics: The topics, in descending order of stored bytes.
         subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.
@@ -115,6 +119,7 @@ class RootUsage:
 
     root: RootPlace
     metadata_bytes: int
+    history_bytes: int
     paths: tuple[PathUsage, ...]
     topics: tuple[TopicUsage, ...]
     subscriptions: tuple[TopicSubscription, ...]
@@ -139,14 +144,22 @@ def usage(root: RootHandle) -> RootUsage:
     stored: Counter[FileId] = Counter()
     unsealed = unsealed_journal_files(view)
     paths = tuple(_path(view, path, shares, unsealed, stored) for path in root.storage_paths(view).values())
-    topics = [_topic(view, topic.name, catalog.parts(view, topic), shares, stored) for topic in catalog.topics(view)]
+    topics = [
+        _topic(view, topic.name, catalog.parts(view, topic), shares, stored, root.place)
+        for topic in catalog.topics(view)
+    ]
     return RootUsage(
         root=root.place,
-        metadata_bytes=sum(listed.size for listed in objects_at(root.place).list_after(METADATA)),
+        metadata_bytes=_bytes_below(root.place, METADATA),
+        history_bytes=_bytes_below(root.place, HISTORY),
         paths=paths,
         topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_bytes, -topic.message_bytes, topic.name))),
         subscriptions=tuple(sorted(topic_subscriptions(root, view), key=lambda each: -each.backlog_bytes)),
     )
+
+
+def _bytes_below(root: RootPlace, folder: str) -> int:
+    return sum(listed.size for listed in objects_at(root).list_after(folder))
 
 
 def file_shares(view: View) -> dict[FileId, FileShares]:
@@ -243,10 +256,12 @@ def _topic(
     parts: list[catalog.TopicPart],
     shares: Mapping[FileId, FileShares],
     stored: Mapping[FileId, int],
+    root: RootPlace,
 ) -> TopicUsage:
     ids = {part.topic_id for part in parts}
     segments = [segment for topic_id in ids for segment in view.all(SegmentRecord, topic_id)]
     of_log = {segment.file_id for segment in segments if not isinstance(segment, UnsealedSegment)}
+    tables = {record.table for topic_id in ids for record in view.all(HistoryRecord, topic_id)}
     compactions = [record for topic_id in ids if (record := view.get(CompactionRecord, topic_id)) is not None]
     return TopicUsage(
         name=name,
@@ -264,4 +279,5 @@ def _topic(
             )
         ),
         compacted_bytes=sum(stored.get(FileId(file.file_id), 0) for record in compactions for file in record.files),
+        history_bytes=sum(_bytes_below(root, table) for table in tables),
     )
