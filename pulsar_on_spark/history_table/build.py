@@ -79,12 +79,14 @@ class How:
         step_bytes: Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses
             so much work.
         piece_bytes: Key and value bytes of a piece, or a segment more.
+        limit_bytes: Key and value bytes after which the build ends, or a segment more; None to build everything.
     """
 
     fail_on_data_loss: bool = True
     write: Callable[[list[Piece]], list[DataFile]] = write_here
     step_bytes: int = 1 << 30
     piece_bytes: int = 1 << 30
+    limit_bytes: int | None = None
 
 
 def build(root: RootHandle, name: TopicName, how: How = How()) -> list[Built]:
@@ -205,8 +207,9 @@ class _PartBuild:
     def _end(self, view: View) -> Position:
         """Return the position up to which the next step appends."""
         topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
-        self._goal = sealed if self._goal is None else self._goal
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
+        if self._goal is None:
+            self._goal = count_waiting(view, topic_id, start, sealed, max_bytes=self._how.limit_bytes).enough
         return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._how.step_bytes).enough
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.build import How, build
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
@@ -18,10 +19,13 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
-from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies, Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
+PASS_BYTES: Final = 4 << 30
+"""Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
 GRACE_S: Final = 600.0
 """Time in seconds for which the table of a deleted topic is kept, for frames that read it."""
 _LOGGER: Final = logging.getLogger(__name__)
@@ -40,10 +44,11 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     if not isinstance(root.place, Path):
         return []
     problems: list[str] = []
-    for topic in catalog.topics(root.store.view()):
-        name = TopicName.parse(topic.name)
+    view = root.store.view()
+    for topic in catalog.topics(view):
+        policies = effective_policies(view, TopicName.parse(topic.name), defaults)
         try:
-            _keep_up_topic(root, topic, effective_policies(root.store.view(), name, defaults))
+            _keep_up_topic(root, topic, catalog.parts(view, topic), policies.history)
         except TopicNotFoundError:
             pass  # it was deleted meanwhile
         except (PulsarpyError, OSError) as error:
@@ -53,14 +58,14 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     return problems
 
 
-def _keep_up_topic(root: RootHandle, topic: TopicRecord, policies: Policies) -> None:
-    if policies.history.enabled:
-        build(root, TopicName.parse(topic.name))
+def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies) -> None:
+    if policy.enabled:
+        build(root, TopicName.parse(topic.name), How(limit_bytes=PASS_BYTES))
     table = HistoryTable(root.place, table_name(topic.topic_id))
     if table.exists():
-        apply_retention(table, policies.history)
+        apply_retention(table, policy)
         merge_small_files(table)
-        delete_files(table, catalog.parts(root.store.view(), topic))
+        delete_files(table, parts)
         table.housekeep()
 
 

@@ -151,6 +151,12 @@ def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
     assert (record.generation, len(list(folder(topic).glob("g1-*.parquet")))) == (4, 3)
 
 
+def test_a_build_may_be_limited(topic: Root) -> None:
+    for number in range(4):
+        messages.write(topic, "t", [b"%02d" % number * 50])
+    assert [build(topic, T, How(limit_bytes=150))[0].rows for _ in range(4)] == [5, 2, 0, 0]
+
+
 def test_a_checkpoint_shortens_the_log(topic: Root) -> None:
     build(topic, T)
     for number in range(70):
