@@ -240,8 +240,14 @@ _OFFLOAD_TUNING: Final = (
     "s3ManagedLedgerOffloadRoleSessionName",
     "gcsManagedLedgerOffloadMaxBlockSizeInBytes",
     "gcsManagedLedgerOffloadReadBufferSizeInBytes",
+    "s3Driver",
+    "gcsDriver",
+    "fileSystemDriver",
 )
-"""Settings of Pulsar's offloaders without a meaning here. Clients always send their defaults, so they are ignored."""
+"""Settings of Pulsar's offloaders without a meaning here, and what Java's client computes from the driver.
+
+Clients always send their defaults, so they are ignored.
+"""
 _OFFLOAD_PLACES: Final = (
     *(f"{store}anagedLedgerOffload{part}" for store in ("m", "s3M", "gcsM") for part in ("Region", "Bucket")),
     "managedLedgerOffloadServiceEndpoint",

@@ -67,6 +67,7 @@ def test_each_field_of_offload_policies_overrides_by_itself(root: Root) -> None:
         "managedLedgerOffloadMaxThreads": 2,
         "managedLedgerOffloadedReadPriority": "tiered-storage-first",
         "managedLedgerOffloadBucket": None,
+        "s3Driver": False,
     }
     set_namespace_policies(root, "public/default", {"offload_policies": of_namespace})
     set_topic_policies(root, name, {"offload_policies": {"managedLedgerOffloadThresholdInBytes": 20}})

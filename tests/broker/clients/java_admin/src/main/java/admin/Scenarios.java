@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
+import org.apache.pulsar.client.admin.OffloadProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.api.Message;
@@ -26,6 +27,7 @@ import org.apache.pulsar.common.policies.data.AuthAction;
 import org.apache.pulsar.common.policies.data.BacklogQuota;
 import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
 import org.apache.pulsar.common.policies.data.DispatchRate;
+import org.apache.pulsar.common.policies.data.OffloadPolicies;
 import org.apache.pulsar.common.policies.data.PartitionedTopicStats;
 import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
@@ -340,5 +342,44 @@ public final class Scenarios {
             status = admin.topics().compactionStatus(topic()).status;
         }
         same(LongRunningProcessStatus.Status.SUCCESS, status);
+    }
+
+    public void testOffload() throws Exception {
+        String namespace = "public/" + name;
+        admin.namespaces().createNamespace(namespace);
+        same(-1L, admin.namespaces().getOffloadThreshold(namespace));
+        same(true, admin.namespaces().getOffloadDeleteLagMs(namespace) == null);
+        admin.namespaces().setOffloadThreshold(namespace, 1000);
+        admin.namespaces().setOffloadThresholdInSeconds(namespace, 60);
+        admin.namespaces().setOffloadDeleteLag(namespace, 5, TimeUnit.SECONDS);
+        same(1000L, admin.namespaces().getOffloadThreshold(namespace));
+        same(60L, admin.namespaces().getOffloadThresholdInSeconds(namespace));
+        same(5000L, admin.namespaces().getOffloadDeleteLagMs(namespace));
+        admin.namespaces().clearOffloadDeleteLag(namespace);
+        same(true, admin.namespaces().getOffloadDeleteLagMs(namespace) == null);
+        OffloadPolicies policies = OffloadPolicies.builder().managedLedgerOffloadDriver("archive")
+                .managedLedgerOffloadThresholdInBytes(7L).managedLedgerOffloadDeletionLagInMillis(1L).build();
+        admin.namespaces().setOffloadPolicies(namespace, policies);
+        same(7L, admin.namespaces().getOffloadPolicies(namespace).getManagedLedgerOffloadThresholdInBytes());
+        admin.namespaces().removeOffloadPolicies(namespace);
+        same(true, admin.namespaces().getOffloadPolicies(namespace) == null);
+        OffloadPolicies elsewhere = OffloadPolicies.builder().managedLedgerOffloadDriver("aws-s3")
+                .managedLedgerOffloadBucket("mine").build();
+        refused(PulsarAdminException.PreconditionFailedException.class,
+                () -> admin.namespaces().setOffloadPolicies(namespace, elsewhere));
+
+        send(topic(), 3);
+        admin.topicPolicies().setOffloadPolicies(topic(), policies);
+        same("archive", admin.topicPolicies().getOffloadPolicies(topic(), true).getManagedLedgerOffloadDriver());
+        same(LongRunningProcessStatus.Status.NOT_RUN, admin.topics().offloadStatus(topic()).getStatus());
+        admin.topics().triggerOffload(topic(), admin.topics().getLastMessageId(topic()));
+        OffloadProcessStatus offload = admin.topics().offloadStatus(topic());
+        for (int i = 0; i < 600 && offload.getStatus() == LongRunningProcessStatus.Status.RUNNING; i++) {
+            Thread.sleep(100);
+            offload = admin.topics().offloadStatus(topic());
+        }
+        same(LongRunningProcessStatus.Status.SUCCESS, offload.getStatus());
+        same(true, ((MessageIdImpl) offload.getFirstUnoffloadedMessage()).getLedgerId() > 0);
+        same(0L, admin.topics().getStats(topic()).getOffloadedStorageSize());
     }
 }
