@@ -39,7 +39,7 @@ def status(root: RootArgument = None, root_option: RootOption = None, as_json: A
     """Show the histories of topics, and how many sealed messages they lack."""
     from pulsar_on_spark.history_table.status import statuses
 
-    found = statuses(open_root(root, root_option))
+    found = statuses(open_root(root, root_option).store.view(durable=True))
     if as_json:
         output.print_json(found)
         return

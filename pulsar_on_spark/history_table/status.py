@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
-from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
@@ -38,9 +38,8 @@ class HistoryStatus:
     waiting_bytes: int
 
 
-def statuses(root: RootHandle) -> list[HistoryStatus]:
-    """Return the histories that exist or that policies ask for, partition by partition (raises `MetadataError`)."""
-    view = root.store.view(durable=True)
+def statuses(view: View) -> list[HistoryStatus]:
+    """Return the histories that exist or that policies ask for, partition by partition. Pure."""
     found = []
     for topic in catalog.topics(view):
         is_enabled = effective_policies(view, TopicName.parse(topic.name)).history.enabled

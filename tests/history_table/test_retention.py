@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from pulsar_on_spark.broker.observe.stored import counted
 from pulsar_on_spark.history_table import retention, upkeep
 from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
@@ -107,6 +108,16 @@ def test_policies_of_namespace_and_topic_decide(topic: Root) -> None:
     set_topic_policies(topic, T, {"history": {"retentionSizeInMB": 0}})
     keep_up(topic)
     assert count(topic) == 0
+
+
+def test_metrics_tell_what_is_built_and_what_waits(topic: Root) -> None:
+    build(topic, T)
+    messages.write(topic, "t", [b"12345"])
+    assert counted(topic.store.view()).history_waiting_bytes == 0  # no policy wants it
+    set_topic_policies(topic, T, {"history": {}})
+    state = counted(topic.store.view())
+    assert (state.history_rows, state.history_waiting_bytes) == (1, 5)
+    assert state.history_bytes == sum(file.stat().st_size for file in table(topic).folder.glob("g*.parquet"))
 
 
 def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.observe.backlogs import backlog_of
 from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.history_table.status import statuses
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
@@ -54,6 +55,9 @@ class StorageState:
         files: Number of segment files.
         cold_files: Number of those that were offloaded.
         open_incarnations: Incarnations whose journals are open or not yet recovered.
+        history_rows: Number of messages that builds have added to history tables.
+        history_bytes: Size of the files that builds have added to history tables.
+        history_waiting_bytes: Key and value bytes of sealed messages that policies want in histories, not built yet.
         storage: The storage paths and copies, as in `pulsarpy status`.
         root_total_bytes: Size of the file system that holds the metadata; None on an object store.
         root_free_bytes: Free bytes of that file system; None on an object store.
@@ -69,6 +73,9 @@ class StorageState:
     files: int = 0
     cold_files: int = 0
     open_incarnations: int = 0
+    history_rows: int = 0
+    history_bytes: int = 0
+    history_waiting_bytes: int = 0
     storage: CopyNumbers = field(default_factory=CopyNumbers)
     root_total_bytes: int | None = None
     root_free_bytes: int | None = None
@@ -162,6 +169,7 @@ def counted(view: View) -> StorageState:
         logical[segment.topic_id] += segment.bytes
         physical[segment.topic_id] += segment.bytes * named.get(segment.file_id, 0)
         offloaded[segment.topic_id] += segment.bytes if segment.file_id in cold else 0
+    histories = statuses(view)
     return StorageState(
         logical=logical,
         offloaded=offloaded,
@@ -172,6 +180,9 @@ def counted(view: View) -> StorageState:
         file_bytes=sum((file.length + file.sidecar_length) * named[file_id] for file_id, file in files.items()),
         files=len(files),
         cold_files=len(cold),
+        history_rows=sum(each.rows for each in histories),
+        history_bytes=sum(each.bytes for each in histories),
+        history_waiting_bytes=sum(each.waiting_bytes for each in histories if each.is_enabled),
         open_incarnations=sum(incarnation.state != "CLOSED" for incarnation in view.all(IncarnationRecord)),
     )
 

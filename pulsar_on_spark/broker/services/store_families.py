@@ -86,6 +86,13 @@ def _broker_gauges(
             "Time of the last audit, since 1970; 0 before the first",
             storage.audit.audited_ms / 1000,
         ),
+        ("pulsarpy_history_messages", "Messages that builds have added to histories", state.history_rows),
+        ("pulsarpy_history_bytes", "Size of the files that builds have added to histories", state.history_bytes),
+        (
+            "pulsarpy_history_waiting_bytes",
+            "Bytes of sealed messages that policies want in histories, and that are not built yet",
+            state.history_waiting_bytes,
+        ),
         ("pulsarpy_brokers", "Brokers that run on the root", len(registered_brokers(view))),
         ("pulsarpy_owned_bundles", "Bundles of this broker", bundle_counts(view)[services.ownership.incarnation]),
         ("pulsarpy_root_size_bytes", "Size of the metadata's file system", state.root_total_bytes),
