@@ -6,7 +6,6 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from pulsar_on_spark.history_table.build import How, build
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
+from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
@@ -39,7 +39,7 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         defaults: The policies for fields that neither a topic nor its namespace sets.
 
     Returns:
-        A sentence for each topic whose history could not be kept up; the others were.
+        A sentence for each topic whose history could not be kept up, although the others were.
     """
     if not isinstance(root.place, Path):
         return []
@@ -54,7 +54,11 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         except (PulsarpyError, OSError) as error:
             _LOGGER.warning("The history of %s cannot be kept up: %s", topic.name, error, extra={"topic": topic.name})
             problems.append(f"history of {topic.name}: {error}")
-    _delete_tables(root, root.place / HISTORY)
+    try:
+        _delete_tables(root, root.place / HISTORY)
+    except (PulsarpyError, OSError) as error:
+        _LOGGER.warning("History tables of deleted topics cannot be deleted: %s", error)
+        problems.append(f"history tables of deleted topics: {error}")
     return problems
 
 
@@ -71,10 +75,15 @@ def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPa
 
 def _delete_tables(root: RootHandle, folder: Path) -> None:
     """Delete the tables of topics that no longer exist. A topic exists before its table, and its id is never reused."""
-    with suppress(FileNotFoundError):
-        found = list(folder.iterdir())  # listed before the topics are read
-        live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)}
-        for table in found:
-            if table.name not in live and time.time() - (table / "_delta_log").stat().st_mtime > GRACE_S:
-                _LOGGER.info("The history table %s is deleted with its topic.", table)
-                shutil.rmtree(table)
+    found = list(folder.iterdir()) if folder.exists() else []  # listed before the topics are read
+    live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)} if found else set()
+    for table in found:
+        if table.name not in live and time.time() - _changed_s(table) > GRACE_S:
+            _LOGGER.info("The history table %s is deleted with its topic.", table)
+            shutil.rmtree(table)
+
+
+def _changed_s(table: Path) -> float:
+    """Return the time of a table's last commit, in seconds since 1970."""
+    log = table / LOG
+    return (log if log.exists() else table).stat().st_mtime

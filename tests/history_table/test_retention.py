@@ -142,8 +142,15 @@ def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monk
     assert folder.exists()
     long_ago = time.time() - 2 * upkeep.GRACE_S
     os.utime(folder / "_delta_log", (long_ago, long_ago))
-    keep_up(topic)
-    assert not folder.exists()
+    unfinished = folder.parent / ("0" * 32)  # a creation that died
+    unfinished.mkdir()
+    os.utime(unfinished, (long_ago, long_ago))
+    assert keep_up(topic) == []
+    assert list(folder.parent.iterdir()) == []
+    folder.parent.rmdir()
+    folder.parent.write_text("not a folder")
+    (problem,) = keep_up(topic)
+    assert "deleted topics" in problem
 
 
 def test_a_copy_of_a_root_begins_its_histories_anew(topic: Root, tmp_path: Path) -> None:
