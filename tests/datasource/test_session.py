@@ -33,7 +33,7 @@ def test_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SparkSessionError, match=r"Java 17 or newer .* has Java 11"):
+    with pytest.raises(SparkSessionError, match=r"Java 17 or newer, but .* has Java 11"):
         require_java()
 
 
