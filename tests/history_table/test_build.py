@@ -142,6 +142,22 @@ def test_files_that_a_vacuum_has_deleted_are_written_again(topic: Root, monkeypa
     assert values(topic) == [b"a", None, b"c", b"d"]
 
 
+def test_a_vacuum_while_files_are_written_does_no_harm(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    write_file = HistoryTable.write_file
+
+    def vacuumed(*arguments: object, **named: object) -> object:
+        monkeypatch.setattr(HistoryTable, "write_file", write_file)
+        written = write_file(*arguments, **named)  # type: ignore[arg-type]
+        (folder(topic) / written.name).unlink()
+        return written
+
+    monkeypatch.setattr(HistoryTable, "write_file", vacuumed)
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d"]
+
+
 def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
     for number in range(20):
         messages.write(topic, "t", [b"%02d" % number * 50])
