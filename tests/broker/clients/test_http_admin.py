@@ -331,7 +331,9 @@ def test_thresholds_and_the_lag_of_offloading(admin: httpx.Client, namespace: st
         assert (answer.json() if answer.content else None) == unset
         done(admin.put(f"{base}/{name}", json=1000))
         assert answered(admin.get(f"{base}/{name}")) == 1000
-        refused(admin.put(f"{base}/{name}", json="soon"), 412, "not acceptable")
+        in_seconds = "Invalid value for offloadThresholdInSecond"
+        reason = in_seconds if name == "offloadThresholdInSeconds" else "not acceptable"
+        refused(admin.put(f"{base}/{name}", json=-2), 412, reason)
     assert answered(admin.get(f"{base}/offloadPolicies")) == {
         "managedLedgerOffloadThresholdInBytes": 1000,
         "managedLedgerOffloadThresholdInSeconds": 1000,

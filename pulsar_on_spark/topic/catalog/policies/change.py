@@ -147,6 +147,8 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
         as_pulsar = None
         if problem["type"] == "greater_than_equal" and len(problem["loc"]) == 1:
             as_pulsar = _NEGATIVE.get(name) or f"{path} must be 0 or more"
+        if problem["loc"][-1] == "managedLedgerOffloadThresholdInSeconds":
+            as_pulsar = "Invalid value for offloadThresholdInSecond"
         inside = ".".join(str(part) for part in problem["loc"][1:])
         reason = f"{inside}: {problem['msg']}" if inside else problem["msg"]
         if problem["type"] == "model_type":
