@@ -211,8 +211,8 @@ def test_a_subscription_that_does_not_expire_is_not_brought_back(root: Root) -> 
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        ({"subscription": "a"}, {"subscription": "b"}, r"under subscription 'a', and this query asks for 'b': set option"),
-        ({"subscription": "a"}, {}, r"under subscription 'a', and this query asks for none: set option"),
+        ({"subscription": "a"}, {"subscription": "b"}, r"under subscription 'a', and this query asks for 'b': set"),
+        ({"subscription": "a"}, {}, r"under subscription 'a', and this query asks for none: set"),
         (
             {"subscription": "a"},
             {"subscriptionPrefix": "a"},
