@@ -193,7 +193,7 @@ def test_a_damaged_entry_behind_a_gap_is_not_set_aside(gap: Path) -> None:
 
 def test_a_gap_is_left_alone_while_another_process_cleans_up(gap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.patience.READ_ATTEMPTS", 2)
-    holder = subprocess.Popen(["flock", gap / "lock", "sleep", "600"])
+    holder = subprocess.Popen(["flock", "--no-fork", gap / "lock", "sleep", "600"])
     try:
         while True:
             with locked(gap / "lock", wait=False) as mine:
@@ -203,7 +203,6 @@ def test_a_gap_is_left_alone_while_another_process_cleans_up(gap: Path, monkeypa
             MetadataStore(gap)
     finally:
         holder.kill()
-        subprocess.run(["pkill", "-f", "sleep 600"], check=False)
         holder.wait()
     assert len(_tenants(gap)) == 7
 
