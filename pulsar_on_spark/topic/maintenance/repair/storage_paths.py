@@ -329,6 +329,8 @@ def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
 def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
     """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one."""
     mode = permissions.mode_of(root.place) if isinstance(root.place, Path) else None
+    if found is not None:
+        _require_empty(storage_path(root.place, root.cluster_id, new.record(root, found)))
     for _ in range(_ATTEMPTS):
         view = root.store.view()
         path_id = _next_id(view)
@@ -343,6 +345,19 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
         f"{new.place} could not be added in {_ATTEMPTS} attempts, because other processes add storage paths, too: "
         "try again."
     )
+
+
+def _require_empty(path: StoragePath) -> None:
+    """Check that a place with an identity of this root, which the metadata do not know, has no segment files.
+
+    An interrupted attempt to add it leaves none. A place with files belongs to another copy of the root, such as the
+    one that a restored backup replaces, and may have the only copies of its files.
+    """
+    if next(path.unchecked_segment_files(time.time()), None) is not None:
+        raise InvalidArgumentError(
+            f"{path} has segment files that may be the only copies of another copy of this root, such as one that a "
+            "backup has replaced: give another place, or empty this one."
+        )
 
 
 def _take_identity(root: RootHandle, view: View, place: RootPlace, found: int, path_id: int) -> None:
