@@ -139,9 +139,10 @@ def offload(
         return effective_policies(view, TopicName.parse(topic.name), defaults).offload_policies
 
     paths, bad = path_health(root, view, {}, limits), _reported_copies(root)
+    # First, because it frees disks, and because moves may take hours: what was known before them is old afterwards.
+    released, unverified = _release(root, view, paths, bad, policies_of, now(), is_over, progress, files)
     planned = plan_offload(view, paths, bad, policies_of, requests, now())
     moved = carry_out_plans(root, planned.moves, is_over=is_over, pace=pace, progress=progress, files=files)
-    released, unverified = _release(root, paths, bad, policies_of, now(), is_over, progress, files)
     return OffloadReport(moved, released, planned.waiting, planned.shared, unverified)
 
 
@@ -175,6 +176,7 @@ def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
 
 def _release(
     root: RootHandle,
+    view: View,
     paths: Mapping[PathId, PathHealth],
     bad: Bad,
     policies_of: PoliciesOf,
@@ -184,11 +186,12 @@ def _release(
     files: FileOps,
 ) -> tuple[WorkReport, tuple[str, ...]]:
     """Delete the other copies of the files whose lag is over. Return the work, and reasons to keep copies."""
-    view = root.store.view()
     stored = root.storage_paths(view)
     verified: list[FilePlan] = []
     doubts: list[str] = []
     for plan in plan_release(view, paths, bad, policies_of, now):
+        if is_over():
+            break
         doubt = _doubt(plan.file, [stored[path_id] for path_id in plan.counted if path_id in stored], files)
         if doubt is None:
             verified.append(plan)

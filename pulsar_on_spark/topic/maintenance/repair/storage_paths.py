@@ -182,7 +182,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
             )
         return record.model_copy(update={"state": "draining"})
 
-    return _changed(root, path_id, drained)
+    return _changed(root, path_id, drained, keys.FILES)
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
@@ -225,7 +225,8 @@ def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecor
             )
         return record.model_copy(update={"state": "lost", "check_since": None})
 
-    return _changed(root, path_id, lost)
+    # A commit that deletes other copies of a file has the key of files: one of the two decides again.
+    return _changed(root, path_id, lost, keys.FILES)
 
 
 def retire(root: RootHandle, path_id: int) -> PathRecord:

@@ -258,7 +258,9 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
     if planned.offloaded_at is None or now.is_cold:
         return None if names == now.names else (now, now.with_names(names))
     is_named = any(names.get(path_id) == name for path_id, name in usable.items())
-    return (now, now.as_cold(planned.offloaded_at).with_names(names)) if is_named else None
+    # The lag counts from the commit: a pass with many plans takes longer than some lags.
+    offloaded_at = max(planned.offloaded_at, datetime.now(UTC))
+    return (now, now.as_cold(offloaded_at).with_names(names)) if is_named else None
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:

@@ -14,6 +14,7 @@ import pytest
 
 from pulsar_on_spark.metadata.features import COLD_PATHS
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord, RootRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import CopiesUnreachableError, InvalidArgumentError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
@@ -28,7 +29,7 @@ from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
-from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
@@ -57,6 +58,11 @@ def cold_root(memory_path: Path) -> Root:
 
 def files(root: Root) -> list[FileRecord]:
     return [file for file in root.store.view().all(FileRecord) if file.replaced_at is None]
+
+
+def end_of_first(root: Root) -> Position:
+    first = min(root.store.view().all(SegmentRecord), key=lambda segment: segment.record_id)
+    return Position(LedgerId(first.ledger_id), EntryId(first.first_entry + 1))
 
 
 def later() -> datetime:
@@ -344,6 +350,67 @@ def test_backup_restore_usage_and_checks(cold_root: Root, memory_path: Path) -> 
     for name in ("restored", "earlier"):
         assert [message.value for message in messages.read(Root.open(memory_path / name), "t")] == VALUES
         assert {len(file.copies) for file in files(Root.open(memory_path / name))} == {3}
+
+
+def test_a_path_that_is_given_up_during_a_release_does_not_keep_the_only_copies(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, ALL)
+    changed = worker._changed
+
+    def give_up_first(view: View, done: worker.Restored) -> tuple[FileRecord, FileRecord] | None:
+        found = changed(view, done)
+        monkeypatch.setattr(worker, "_changed", changed)
+        storage_paths.give_up(Root.open(cold_root.path), COLD)
+        return found
+
+    monkeypatch.setattr(worker, "_changed", give_up_first)
+    offload(cold_root, now=later)
+    assert all(len(file.copies) > 1 for file in files(cold_root))
+
+
+def test_a_release_during_the_decision_to_give_a_path_up_refuses_that(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, ALL)
+    use_of = storage_paths.use_of
+
+    def release_meanwhile(view: View, path_id: PathId) -> storage_paths.PathUse:
+        found = use_of(view, path_id)
+        monkeypatch.setattr(storage_paths, "use_of", use_of)
+        assert offload(Root.open(cold_root.path), now=later).released.moved == len(VALUES)
+        return found
+
+    monkeypatch.setattr(storage_paths, "use_of", release_meanwhile)
+    with pytest.raises(InvalidArgumentError, match="has the only copies of 8 files"):
+        storage_paths.give_up(cold_root, COLD)
+
+
+def test_what_is_found_during_moves_keeps_copies_for_the_next_pass(cold_root: Root) -> None:
+    """Here the deletion lag is raised; it would be the same with a cold copy that is found bad."""
+    set_namespace_policies(
+        cold_root, "public/default", {"offload_policies": {"managedLedgerOffloadDeletionLagInMillis": 0}}
+    )
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), end_of_first(cold_root)))
+    (first,) = (file.file_id for file in files(cold_root) if file.is_cold)
+    messages.write(cold_root, "t", [b"later"])
+
+    def raise_lag(step: str, number: int, _: int) -> None:
+        if (step, number) == ("repair", 0) and not raised:
+            raised.append(step)
+            lag = {"managedLedgerOffloadDeletionLagInMillis": 10**12}
+            set_namespace_policies(cold_root, "public/default", {"offload_policies": lag})
+
+    raised: list[str] = []
+    offload(cold_root, ALL, progress=raise_lag)
+    assert raised
+    assert all(len(file.copies) > 1 for file in files(cold_root) if file.file_id != first)
+
+
+def test_the_lag_counts_from_the_commit_of_the_move(cold_root: Root) -> None:
+    began = datetime.now(UTC)
+    offload(cold_root, ALL, now=lambda: began - timedelta(days=1))
+    assert all(file.offloaded_at is not None and file.offloaded_at >= began for file in files(cold_root))
 
 
 def test_many_offloads_repairs_and_merges_at_once(cold_root: Root) -> None:
