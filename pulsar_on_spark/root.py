@@ -145,10 +145,11 @@ class Root(RootHandle):
         return build(self, TopicName.parse(topic), How(fail_on_data_loss=fail_on_data_loss))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Run a pass of housekeeping (see `maintain.maintain`), and keep up the histories of topics."""
+        """Keep up the histories of topics, and run a pass of housekeeping (see `maintain.maintain`)."""
         from pulsar_on_spark.history_table.upkeep import keep_up
         from pulsar_on_spark.topic.maintenance import maintain
         from pulsar_on_spark.topic.maintenance.files import collect
 
+        problems = keep_up(self)  # first, because retention may trim what is not built yet
         done = maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
-        return replace(done, problems=(*done.problems, *keep_up(self)))
+        return replace(done, problems=(*problems, *done.problems))

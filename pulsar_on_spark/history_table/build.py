@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
@@ -246,6 +246,11 @@ class _PartBuild:
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         for loss in plan.losses:
+            if self._how.fail_on_data_loss:
+                raise DataLossError(
+                    f"Messages of {loss.topic} are lost: {loss.reason}; to build its history without them, use "
+                    "--skip-lost."
+                )
             _LOGGER.warning("The history of %s goes on without lost messages: %s", part.name, loss.reason)
         paths = self._root.storage_paths(view)
         how = self._how

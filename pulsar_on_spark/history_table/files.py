@@ -26,10 +26,13 @@ def encode_file(rows: pa.Table) -> tuple[bytes, str]:
         The file's content, and its statistics as Delta's JSON text.
     """
     sink = pa.BufferOutputStream()
+    comparable = _comparable_leaves(rows.schema)
     pq.write_table(
         rows,
         sink,
         row_group_size=_ROW_GROUP,
+        use_dictionary=comparable,
+        write_statistics=comparable,
         compression="zstd",
         compression_level=1,
         write_page_index=True,
@@ -37,6 +40,18 @@ def encode_file(rows: pa.Table) -> tuple[bytes, str]:
     )
     content: bytes = sink.getvalue().to_pybytes()
     return content, _statistics(rows)
+
+
+def _comparable_leaves(schema: pa.Schema) -> list[str]:
+    """Return the paths of the leaf columns whose values readers may skip by statistics and dictionaries.
+
+    Floating numbers are left out: statistics lack NaN, and 0.0 equals -0.0 for Spark, but not in a dictionary.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    columns = [leaves.column(number) for number in range(len(leaves.names))]
+    return [column.path for column in columns if column.physical_type not in ("FLOAT", "DOUBLE")]
 
 
 def _statistics(rows: pa.Table) -> str:

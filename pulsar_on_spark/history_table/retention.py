@@ -58,9 +58,10 @@ def outdated(files: Iterable[AgedFile], policy: HistoryPolicies, now_ms: int) ->
     kept_bytes = 0
     names = []
     for file in sorted(known, key=lambda file: file.newest_ms or 0, reverse=True):
+        is_beyond = 0 <= megabytes << 20 <= kept_bytes  # by the newer files alone: one file may exceed the limit
         kept_bytes += file.size
         is_old = minutes >= 0 and (file.newest_ms or 0) < now_ms - minutes * 60_000
-        if is_old or (megabytes >= 0 and kept_bytes > megabytes << 20):
+        if is_old or is_beyond:
             names.append(file.name)
     return names
 

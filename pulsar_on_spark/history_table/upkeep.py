@@ -54,6 +54,9 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         except (PulsarpyError, OSError) as error:
             _LOGGER.warning("The history of %s cannot be kept up: %s", topic.name, error, extra={"topic": topic.name})
             problems.append(f"history of {topic.name}: {error}")
+        except Exception as error:  # a defect, or values that no library call expects: other topics' histories go on
+            _LOGGER.exception("The history of %s is not kept up.", topic.name, extra={"topic": topic.name})
+            problems.append(f"history of {topic.name}: {error!r}")
     try:
         _delete_tables(root, root.place / HISTORY)
     except (PulsarpyError, OSError) as error:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.history_table import build as building
 from pulsar_on_spark.history_table.build import How, build
+from pulsar_on_spark.history_table.files import encode_file
+from pulsar_on_spark.history_table.pieces import SYSTEM
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.records import HistoryRecord
-from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, StorageError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from tests.kit import messages
+from tests.kit.journal_logs import LogOnDisk
+from tests.topic.managed_ledger.sealing import test_lost_frames as lost_frames
 
 T = TopicName.parse("t")
 
@@ -209,3 +215,39 @@ def test_a_deleted_topic_is_not_built(topic: Root, monkeypatch: pytest.MonkeyPat
     with pytest.raises(TopicNotFoundError, match="deleted while"):
         build(topic, T)
     assert not topic.store.view().all(HistoryRecord)
+
+
+def test_lost_messages_end_a_build_unless_they_may_be_skipped(root: Root) -> None:
+    log = LogOnDisk(root)
+    log.open_ledgers(["t"])
+    for number in range(9):
+        log.append({"t": [lost_frames.entry(number)] * 2})
+        if number == 4:
+            log.roll()
+    log.close()
+    lost_frames.damage(log, 3, lost_frames.HEADER_BYTES + 60)
+    with pytest.raises(StorageError):
+        lost_frames.seal(log)
+    lost_frames.give_up_frames(root, log.incarnation, commit=True)
+    lost_frames.seal(log)
+    with pytest.raises(DataLossError, match="use --skip-lost"):
+        build(root, TopicName.parse("t"))
+    (built,) = build(root, TopicName.parse("t"), How(fail_on_data_loss=False))
+    assert 0 < built.rows < 18
+
+
+def test_readers_skip_nothing_by_floating_numbers() -> None:
+    """Statistics leave NaN out, and a dictionary tells 0.0 from -0.0: Spark's filters do neither."""
+    numbers = pa.table({"x": [1.0, float("nan")], "n": [1, 2], "s": [{"y": 0.0, "z": "a"}, {"y": -0.0, "z": "b"}]})
+    rows = numbers
+    for field in SYSTEM:
+        rows = rows.append_column(field, pa.nulls(2, field.type))
+    content, _ = encode_file(rows)
+    group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
+    skippable = {
+        column.path_in_schema
+        for column in (group.column(number) for number in range(group.num_columns))
+        if column.is_stats_set or column.has_dictionary_page
+    }
+    assert {"n", "s.z"} <= skippable
+    assert not {"x", "s.y"} & skippable

@@ -7,12 +7,13 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.broker.observe.stored import counted
 from pulsar_on_spark.history_table import retention, upkeep
-from pulsar_on_spark.history_table.build import build
+from pulsar_on_spark.history_table.build import Built, How, build
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
@@ -21,6 +22,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
 from tests.kit import messages
@@ -42,6 +44,7 @@ def test_files_beyond_either_limit_go() -> None:
     assert outdated(files, limits(megabytes=2), now_ms) == ["3"]
     assert outdated(files, limits(minutes=0, megabytes=0), now_ms) == ["1", "2", "3"]
     assert outdated([AgedFile("?", 1, None)], limits(minutes=0), now_ms) == []
+    assert outdated([AgedFile("one large file", 3 << 20, now_ms)], limits(megabytes=2), now_ms) == []
 
 
 def test_files_that_a_build_or_a_reader_may_need_stay() -> None:
@@ -131,6 +134,23 @@ def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
     (problem,) = keep_up(topic)
     assert "history of persistent://public/default/t" in problem
     assert len(topic.store.view().all(HistoryRecord)) == 2
+
+
+def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
+    topic: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_all_but_t(root: RootHandle, name: TopicName, how: How) -> list[Built]:
+        if name.local == "t":
+            raise pa.ArrowInvalid("Rescaling Decimal value would cause data loss")
+        return build(root, name, how)
+
+    monkeypatch.setattr(upkeep, "build", build_all_but_t)
+    set_namespace_policies(topic, "public/default", {"history": {}})
+    topic.create_topic("u")
+    messages.write(topic, "u", [b"x"])
+    (problem,) = keep_up(topic)
+    assert "history of persistent://public/default/t" in problem
+    assert [record.rows for record in topic.store.view().all(HistoryRecord)] == [1]
 
 
 def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:

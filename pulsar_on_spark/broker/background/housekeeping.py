@@ -128,8 +128,8 @@ def main() -> None:
         replace_after_s, policies = sys.argv[2:]
         limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
         defaults = Policies.model_validate_json(policies)
+        problems.extend(keep_up(root, defaults))  # first, because retention may trim what is not built yet
         problems.extend(maintain(root, repair_limits=limits, defaults=defaults).problems)
-        problems.extend(keep_up(root, defaults))
     for problem in problems:
         log.warning("Housekeeping: %s", problem)
     if problems:

@@ -20,14 +20,14 @@ class Mutant(NamedTuple):
     broken: Any
 
 
-def _counts_at_once(tip: Tip) -> Generator[Request, Answer, News]:
+def _counts_at_once(tip: Tip, is_shared: bool = False) -> Generator[Request, Answer, News]:
     if False:
         yield Fetch(tip.version)
     return []
 
 
-def _follows_blindly(tip: Tip) -> Generator[Request, Answer, News]:
-    return (yield from chain._read_on(tip))
+def _follows_blindly(tip: Tip, *, is_shared: bool = False) -> Generator[Request, Answer, News]:
+    return (yield from chain._read_on(tip, is_shared))
 
 
 def _unknown_is_failed(self: TableLog, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
@@ -40,7 +40,7 @@ def _unknown_is_done(self: TableLog, token: str, after_version: int, error: Unkn
     return True
 
 
-def _no_conflict(entry: Entry, content: Content) -> None:
+def _no_conflict(entry: Entry, content: Content, is_shared: bool) -> None:
     pass
 
 
