@@ -6,7 +6,6 @@ Modules that only some methods need are imported at the methods' first call, so 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
@@ -140,16 +139,13 @@ class Root(RootHandle):
 
     def build_history(self, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
         """Append a topic's sealed messages to its history table, each once (see `build.build` for the errors)."""
-        from pulsar_on_spark.history_table.build import How, build
+        from pulsar_on_spark.history_table.build import BuildOptions, build
 
-        return build(self, TopicName.parse(topic), How(fail_on_data_loss=fail_on_data_loss))
+        return build(self, TopicName.parse(topic), BuildOptions(fail_on_data_loss=fail_on_data_loss))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Keep up the histories of topics, and run a pass of housekeeping (see `maintain.maintain`)."""
-        from pulsar_on_spark.history_table.upkeep import keep_up
-        from pulsar_on_spark.topic.maintenance import maintain
-        from pulsar_on_spark.topic.maintenance.files import collect
+        """Keep up the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`)."""
+        from pulsar_on_spark.history_table.upkeep import maintain_with_histories
+        from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES
 
-        problems = keep_up(self)  # first, because retention may trim what is not built yet
-        done = maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
-        return replace(done, problems=(*problems, *done.problems))
+        return maintain_with_histories(self, ages or DEFAULT_AGES, progress)

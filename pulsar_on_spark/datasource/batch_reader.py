@@ -15,7 +15,7 @@ from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import DurableView, View
-from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -105,12 +105,8 @@ def plan_slices(
             slices += compacted_slices(view, part, record, start, bound.end)
             start = max(start, log_start(view, part.topic_id, record))
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, bound.end)
-        if plan.losses and fail_on_data_loss:
-            loss = plan.losses[0]
-            raise DataLossError(
-                f"Messages of {loss.topic} are lost: {loss.reason}; to read on without them, set option "
-                "failOnDataLoss to false."
-            )
+        if fail_on_data_loss:
+            plan.require_complete("to read on without them, set option failOnDataLoss to false")
         slices += plan.slices
     return slices
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
-from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns, quoted
+from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
 from pulsar_on_spark.history_table.plan import ContradictionError, start_behind
+from pulsar_on_spark.history_table.sql import quoted
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.metadata.state import View
@@ -46,7 +47,7 @@ class _Range:
 
 @dataclass(slots=True)
 class _Source:
-    """What a frame is made of.
+    """The metadata, the table and the ranges of a topic that a frame is made of.
 
     Attributes:
         root: The root.

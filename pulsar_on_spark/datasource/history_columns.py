@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from pulsar_on_spark.datasource.options import Typed
 from pulsar_on_spark.datasource.typed import typed_values
 from pulsar_on_spark.history_table.columns import SYSTEM, VALUE
+from pulsar_on_spark.history_table.sql import quoted
 from pulsar_on_spark.history_table.values import candidates, is_reserved
 from pulsar_on_spark.metadata.records import SchemaRecord
 
@@ -92,11 +93,6 @@ def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, An
         for field in from_arrow_schema(SYSTEM)
     )
     return made
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as a SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _fields(schema: SchemaRecord | None) -> list[StructField]:

@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
@@ -70,8 +70,8 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How a build works.
+class BuildOptions:
+    """Options of a build.
 
     Attributes:
         fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out for good.
@@ -89,13 +89,13 @@ class How:
     limit_bytes: int | None = None
 
 
-def build(root: RootHandle, name: TopicName, how: How = How()) -> list[Built]:
+def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
     Args:
         root: The root.
         name: The topic or partition.
-        how: How to work.
+        options: The options.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -107,7 +107,7 @@ def build(root: RootHandle, name: TopicName, how: How = How()) -> list[Built]:
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
-    return [_PartBuild(root, topic, part, how).run() for part in catalog.parts(view, topic)]
+    return [_PartBuild(root, topic, part, options).run() for part in catalog.parts(view, topic)]
 
 
 def recorded_progress(view: View, topic_id: str) -> Progress:
@@ -140,10 +140,10 @@ def end_of_messages(view: View, topic_id: str, before: Position | None = None) -
 class _PartBuild:
     """The build of one topic or partition."""
 
-    def __init__(self, root: RootHandle, topic: TopicRecord, part: TopicPart, how: How) -> None:
+    def __init__(self, root: RootHandle, topic: TopicRecord, part: TopicPart, options: BuildOptions) -> None:
         self._root = root
         self._part = part
-        self._how = how
+        self._options = options
         self._name = table_name(owner_id(root.store.view(), topic))
         self._table = HistoryTable(root.place, self._name)
         self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
@@ -189,7 +189,7 @@ class _PartBuild:
         except ContradictionError as error:
             raise HistoryTableError(
                 f"The history table {self._table.folder} contradicts the root's metadata ({error}): one of them was "
-                "replaced; restore both from one backup, or delete the topic's history and build it anew."
+                "replaced; restore both from one backup, or delete the topic's history and build it again."
             ) from error
         if isinstance(step, UpToDate):
             return True
@@ -209,8 +209,8 @@ class _PartBuild:
         topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
         if self._goal is None:
-            self._goal = count_waiting(view, topic_id, start, sealed, max_bytes=self._how.limit_bytes).enough
-        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._how.step_bytes).enough
+            self._goal = count_waiting(view, topic_id, start, sealed, max_bytes=self._options.limit_bytes).enough
+        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._options.step_bytes).enough
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""
@@ -245,16 +245,13 @@ class _PartBuild:
         """Write the data files of a step."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
+        options = self._options
+        if options.fail_on_data_loss:
+            plan.require_complete("to build its history without them, use --skip-lost")
         for loss in plan.losses:
-            if self._how.fail_on_data_loss:
-                raise DataLossError(
-                    f"Messages of {loss.topic} are lost: {loss.reason}; to build its history without them, use "
-                    "--skip-lost."
-                )
-            _LOGGER.warning("The history of %s goes on without lost messages: %s", part.name, loss.reason)
+            _LOGGER.warning("Lost messages of %s are left out of its history: %s", part.name, loss.reason)
         paths = self._root.storage_paths(view)
-        how = self._how
-        return how.write(
+        return options.write(
             [
                 Piece(
                     self._root.place,
@@ -264,9 +261,9 @@ class _PartBuild:
                     paths,
                     values,
                     FILE_BYTES,
-                    how.fail_on_data_loss,
+                    options.fail_on_data_loss,
                 )
-                for slices in grouped(plan.slices, lambda slice_: slice_.bytes, how.piece_bytes)
+                for slices in grouped(plan.slices, lambda slice_: slice_.bytes, options.piece_bytes)
             ]
         )
 

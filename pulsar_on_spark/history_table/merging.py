@@ -106,11 +106,11 @@ def _read(table: HistoryTable, file: DataFile) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise HistoryTableError(
             f"The file {file.name} of the history table {table.folder} cannot be read ({error}): restore the table "
-            "from a copy, or build the history anew."
+            "from a copy, or build the history again."
         ) from error
     if rows.num_rows != file.rows:
         raise HistoryTableError(
             f"The file {file.name} of the history table {table.folder} has {rows.num_rows} rows instead of "
-            f"{file.rows}: restore the table from a copy, or build the history anew."
+            f"{file.rows}: restore the table from a copy, or build the history again."
         )
     return rows

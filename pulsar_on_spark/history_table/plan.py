@@ -1,4 +1,4 @@
-"""What a build of a topic's history does: decisions only.
+"""The decisions of a build of a topic's history. Pure.
 
 The table and the root's metadata cannot be changed in one commit. A build first commits to the table, as generation
 n + 1, and then to the metadata. So the table may be one generation ahead, and the next build completes the metadata.
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a topic's history is built, as the metadata or the table say.
+    """The progress of a topic's history, as the metadata or the table say.
 
     Attributes:
         generation: Number of builds.

@@ -1,4 +1,4 @@
-"""What a history table no longer needs: old data files, by its own retention, and files that no version needs.
+"""Removal of old data files by a history table's own retention, and deletion of files that no version needs.
 
 Retention removes whole files, the oldest first, so that a row stays until all rows of its file may go. A removed file
 is deleted later, because frames that were planned before may still read it.

@@ -23,17 +23,18 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
     """
     view = root.store.view()
     require_namespace(view, namespace)
-    into = _quoted(database or namespace.replace("/", "_"))
+    into = quoted(database or namespace.replace("/", "_"))
     statements = [f"CREATE DATABASE IF NOT EXISTS {into}"]
     for topic in catalog.topics(view):
         name = TopicName.parse(topic.name)
         table = HistoryTable(root.place, table_name(topic.topic_id))
         if name.namespace == namespace and table.exists():
-            columns = ", ".join(_quoted(column["name"]) for column in table.version().columns)
-            made = f"CREATE OR REPLACE VIEW {into}.{_quoted(name.local)}"
-            statements.append(f"{made} AS SELECT {columns} FROM delta.{_quoted(str(table.folder))}")
+            columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
+            made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"
+            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(str(table.folder))}")
     return statements
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as an identifier of Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"

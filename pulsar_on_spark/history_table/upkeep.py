@@ -6,10 +6,11 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.history_table.build import How, build
+from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
@@ -22,7 +23,11 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies, Policies
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages
+from pulsar_on_spark.topic.maintenance.maintain import MaintainReport, maintain
+from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
 
 PASS_BYTES: Final = 4 << 30
 """Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
@@ -65,9 +70,25 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     return problems
 
 
+def maintain_with_histories(
+    root: RootHandle,
+    ages: Ages = DEFAULT_AGES,
+    progress: Progress = silent,
+    repair_limits: RepairLimits = BESIDE_A_BROKER,
+    defaults: Policies = DEFAULTS,
+) -> MaintainReport:
+    """Keep up the histories, and then run a pass of `maintain`, whose retention may trim what is not built yet.
+
+    Arguments and errors are those of `maintain`; the report has the problems of both.
+    """
+    problems = keep_up(root, defaults)
+    done = maintain(root, ages, progress, repair_limits, defaults)
+    return replace(done, problems=(*problems, *done.problems))
+
+
 def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies) -> None:
     if policy.enabled:
-        build(root, TopicName.parse(topic.name), How(limit_bytes=PASS_BYTES))
+        build(root, TopicName.parse(topic.name), BuildOptions(limit_bytes=PASS_BYTES))
     table = HistoryTable(root.place, table_name(topic.topic_id))
     if table.exists():
         apply_retention(table, policy)

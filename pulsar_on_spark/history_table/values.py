@@ -112,8 +112,8 @@ def _place(name: str, kind: object, table: Sequence[Mapping[str, Any]], version:
             return str(column["name"])
     if not there and name.lower() not in taken and not is_reserved(name):
         return name
-    name = f"{name}__v{version}"
-    return name if name.lower() not in taken else f"{name}__v{version}"
+    versioned = f"{name}__v{version}"
+    return versioned if versioned.lower() not in taken else f"{versioned}__v{version}"
 
 
 def candidates(name: str, table: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

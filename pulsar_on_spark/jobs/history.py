@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pulsar_on_spark import spark_session
-from pulsar_on_spark.history_table.build import Built, How, build
+from pulsar_on_spark.history_table.build import BuildOptions, Built, build
 from pulsar_on_spark.history_table.pieces import Piece
 from pulsar_on_spark.jobs.tasks import Rows, result, run_tasks
 from pulsar_on_spark.metadata.log.entry import DataFile
@@ -34,8 +34,8 @@ def run(spark: SparkSession, root: Root, topic: str, *, fail_on_data_loss: bool 
 
     An error in a task, for example of a lost message, is Spark's error of the job.
     """
-    how = How(fail_on_data_loss, partial(_write, spark), STEP_BYTES, TASK_BYTES)
-    return build(root, TopicName.parse(topic), how)
+    options = BuildOptions(fail_on_data_loss, partial(_write, spark), STEP_BYTES, TASK_BYTES)
+    return build(root, TopicName.parse(topic), options)
 
 
 def _write(spark: SparkSession, pieces: list[Piece]) -> list[DataFile]:

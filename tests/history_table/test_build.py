@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.history_table import build as building
-from pulsar_on_spark.history_table.build import How, build
+from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.files import encode_file
 from pulsar_on_spark.history_table.pieces import SYSTEM
 from pulsar_on_spark.history_table.table import HistoryTable
@@ -167,7 +167,7 @@ def test_a_vacuum_while_files_are_written_does_no_harm(topic: Root, monkeypatch:
 def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
     for number in range(20):
         messages.write(topic, "t", [b"%02d" % number * 50])
-    (built,) = build(topic, T, How(step_bytes=500, piece_bytes=200))
+    (built,) = build(topic, T, BuildOptions(step_bytes=500, piece_bytes=200))
     assert (built.rows, len(values(topic))) == (23, 23)
     record = topic.store.view().all(HistoryRecord)[0]
     assert (record.generation, len(list(folder(topic).glob("g1-*.parquet")))) == (4, 3)
@@ -176,7 +176,7 @@ def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
 def test_a_build_may_be_limited(topic: Root) -> None:
     for number in range(4):
         messages.write(topic, "t", [b"%02d" % number * 50])
-    assert [build(topic, T, How(limit_bytes=150))[0].rows for _ in range(4)] == [5, 2, 0, 0]
+    assert [build(topic, T, BuildOptions(limit_bytes=150))[0].rows for _ in range(4)] == [5, 2, 0, 0]
 
 
 def test_a_checkpoint_shortens_the_log(topic: Root) -> None:
@@ -232,7 +232,7 @@ def test_lost_messages_end_a_build_unless_they_may_be_skipped(root: Root) -> Non
     lost_frames.seal(log)
     with pytest.raises(DataLossError, match="use --skip-lost"):
         build(root, TopicName.parse("t"))
-    (built,) = build(root, TopicName.parse("t"), How(fail_on_data_loss=False))
+    (built,) = build(root, TopicName.parse("t"), BuildOptions(fail_on_data_loss=False))
     assert 0 < built.rows < 18
 
 

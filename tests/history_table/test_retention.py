@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from pulsar_on_spark.broker.observe.stored import counted
 from pulsar_on_spark.history_table import retention, upkeep
-from pulsar_on_spark.history_table.build import Built, How, build
+from pulsar_on_spark.history_table.build import BuildOptions, Built, build
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
@@ -139,10 +139,10 @@ def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
 def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
     topic: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build_all_but_t(root: RootHandle, name: TopicName, how: How) -> list[Built]:
+    def build_all_but_t(root: RootHandle, name: TopicName, options: BuildOptions) -> list[Built]:
         if name.local == "t":
             raise pa.ArrowInvalid("Rescaling Decimal value would cause data loss")
-        return build(root, name, how)
+        return build(root, name, options)
 
     monkeypatch.setattr(upkeep, "build", build_all_but_t)
     set_namespace_policies(topic, "public/default", {"history": {}})

@@ -10,12 +10,16 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 import httpx
 
 from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
+
+TAKEOVERS: Final = "pulsarpy_takeovers_total"
+"""The metric of a broker that counts the journals that it has taken over."""
 
 
 class BrokerCluster:

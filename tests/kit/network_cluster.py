@@ -20,14 +20,13 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.broker_cluster import TAKEOVERS, BrokerCluster
 from tests.kit.waiting import wait_until
 
 UNPLUGGED_S: Final = 70.0
 """Longer than two intervals of keep-alive, after which clients and brokers give a silent connection up."""
 PARTED_S: Final = 10.0
 _BROKERS: Final = 3
-_TAKEOVERS: Final = "pulsarpy_takeovers_total"
 
 
 def require_namespaces() -> None:
@@ -108,7 +107,7 @@ class NetworkCluster(BrokerCluster):
         return True
 
     def _takeovers(self) -> float:
-        return sum(broker.metric(_TAKEOVERS) for broker in self._brokers)
+        return sum(broker.metric(TAKEOVERS) for broker in self._brokers)
 
     @override
     def _prefix_of(self, number: int) -> tuple[str, ...]:

@@ -17,12 +17,11 @@ import httpx
 
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
-from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.broker_cluster import TAKEOVERS, BrokerCluster
 from tests.kit.s3_server import write_profile
 from tests.kit.waiting import wait_until
 
 OUTAGE_S: Final = 30.0
-_TAKEOVERS: Final = "pulsarpy_takeovers_total"
 _SETTING: Final = FILE_VARIABLE.removeprefix("PULSARPY_").lower()
 
 
@@ -86,11 +85,11 @@ class StoreCluster(BrokerCluster):
         number = random.randrange(len(self._brokers))
         cut_off, link = self._brokers[number], self._links[number]
         others = [broker for broker in self._brokers if broker is not cut_off]
-        before = sum(broker.metric(_TAKEOVERS) for broker in others)
+        before = sum(broker.metric(TAKEOVERS) for broker in others)
         link.is_whole.clear()
         try:
             wait_until(
-                lambda: sum(broker.metric(_TAKEOVERS) for broker in others) > before,
+                lambda: sum(broker.metric(TAKEOVERS) for broker in others) > before,
                 lambda: f"{cut_off.url} is taken over: {self.said}",
             )
         finally:
@@ -100,7 +99,7 @@ class StoreCluster(BrokerCluster):
 
     def outage(self) -> None:
         """Let the store give no answer for a while: no broker may be taken over, and each must serve again."""
-        before = [broker.metric(_TAKEOVERS) for broker in self._brokers]
+        before = [broker.metric(TAKEOVERS) for broker in self._brokers]
         for link in self._links:
             link.is_whole.clear()
         time.sleep(OUTAGE_S)
@@ -109,7 +108,7 @@ class StoreCluster(BrokerCluster):
         for broker in self._brokers:
             url = broker.web_url
             wait_until(partial(_is_healthy, url), partial(_health, url))
-        assert [broker.metric(_TAKEOVERS) for broker in self._brokers] == before, self.said
+        assert [broker.metric(TAKEOVERS) for broker in self._brokers] == before, self.said
 
 
 def _is_healthy(web_url: str) -> bool:

@@ -21,12 +21,11 @@ from typing import Final
 
 from pulsar_on_spark.broker.runtime.children import run_child
 from pulsar_on_spark.broker.runtime.repeating import attempt
-from pulsar_on_spark.history_table.upkeep import keep_up
+from pulsar_on_spark.history_table.upkeep import maintain_with_histories
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 
@@ -128,8 +127,7 @@ def main() -> None:
         replace_after_s, policies = sys.argv[2:]
         limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
         defaults = Policies.model_validate_json(policies)
-        problems.extend(keep_up(root, defaults))  # first, because retention may trim what is not built yet
-        problems.extend(maintain(root, repair_limits=limits, defaults=defaults).problems)
+        problems.extend(maintain_with_histories(root, repair_limits=limits, defaults=defaults).problems)
     for problem in problems:
         log.warning("Housekeeping: %s", problem)
     if problems:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pulsar_on_spark.broker.runtime.children import run_module
+from pulsar_on_spark.broker.runtime.outcomes import remember
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
@@ -28,8 +29,6 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 log = logging.getLogger(__name__)
 
 _NICE: Final = 10
-_MAX_KNOWN: Final = 10_000
-"""Maximum number of topics whose last outcome is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Offloads:
         """
         if topic in self._running:
             raise TopicBusyError(f"Topic {topic} is being offloaded already: wait until the offload has ended.")
-        self._remember(topic, OffloadStatus("RUNNING"))
+        remember(self._known, topic, OffloadStatus("RUNNING"))
         task = self._running[topic] = asyncio.create_task(self._offload(topic, before), name=f"offload {topic}")
         task.add_done_callback(lambda _: self._running.pop(topic, None))
 
@@ -102,16 +101,9 @@ class Offloads:
         except (OSError, PulsarpyError) as error:
             outcome = OffloadStatus("ERROR", f"The offload could not be run: {error}")
         finally:
-            self._remember(topic, outcome)
+            remember(self._known, topic, outcome)
         if outcome.status == "ERROR":
             log.warning("Topic %s is not offloaded: %s", topic, outcome.last_error, extra={"topic": topic})
-
-    def _remember(self, topic: TopicName, last: OffloadStatus) -> None:
-        """Store a topic's last outcome, evicting the oldest one above the limit."""
-        self._known.pop(topic, None)
-        self._known[topic] = last
-        if len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
 
 
 def first_hot(view: View, topic: TopicName) -> Position | None:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from pulsar_on_spark.broker.runtime.children import run_module
+from pulsar_on_spark.broker.runtime.outcomes import remember
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
@@ -34,11 +35,8 @@ from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import waiting
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 
 _NICE: Final = 10
-_MAX_KNOWN: Final = 10_000
-"""Maximum number of topics whose last outcome is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class Compactions:
         """
         if topic in self._running:
             raise TopicBusyError(f"Topic {topic} is being compacted already: wait until the compaction has ended.")
-        _remember(self._known, topic, CompactionStatus("RUNNING"))
+        remember(self._known, topic, CompactionStatus("RUNNING"))
         task = self._running[topic] = asyncio.create_task(self._compact(topic, reach), name=f"compact {topic}")
         task.add_done_callback(lambda _: self._running.pop(topic, None))
 
@@ -146,7 +144,7 @@ class Compactions:
         except OSError as error:
             outcome = CompactionStatus("ERROR", f"The compaction could not be started: {error}.")
         finally:
-            _remember(self._known, topic, outcome)
+            remember(self._known, topic, outcome)
         if outcome.status == "ERROR":
             log.warning("Topic %s is not compacted: %s", topic, outcome.last_error, extra={"topic": topic})
 
@@ -159,7 +157,7 @@ class Compactions:
     def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
         before = self._counts.get(topic, CompactionCounts())
         succeeded, failed = before.succeeded + has_succeeded, before.failed + (not has_succeeded)
-        _remember(self._counts, topic, CompactionCounts(succeeded, failed, round(duration_s * 1000)))
+        remember(self._counts, topic, CompactionCounts(succeeded, failed, round(duration_s * 1000)))
 
     # -- thresholds ----------------------------------------------------------------------------------------------------
 
@@ -184,14 +182,6 @@ class Compactions:
             seen = tail.read_view(list(thresholds))
         due = (part for part, threshold in thresholds.items() if waiting_bytes(seen, part.topic_id) >= threshold)
         return [TopicName.parse(part.name) for part in due]
-
-
-def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None:
-    """Store a topic's last outcome, evicting the oldest one above the limit."""
-    outcomes.pop(topic, None)
-    outcomes[topic] = last
-    if len(outcomes) > _MAX_KNOWN:
-        del outcomes[next(iter(outcomes))]
 
 
 def main() -> None:

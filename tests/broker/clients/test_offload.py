@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 SETTINGS = {"maintain_interval_s": 1, "seal_within_s": 1, "managed_ledger_max_entries_per_ledger": 5}
 VALUES = [b"%d" % number + b"." * 200 for number in range(20)]
@@ -75,23 +75,15 @@ def ids_of(broker: RunningBroker, topic: str) -> list[pulsar.MessageId]:
     return [message.message_id() for message in read]
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + WAIT_MS / 1000
-    while not (found := condition()):
-        assert time.monotonic() < end_s, "it takes too long"
-        time.sleep(0.1)
-    return found
-
-
 def ended(web: httpx.Client, path: str) -> dict[str, Any]:
     """Wait for the end of an offload; return its status."""
 
-    def status() -> dict[str, Any] | None:
+    def status() -> dict[str, Any]:
         found: dict[str, Any] = web.get(f"{path}/offload").json()
-        return None if found["status"] == "RUNNING" else found
+        return found
 
-    found: dict[str, Any] = until(status)
-    return found
+    wait_until(lambda: status()["status"] != "RUNNING", f"the offload of {path} has ended", limit_s=WAIT_MS / 1000)
+    return status()
 
 
 def test_a_requested_offload(quiet_broker: RunningBroker) -> None:
@@ -163,7 +155,7 @@ def test_thresholds_are_followed_by_housekeeping(
         files = Root.open(str(cold_broker.root)).store.view().all(FileRecord)
         return any(file.copies == (late,) for file in files if file.replaced_at is None)
 
-    until(is_only_cold)
+    wait_until(is_only_cold, "a file has a cold copy only", limit_s=WAIT_MS / 1000)
     received += [consumer.receive(WAIT_MS) for _ in VALUES[1:]]
     assert [message.data() for message in received] == VALUES
     for message in received:

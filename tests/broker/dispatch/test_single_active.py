@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
-from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
+from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo, Wanted
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from tests.broker.dispatch.topic_model import Topic, ack, join, positions, pump
@@ -155,13 +155,19 @@ def test_delayed_entries_are_not_held_back() -> None:
     assert len(pump(dispatcher, topic)) == 2
 
 
-def test_an_entry_that_expires_during_its_read_is_not_delivered() -> None:
-    topic = Topic()
-    topic.publish(2)
+def begun_read(topic: Topic) -> tuple[SingleActiveDispatcher, Wanted]:
+    """Return the dispatcher of a consumer, and the read that it asks for."""
     dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
     join(dispatcher, 1, 10)
     wanted = dispatcher.wanted()
     assert wanted is not None
+    return dispatcher, wanted
+
+
+def test_an_entry_that_expires_during_its_read_is_not_delivered() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher, wanted = begun_read(topic)
     topic.cursor.acknowledge(LedgerId(1), EntryId(0))
     assert positions(dispatcher.offer(wanted, topic.read(wanted), 0)) == [(1, 1)]
 
@@ -169,9 +175,6 @@ def test_an_entry_that_expires_during_its_read_is_not_delivered() -> None:
 def test_a_read_without_entries_is_repeated() -> None:
     topic = Topic()
     topic.publish(1)
-    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
-    join(dispatcher, 1, 10)
-    wanted = dispatcher.wanted()
-    assert wanted is not None
+    dispatcher, wanted = begun_read(topic)
     assert dispatcher.offer(wanted, [], 0) == []
     assert positions(pump(dispatcher, topic)) == [(1, 0)]

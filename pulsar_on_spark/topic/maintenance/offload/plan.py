@@ -1,4 +1,4 @@
-"""Which files are offloaded, to which cold paths, and when their other copies are deleted. No IO, no clock.
+"""The choice of files to offload, of their cold paths, and of other copies to delete. No IO, no clock.
 
     file                                            what is done with it
     ----------------------------------------------  ----------------------------------------------------------------

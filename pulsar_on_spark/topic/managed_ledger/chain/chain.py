@@ -88,6 +88,18 @@ class RangePlan:
         """Key and value bytes."""
         return sum(slice_.bytes for slice_ in self.slices)
 
+    def require_complete(self, remedy: str) -> None:
+        """Check that nothing in the range is lost.
+
+        Args:
+            remedy: The end of the error's sentence: how to go on without the lost messages.
+
+        Raises:
+            DataLossError: something is lost.
+        """
+        if self.losses:
+            raise DataLossError(f"Messages of {self.losses[0].topic} are lost: {self.losses[0].reason}; {remedy}.")
+
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
     """Find the entries of [start, end). Entry ids of a ledger are dense, so missing ids are a loss, never skipped."""
