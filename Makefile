@@ -77,6 +77,13 @@ coverage: install ## branch coverage of the cores that decide only
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
 	@$(BIN)/python -m tests.simulators.journal --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
+.PHONY: seeds
+# The other tests use the same seeds in each run, so that no change fails by a case that it did not make.
+seeds: install ## the tests of all simulators, under fresh seeds; a seed that fails is printed
+	@PULSARPY_TEST_SEEDS=fresh $(BIN)/pytest $(IN_PROCESSES) -m "not soak or soak" tests/metadata/log/test_simulated_log.py \
+	  tests/broker/cluster/test_simulated_ownership.py tests/broker/cluster/test_load.py \
+	  tests/ledger/journal/test_simulation.py tests/ledger/journal/test_mutants.py
+
 .PHONY: endurance
 endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut
 	@$(BIN)/python -m tests.broker.cluster.endurance $(if $(TIMES),--times $(TIMES)) $(if $(ONLY),--only $(ONLY))

@@ -143,7 +143,7 @@ class Takeover:
         others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)} - set(own)
         dead = self._dead_brokers.dead_logs(view, sorted(others - (self._proved.keys() - due)), due)
         if may_be_blind(self._clock() - self._looked_s, first.lease_age_s):
-            self._dead_brokers = DeadBrokers(self._root, self._clock)
+            self._dead_brokers.forget_leases()
             dead = [incarnation for incarnation in dead if incarnation in due]
         self._looked_s = began_s
         self._clean_up(view, locks)

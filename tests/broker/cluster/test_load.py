@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pytest
 
 from pulsar_on_spark.broker.cluster import load as rules
 from pulsar_on_spark.broker.cluster.load import BrokerLoad, Move, Shedder, place_bundles, score, shares, work
+from tests.kit.seeds import first_seed
 
 ROUND_S = 60.0
 
@@ -269,8 +269,7 @@ def _spread(points: Mapping[str, float]) -> float:
 
 @pytest.mark.parametrize("runs", [8, pytest.param(400, marks=pytest.mark.long)])
 def test_advice_moves_no_bundle_twice_never_widens_the_spread_and_comes_to_rest(runs: int) -> None:
-    first, events = secrets.randbelow(1 << 40), Counter[str]()
-    print(f"from seed {first} on")
+    first, events = first_seed(), Counter[str]()
     for seed in range(first, first + runs):
         cluster = Cluster(seed)
         try:

@@ -13,7 +13,10 @@ from pulsar_on_spark.broker.broker import Broker
 from pulsar_on_spark.broker.cluster.takeover import RECOVERED_AT_ONCE
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.ledger.journal.log import LogRecord
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -64,6 +67,38 @@ def test_a_broker_may_be_dead_as_soon_as_it_is_late_with_its_lease(memory_path: 
         assert look() == (True, True)
         recover_incarnation(root, of_other)
         assert look() == (False, False)
+
+
+def test_a_wait_before_a_retry_goes_on_when_leases_are_forgotten(memory_path: Path) -> None:
+    """Otherwise a broker that is slow every few seconds forgets the leases each time, and never recovers a journal."""
+    root = Root.create(memory_path / "root")
+    now_s = 0.0
+    looks = DeadBrokers(root, lambda: now_s)
+    with RunningIncarnation(root, lease_duration_s=6.0) as other:
+        of_other = other.incarnation.id
+        with_recovery = _begin_recovery(root, of_other)
+        assert looks.dead_logs(with_recovery, [of_other]) == []
+        now_s += 6.1
+        assert looks.dead_logs(with_recovery, [of_other]) == []
+        assert looks.looks_dead(of_other)
+        now_s += 2.0
+        looks.forget_leases()
+        assert looks.dead_logs(with_recovery, [of_other]) == []
+        assert not looks.looks_dead(of_other)
+        now_s += 6.1
+        assert looks.dead_logs(with_recovery, [of_other]) == [of_other]
+
+
+def _begin_recovery(root: RootHandle, incarnation: IncarnationId) -> View:
+    """Leave an incarnation IN_RECOVERY, as by a process that ended during its recovery."""
+
+    def decide(view: View) -> Change:
+        record = view.get(IncarnationRecord, incarnation)
+        assert record is not None
+        began = record.model_copy(update={"state": "IN_RECOVERY"})
+        return Change(puts=[began], keys={keys.incarnation_log(incarnation): None})
+
+    return root.store.commit(decide)
 
 
 def test_a_journal_that_takes_long_to_recover_delays_no_other(

@@ -1,12 +1,12 @@
-"""The protocol as it is, under fresh seeds; and that a seed means a run."""
+"""The protocol as it is, under many seeds; and that a seed means a run."""
 
 import os
-import secrets
 import subprocess
 import sys
 
 import pytest
 
+from tests.kit.seeds import first_seed
 from tests.simulators.journal.profiles import OBJECT_PROFILES
 from tests.simulators.journal.search import ALL_PROFILES, search, trace_of
 
@@ -14,10 +14,9 @@ TRACE = "from tests.simulators.journal.search import trace_of; print(*trace_of({
 
 
 @pytest.mark.parametrize("runs", [300, pytest.param(4_000, marks=pytest.mark.long)])
-def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_their_events(runs: int) -> None:
+def test_no_invariant_breaks_and_runs_reach_their_events(runs: int) -> None:
     """`make simulate` runs for an hour."""
-    seed = secrets.randbelow(1 << 40)
-    print(f"first seed {seed}")
+    seed = first_seed()
 
     result = search(seed, until=lambda so_far: so_far.runs >= runs)
 
@@ -42,8 +41,7 @@ def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_their_events(runs:
 
 @pytest.mark.parametrize("runs", [200, pytest.param(4_000, marks=pytest.mark.long)])
 def test_no_invariant_breaks_on_object_stores(runs: int) -> None:
-    seed = secrets.randbelow(1 << 40)
-    print(f"first seed {seed}")
+    seed = first_seed()
 
     result = search(seed, until=lambda so_far: so_far.runs >= runs, among=OBJECT_PROFILES)
 

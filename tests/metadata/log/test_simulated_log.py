@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
 
 from pulsar_on_spark.metadata.log.chain import OvertakenError
+from tests.kit.seeds import first_seed
 from tests.metadata.log.mutants import MUTANTS, Mutant
 from tests.simulators.metadata.run import ViolationError, run
 
@@ -25,8 +24,7 @@ def test_checkpoints_that_are_cleaned_up_while_they_are_read_are_no_damage() -> 
 
 @pytest.mark.long
 def test_the_promises_hold_in_many_runs() -> None:
-    first = secrets.randbelow(1 << 40)
-    print(f"from seed {first} on")
+    first = first_seed()
     zombies = 0
     for seed in range(first, first + 300):
         world, _ = run(seed)

@@ -242,6 +242,7 @@ class Run:
     def _heal(self) -> None:
         metadata = self.world.metadata
         self.world.is_chaos = False
+        self.world.note_healed(self._scheduler.now_s)
         metadata.reads_fail = metadata.writes_fail = False
         metadata.unknown = 0.0
         for broker in self._living():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from pulsar_on_spark.broker.runtime.journals import LEASE_S
 from tests.simulators.cluster.broker import SimulatedBroker
 from tests.simulators.cluster.metadata import Metadata
 from tests.simulators.cluster.oracle import Oracle
@@ -38,11 +39,21 @@ class World:
         """Note a time in which no broker could hear another: a pause of the whole machine, or an outage."""
         self._deaf.append((begin_s, end_s))
 
+    def note_healed(self, healed_s: float) -> None:
+        """Note that all brokers can hear each other from a time on, before the ends that were noted."""
+        self._deaf = [(begin_s, min(end_s, healed_s)) for begin_s, end_s in self._deaf]
+
     def heard_at(self, time_s: float) -> float:
-        """Return the time until then in which brokers could hear each other, in seconds."""
-        deaf_s, end_s = 0.0, 0.0
-        for begin_s, until_s in sorted(self._deaf):
-            begin_s, until_s = max(begin_s, end_s), min(until_s, time_s)
-            deaf_s += max(0.0, until_s - begin_s)
-            end_s = max(end_s, until_s)
-        return time_s - deaf_s
+        """Return the time until then in which brokers could hear each other, in seconds.
+
+        A time without hearing that is shorter than half a lease counts as heard, because the brokers that renewed their
+        leases before and after it do not notice it.
+        """
+        deaf: list[tuple[float, float]] = []
+        for begin_s, end_s in sorted(self._deaf):
+            if deaf and begin_s <= deaf[-1][1]:
+                deaf[-1] = (deaf[-1][0], max(deaf[-1][1], end_s))
+            else:
+                deaf.append((begin_s, end_s))
+        lengths_s = [min(end_s, time_s) - begin_s for begin_s, end_s in deaf]
+        return time_s - sum(length_s for length_s in lengths_s if length_s >= LEASE_S / 2)

@@ -88,9 +88,13 @@ class DeadBrokers:
     def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
-        self._watcher = LeaseWatcher(root.broker_leases(), clock)
-        self._look_at_s = float("-inf")
         self._retry_at_s: dict[IncarnationId, float] = {}
+        self.forget_leases()
+
+    def forget_leases(self) -> None:
+        """Watch all leases from now on, as if none had been read before; waits before retries go on."""
+        self._watcher = LeaseWatcher(self._root.broker_leases(), self._clock)
+        self._look_at_s = float("-inf")
         self._expired: set[IncarnationId] = set()
         self._late: set[IncarnationId] = set()
 
