@@ -148,13 +148,13 @@ def build(
         topic: The full name of the rows' topic; for a partitioned topic, that of the partition.
         partition: The topic's partition index, -1 if it is not a partition.
         selection: The requested columns.
-        values: The decoded values, one struct of `selection.value_type`'s Arrow type for each row; needed if
-            `selection.needs_values`.
+        values: The decoded values, one struct for each row, with the selected fields of `selection.value_type` at
+            least; needed if `selection.needs_values`.
     """
     rows = _Range(batch, ledger_id, entry_offset, topic, partition)
     typed: Mapping[str, pa.Array] = {}
-    if selection.value_type is not None and values is not None:
-        typed = dict(zip(selection.value_type.names, values.flatten(), strict=True))
+    if values is not None:
+        typed = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
     arrays = []
     for name, field in zip(selection.names, selection.arrow_schema, strict=True):
         array = typed[name] if name in typed else _COLUMNS[name].build(rows)

@@ -199,10 +199,10 @@ class Scan:
 
     def run(self, partition: ScanPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's messages as batches in Spark's columns."""
-        typed = self.schema.typed if self.schema.selection.needs_values else None
+        decoder = self.schema.decoder
         needed = (
             *self.schema.selection.segment_columns,
-            *(typed.decoder.segment_columns if typed is not None else ()),
+            *(decoder.segment_columns if decoder is not None else ()),
             *(self.slot_filter.segment_columns if self.slot_filter else ()),
             *(_ID_COLUMNS if any(piece.left_out for piece in partition.pieces) else ()),
         )
@@ -228,10 +228,10 @@ class Scan:
         keep_modules()
 
     def _to_spark(self, origin: Origin, batch: pa.RecordBatch) -> pa.RecordBatch:
-        selection, typed = self.schema.selection, self.schema.typed
+        selection, decoder = self.schema.selection, self.schema.decoder
         values = None
-        if typed is not None and selection.needs_values:
-            values = typed.decoder.decode(batch, origin.topic, lambda row: origin.name(batch, row))
+        if decoder is not None:
+            values = decoder.decode(batch, origin.topic, lambda row: origin.name(batch, row))
         return build(batch, origin.ledger, origin.entry_offset, origin.topic, origin.partition, selection, values)
 
 

@@ -7,6 +7,7 @@ JSON and AVRO types, both of which contain an Avro record schema). Without optio
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -43,10 +44,12 @@ class TypedValues:
     schema_version: bytes | None
     writers: WriterSchemas | None = None
 
-    @property
-    def decoder(self) -> ValueDecoder:
-        """The decoder of values to structs of the fields."""
-        return ValueDecoder(self.schema.codec, self.mode, self.writers)
+    def decoder(self, names: Collection[str]) -> ValueDecoder:
+        """Return the decoder of values to structs of these fields, or of all fields if each value is to be checked."""
+        codec = self.schema.codec
+        return ValueDecoder(
+            codec if self.mode is ParseMode.FAILFAST else codec.narrowed(names), self.mode, self.writers
+        )
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
         """Encode structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
@@ -55,10 +58,15 @@ class TypedValues:
 
 @dataclass(frozen=True)
 class ReadSchema:
-    """The columns of a read, and the decoding of its values. Picklable."""
+    """The columns of a read, and the decoding of its values. Picklable.
+
+    Attributes:
+        selection: The columns.
+        decoder: The decoder of the selected fields of typed values; None if none is selected, or `value` is bytes.
+    """
 
     selection: ColumnSelection
-    typed: TypedValues | None
+    decoder: ValueDecoder | None
 
 
 def read_schema(options: ReadOptions, view: View) -> ReadSchema:
@@ -74,7 +82,8 @@ def read_schema(options: ReadOptions, view: View) -> ReadSchema:
         include_metadata=options.include_metadata,
         value_type=None if typed is None else typed.schema.read_type,
     )
-    return ReadSchema(selection, typed)
+    decoder = typed.decoder(selection.names) if typed is not None and selection.needs_values else None
+    return ReadSchema(selection, decoder)
 
 
 def typed_values(

@@ -36,7 +36,7 @@ def decode_avro(
 
     Args:
         values: One Avro datum for each row.
-        arrow_type: The type of the schema, with every field nullable and times in any unit.
+        arrow_type: The wanted fields of the schema, with every field nullable and times in any unit.
         avro_schema: The record schema as JSON text.
         on_bad_row: Called with the number of a row that does not fit, and the reason; may raise.
         writer_schema: The schema that the values were written with, if it differs; Avro's resolution rules apply.
@@ -58,7 +58,8 @@ def decode_avro(
             except _UNREADABLE as error:
                 on_bad_row(number, f"it is not a datum of that schema ({type(error).__name__}: {error})")
         rows.append(row)
-    annotated = _nullable(arrow_of_avro(avro_schema))
+    declared = _nullable(arrow_of_avro(avro_schema))
+    annotated = pa.struct([declared.field(field.name) for field in arrow_type])
     return pa.array(rows, _stored(annotated)).cast(annotated).cast(arrow_type)
 
 

@@ -13,9 +13,11 @@ parser (measured on Spark 4.2.0):
 There are three differences from Spark: text in single quotes is not JSON; a number too large for tinyint or smallint is
 null instead of wrapped around; a float keeps its digits when it is read as a string.
 
-The reader does not get the rows unchanged, because two broken rows could together form valid ones: each row is wrapped
-in an envelope with a number that no row can guess. Version 26 of Arrow crashes the process at a `null` between objects,
-so a block that could contain such a `null` is not passed to the reader.
+The reader parses the rows of a block as one text, so two broken rows could together form valid ones. It therefore gets
+only rows that begin with `{` and end with `}`: a parser that is inside an object behind a `}` accepts no `{`, and one
+that is inside a string accepts no end of a line. Each row then gives one object at least, and all give as many as there
+are rows only if each gives one. Version 26 of Arrow crashes the process at a `null` between objects, so a block that
+could contain such a `null` is not passed to the reader.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ import math
 import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from random import SystemRandom
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ import pyarrow.json as pa_json
 
 from pulsar_on_spark.topic.entries.values.json_times import parse_dates, parse_times
 
-_BLOCK_ROWS = 2_048
+_BLOCK_ROWS = 4_096
 _FEW_ROWS = 16
 _CRASHING = re.compile(rb"\}\s*null")
 _BLANK = b" \t\r\n"
@@ -65,7 +66,7 @@ def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: B
         on_bad_row: Called with the number of a row that does not fit, and the reason.
     """
     reading = _reading_type(arrow_type)
-    parts = []
+    parts: list[pa.StructArray] = []
     for first in range(0, len(values), _BLOCK_ROWS):
         block = values.slice(first, _BLOCK_ROWS)
         parts += _decode_block(block, first, arrow_type, reading, on_bad_row)
@@ -81,9 +82,6 @@ def _decode_block(
 ) -> list[pa.StructArray]:
     made = None if reading is None else _read_block(values, arrow_type, reading)
     if made is not None:
-        if made.null_count > values.null_count:
-            for row in np.flatnonzero(pc.and_(made.is_null(), values.is_valid()).to_numpy(zero_copy_only=False)):
-                on_bad_row(first + int(row), "it is null")
         return [made]
     if reading is None or len(values) <= _FEW_ROWS:
         return [_read_rows(values, first, arrow_type, on_bad_row)]
@@ -96,28 +94,48 @@ def _decode_block(
 
 def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType) -> pa.StructArray | None:
     """Read the block by Arrow's reader; None if the reader fails."""
-    number = SystemRandom().getrandbits(50)
-    numbers = pa.array(np.arange(number, number + len(values)))
-    heads = pc.binary_join_element_wise('{"n":', numbers.cast(pa.string()), ',"v":', "").view(pa.binary())
-    rows = pc.binary_join_element_wise(heads, values.fill_null(b"null"), b"}\n", b"")
-    text = rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py() or 0)
-    if _CRASHING.search(memoryview(text)):
-        return None
-    schema = pa.schema([("n", pa.int64()), ("v", reading)])
+    there = values.drop_null() if values.null_count else values
+    if not len(there):
+        return pa.nulls(len(values), arrow_type)
     try:
-        rows.cast(pa.string())
+        rows = there.cast(pa.string())
+        if not _are_objects(rows):
+            rows = pc.ascii_trim(rows, _BLANK.decode())
+            if not _are_objects(rows):
+                return None
+        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows), "\n")
+        text = lines[0].as_buffer()
+        if _CRASHING.search(memoryview(text)):
+            return None
         table = pa_json.read_json(
             pa.BufferReader(text),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=text.size + 1),
             parse_options=pa_json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore", newlines_in_values=True
+                explicit_schema=pa.schema(list(reading)), unexpected_field_behavior="ignore", newlines_in_values=True
             ),
         )
-        if not table.column("n").combine_chunks().equals(numbers):
+        if table.num_rows != len(rows):
             return None
-        return _convert(table.column("v").combine_chunks(), arrow_type)
+        columns = [
+            _convert(column.combine_chunks(), field.type) for column, field in zip(table, arrow_type, strict=True)
+        ]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
+    made = pa.StructArray.from_arrays(columns, fields=list(arrow_type))
+    if there is values:
+        return made
+    valid = values.is_valid()
+    return made.take(pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None))
+
+
+def _are_objects(rows: pa.StringArray) -> bool:
+    """Return True if each row begins with `{` and ends with `}`."""
+    _, offsets, data = rows.buffers()
+    ends = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1]
+    if data is None or (ends[1:] == ends[:-1]).any():
+        return False
+    text = np.frombuffer(data, np.uint8)
+    return bool((text[ends[:-1]] == ord("{")).all() and (text[ends[1:] - 1] == ord("}")).all())
 
 
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
@@ -162,7 +180,7 @@ def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
     converter = _RowConverter()
-    decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_NAMED_FLOATS.__getitem__)
+    decoder = json.JSONDecoder(parse_float=Decimal, parse_int=_number, parse_constant=_NAMED_FLOATS.__getitem__)
     rows: list[object] = []
     for number, value in enumerate(values.to_pylist()):
         converter.reason = ""
@@ -181,6 +199,17 @@ def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on
             on_bad_row(first + number, converter.reason)
         rows.append(row)
     return pa.array(rows, arrow_type)
+
+
+class _MinusZero(int):
+    """The number `-0`, whose sign floats keep."""
+
+    def __float__(self) -> float:
+        return -0.0
+
+
+def _number(text: str) -> int:
+    return _MinusZero() if text == "-0" else int(text)
 
 
 class _RowConverter:

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
@@ -45,6 +45,10 @@ class ValueCodec:
     def __post_init__(self) -> None:
         if (self.format == "avro") != (self.avro_schema is not None):
             raise InvalidArgumentError("Values in avro need an Avro schema, and values in json take none.")
+
+    def narrowed(self, names: Collection[str]) -> ValueCodec:
+        """Return a codec that decodes these fields only, in the order of the schema."""
+        return replace(self, arrow_type=pa.struct([field for field in self.arrow_type if field.name in names]))
 
     def decode(
         self,

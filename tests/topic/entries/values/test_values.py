@@ -131,6 +131,13 @@ def test_json_round_trip(rows: list[dict[str, object] | None], all_fields: bool)
     assert codec.decode(texts, ParseMode.FAILFAST, str).to_pylist() == structs.to_pylist()
 
 
+def test_minus_zero_keeps_its_sign_in_floats_only() -> None:
+    codec = ValueCodec("json", pa.struct([("a", pa.map_(pa.string(), pa.float64())), ("b", pa.int64())]))
+    assert repr(decode(codec, [b'{"a":{"x":-0,"y":-0.0,"z":0},"b":-0}'])) == (
+        "[{'a': [('x', -0.0), ('y', -0.0), ('z', 0.0)], 'b': 0}]"
+    )
+
+
 def test_floats_that_json_has_no_number_for() -> None:
     codec = ValueCodec("json", pa.struct([("f", pa.float64())]))
     structs = pa.array(
@@ -207,6 +214,17 @@ def test_avro_that_is_cut_or_too_long(cut: int) -> None:
     assert rows == [ROW, None, None, ROW]
     with pytest.raises(IncompatibleSchemaError, match="message 1:1:-1:0 of topic x"):
         decode(AVRO_CODEC, list(values), ParseMode.FAILFAST)
+
+
+def test_a_narrowed_codec_decodes_the_named_fields_only_and_finds_the_same_bad_rows() -> None:
+    data = AVRO_CODEC.encode(pa.array([ROW], AVRO_CODEC.arrow_type))[0].as_py()
+    names = [field.name for field in AVRO_CODEC.arrow_type][1::3]
+    assert decode(AVRO_CODEC.narrowed(names[::-1]), [data, data[:5], None]) == [
+        {name: ROW[name] for name in names},
+        None,
+        None,
+    ]
+    assert decode(SIMPLE.narrowed(["s"]), [b'{"a":"no number","s":"x"}', b"[]", None]) == [{"s": "x"}, None, None]
 
 
 @given(st.binary(max_size=60))
