@@ -13,8 +13,8 @@ from typing import Final
 from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock, Lock, NoLock, lock_file
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import BrokerRunningError, InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.lease_state import LeaseState

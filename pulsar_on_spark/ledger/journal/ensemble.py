@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pulsar_on_spark.ledger.journal.copies import FrameBytes, NewFile, PathWriter
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, create_file, is_on_objects, path_writer
+from pulsar_on_spark.ledger.journal.journal_paths import create_file, path_writer
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyEvent, CopyFailed, FileCreated, FileNotCreated
 from pulsar_on_spark.ledger.journal.object_protocol import DEFAULT_COMMITS, CommitPolicy
+from pulsar_on_spark.ledger.journal.places import JournalPath, is_on_objects
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.latencies import Latencies

@@ -13,9 +13,9 @@ from pulsar_on_spark.ledger.journal.checked_frames import CheckedFrames
 from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, part_crcs, read_run
 from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.log_reader import OpenJournalFile
+from pulsar_on_spark.ledger.journal.places import JournalPath, JournalPathTable
 from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError

@@ -18,9 +18,10 @@ from typing_extensions import override
 
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.groups import CursorGroup, EntriesGroup, Filling, Group, JournalLimits
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, require_fit
+from pulsar_on_spark.ledger.journal.journal_paths import require_fit
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.sinks import CursorSink, EntrySink, ShellOwner
 from pulsar_on_spark.ledger.journal.writer_shell import WriterShell

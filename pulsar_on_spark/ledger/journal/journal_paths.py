@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from pulsar_on_spark.ledger.journal.copies import FrameBytes, NewFile, PathThread, PathWriter, create_copy
 from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadAnswer, ReadFrames
@@ -29,16 +29,13 @@ from pulsar_on_spark.ledger.journal.object_file import ObjectBytes, ObjectFile
 from pulsar_on_spark.ledger.journal.object_format import head_bytes, incarnation_prefix
 from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
 from pulsar_on_spark.ledger.journal.object_writer import ObjectPathThread, create_objects
-from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.ledger.journal.places import JournalPath
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_disk import require_local
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.segment_objects import translated
-
-JournalPath: TypeAlias = LocalPath | ObjectPath
-JournalPathTable: TypeAlias = Callable[[], Mapping[PathId, JournalPath]]
-"""Function that returns a root's current storage paths for journals (see `storage_path.PathTable`)."""
 
 
 class PlacedBytes(FrameBytes, Protocol):
@@ -63,11 +60,6 @@ class RecoveredCopy(Protocol):
 
     def close(self) -> None:
         """Close what is open."""
-
-
-def is_on_objects(path: JournalPath) -> bool:
-    """Return True for a path on an object store, whose writes cost money and take long."""
-    return isinstance(path, ObjectPath)
 
 
 def require_fit(path: JournalPath) -> None:

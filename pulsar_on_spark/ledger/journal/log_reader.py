@@ -13,9 +13,10 @@ from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, Sc
 from pulsar_on_spark.ledger.journal.files import read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable, file_name, open_bytes
+from pulsar_on_spark.ledger.journal.journal_paths import file_name, open_bytes
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
+from pulsar_on_spark.ledger.journal.places import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.tail import LogWalk
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId

@@ -19,7 +19,7 @@ from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst
 from pulsar_on_spark.ledger.journal.ensemble import Ensemble
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable, RecoveredCopy, recovered_copy
+from pulsar_on_spark.ledger.journal.journal_paths import RecoveredCopy, recovered_copy
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.messages import (
     BeginFiles,
@@ -46,6 +46,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     StartRecovery,
     WriteBack,
 )
+from pulsar_on_spark.ledger.journal.places import JournalPathTable
 from pulsar_on_spark.ledger.journal.recovery import Recovery
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUndecidedError

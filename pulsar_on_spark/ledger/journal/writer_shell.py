@@ -23,7 +23,6 @@ from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
@@ -54,6 +53,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     WriterEffect,
     WriterEvent,
 )
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.register_thread import (
     Looked,

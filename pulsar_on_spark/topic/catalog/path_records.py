@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.local_path import LocalPath

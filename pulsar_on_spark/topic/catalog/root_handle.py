@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self, cast
 
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, is_on_objects
+from pulsar_on_spark.ledger.journal.places import JournalPath, is_on_objects
 from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.records import PathRecord

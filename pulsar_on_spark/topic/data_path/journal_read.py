@@ -7,7 +7,7 @@ from contextlib import closing
 
 from pulsar_on_spark.ledger.journal.frame_reader import FrameReader, JournalPlace
 from pulsar_on_spark.ledger.journal.frames import payload_views
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable
+from pulsar_on_spark.ledger.journal.places import JournalPathTable
 from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from pulsar_on_spark.ledger.journal.codec_batch import padded
 from pulsar_on_spark.ledger.journal.frames import ENTRIES, FrameHead
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.log_index import LogIndex
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, position_of
+from pulsar_on_spark.ledger.journal.places import JournalPathTable
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps

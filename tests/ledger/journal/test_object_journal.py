@@ -20,7 +20,6 @@ from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.journal_paths import (
-    JournalPath,
     clear_incarnation,
     create_file,
     delete_file,
@@ -33,6 +32,7 @@ from pulsar_on_spark.ledger.journal.messages import LogRead
 from pulsar_on_spark.ledger.journal.object_file import ObjectBytes, ObjectFile
 from pulsar_on_spark.ledger.journal.object_format import ObjectHead, parse_head
 from pulsar_on_spark.ledger.journal.object_protocol import CommitPolicy
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.register_thread import RegisterSilent, RegisterThread

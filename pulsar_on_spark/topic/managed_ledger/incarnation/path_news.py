@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from pulsar_on_spark.ledger.journal.journal import Journal
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.frames import Frame
-from pulsar_on_spark.ledger.journal.journal_paths import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, OpenJournalFile
+from pulsar_on_spark.ledger.journal.places import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId

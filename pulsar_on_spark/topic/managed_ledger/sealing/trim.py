@@ -19,14 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pulsar_on_spark.ledger.journal.frames import Frame
-from pulsar_on_spark.ledger.journal.journal_paths import (
-    JournalPath,
-    clear_incarnation,
-    delete_file,
-    file_name,
-    journal_incarnations,
-)
+from pulsar_on_spark.ledger.journal.journal_paths import clear_incarnation, delete_file, file_name, journal_incarnations
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.ledger.journal.sealing import deleted_before, files_to_delete
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import DurableView, View
