@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import batch_read, micro_batch, stream_read, task_memory, typed_json, typed_read, write
+from bench import batch_read, history, micro_batch, stream_read, task_memory, typed_json, typed_read, write
 from bench.harness import Benchmark, Setting, environment, measure
 from bench.kafka import Kafka, KafkaMissingError
 from bench.payload import VALUE_SIZE_BYTES, zstd_ratio
@@ -28,6 +28,8 @@ BENCHMARKS: dict[str, Callable[[Setting], Benchmark]] = {
     "task-memory": task_memory.benchmark,
     "typed-json": typed_json.benchmark,
     "typed-read": typed_read.benchmark,
+    "history-read": history.read_benchmark,
+    "history-build": history.build_benchmark,
 }
 
 
