@@ -1,7 +1,8 @@
 """Official clients on several brokers of one root, directly and through a proxy, while bundles move: `make flows`.
 
 The scenarios of Go and Java are those of one broker (`tests/broker/clients`); bundles move during `flow` only, because
-the others check that nothing comes twice.
+the others check that nothing comes twice. In `again`, segments move to a cold path and to histories, and brokers are
+killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,11 +20,18 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from pulsar_on_spark.metadata.records import FileRecord, HistoryRecord, SegmentRecord
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from tests.broker.clients.conftest import new_client
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.go import find_go
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -33,6 +42,9 @@ MOVE_EVERY_S = float(os.environ.get("FLOW_MOVE_EVERY", "2"))
 PATIENCE_S = 60
 LIMIT_S = 900 + FLOW_S
 TOPICS = 8
+KILL_EVERY_S = 6.0
+AGAIN_MESSAGES = 500
+"""Messages of the scenario `again`, in all clients."""
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +83,12 @@ def moving(cluster: BrokerCluster) -> Iterator[None]:
         assert moves.result() >= FLOW_S / MOVE_EVERY_S / 4, "bundles have moved"
 
 
-def run(folder: Path, command: Sequence[str | Path], expected: int) -> None:
+def run(folder: Path, command: Sequence[str | Path], expected: int, length_s: int = 3) -> None:
+    """Run a client's program; `length_s` is the length of scenarios that go on while something else happens."""
     done = subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | {"TLS_TRUST_CERTS": "", "FLOW_SECONDS": str(FLOW_S)},
+        env=os.environ | {"TLS_TRUST_CERTS": "", "FLOW_SECONDS": str(length_s)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -132,7 +145,7 @@ def test_the_go_client_does_all_scenarios_through_a_proxy(proxy: RunningBroker, 
 
 def test_the_go_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, go_program: Path) -> None:
     with moving(cluster):
-        run(go_program.parent, [go_program, cluster.url, "moving-go", "flow"], 1)
+        run(go_program.parent, [go_program, cluster.url, "moving-go", "flow"], 1, FLOW_S)
 
 
 def test_the_java_client_does_all_scenarios_on_several_brokers(cluster: BrokerCluster, java_project: Path) -> None:
@@ -147,7 +160,7 @@ def test_the_java_client_does_all_scenarios_through_a_proxy(
 
 def test_the_java_client_loses_nothing_while_bundles_move(cluster: BrokerCluster, java_project: Path) -> None:
     with moving(cluster):
-        run(java_project, java(cluster.url, cluster, "moving-java", "testFlow"), 1)
+        run(java_project, java(cluster.url, cluster, "moving-java", "testFlow"), 1, FLOW_S)
 
 
 @pytest.mark.soak
@@ -166,6 +179,79 @@ def test_the_python_client_loses_nothing_while_bundles_move(cluster: BrokerClust
         ended.wait(FLOW_S)
         ended.set()
         assert all(flown.result() > 0 for flown in flows)
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    """Two brokers that seal, merge, build histories and offload all the time."""
+    folder = tmp_path_factory.mktemp("archive")
+    root = Root.create(folder / "root")
+    storage_paths.add(root, folder / "cold", "archive", role="cold")
+    at_once = {"managedLedgerOffloadThresholdInBytes": 0, "managedLedgerOffloadDeletionLagInMillis": 0}
+    set_namespace_policies(root, "public/default", {"offload_policies": at_once, "history": {"enabled": True}})
+    settings = {"maintain_interval_s": 1, "seal_within_s": 1, "managed_ledger_max_entries_per_ledger": 20}
+    with BrokerCluster(root.path, settings, count=2) as brokers:
+        yield brokers
+
+
+@contextmanager
+def storing_elsewhere(archive: BrokerCluster, topic: str) -> Iterator[None]:
+    """Kill a broker at times; at the end, a topic's messages are in its history, and files on the cold path only."""
+    ended = threading.Event()
+
+    def kill() -> None:
+        while not ended.wait(KILL_EVERY_S):
+            archive.kill()
+
+    with ThreadPoolExecutor(1) as threads:
+        kills = threads.submit(kill)
+        try:
+            yield
+        finally:
+            ended.set()
+        kills.result()
+    root = Root.open(archive.brokers[0].root)
+    topic_id = catalog.require_topic(root.store.view(), TopicName.parse(topic)).topic_id
+
+    def is_elsewhere() -> bool:
+        view = root.store.view()
+        files = {segment.file_id for segment in view.all(SegmentRecord, topic_id)}
+        moved = {file.file_id for file in view.all(FileRecord) if file.copies == (PathId(3),)}
+        record = view.get(HistoryRecord, topic_id)
+        return bool(files & moved) and record is not None and record.rows == AGAIN_MESSAGES
+
+    wait_until(is_elsewhere, f"the segments of {topic} are moved and built", limit_s=PATIENCE_S)
+
+
+def test_the_go_client_reads_the_same_while_segments_move(archive: BrokerCluster, go_program: Path) -> None:
+    with storing_elsewhere(archive, "go-again"):
+        run(go_program.parent, [go_program, archive.url, "go", "again"], 1, FLOW_S)
+
+
+def test_the_java_client_reads_the_same_while_segments_move(archive: BrokerCluster, java_project: Path) -> None:
+    with storing_elsewhere(archive, "java-testAgain"):
+        run(java_project, java(archive.url, archive, "java", "testAgain"), 1, FLOW_S)
+
+
+def test_the_python_client_reads_the_same_while_segments_move(archive: BrokerCluster) -> None:
+    client = new_client(archive.url, timeout_s=PATIENCE_S)
+    producer = client.create_producer("python-again", batching_max_messages=10)
+    for number in range(AGAIN_MESSAGES):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    producer.close()
+    first: list[bytes] = []
+    with storing_elsewhere(archive, "python-again"):
+        end_s = time.monotonic() + FLOW_S
+        while not first or time.monotonic() < end_s:
+            reader = client.create_reader("python-again", pulsar.MessageId.earliest)
+            read = [reader.read_next(PATIENCE_S * 1000) for _ in range(AGAIN_MESSAGES)]
+            reader.close()
+            assert [message.data() for message in read] == [b"%d" % number for number in range(AGAIN_MESSAGES)]
+            ids = [message.message_id().serialize() for message in read]
+            first = first or ids
+            assert ids == first
     client.close()
 
 

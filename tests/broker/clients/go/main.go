@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ var scenarios = map[string]func(*scenario) error{
 	"transactions":          (*scenario).transactions,
 	"table_view":            (*scenario).tableView,
 	"flow":                  (*scenario).flow,
+	"again":                 (*scenario).again,
 }
 
 func main() {
@@ -902,15 +904,11 @@ func (s *scenario) tableView() error {
 // flow publishes to several topics and consumes from them for FLOW_SECONDS, while their brokers may change: nothing is
 // lost, and what comes for the first time comes in order.
 func (s *scenario) flow() error {
-	seconds, problem := strconv.Atoi(os.Getenv("FLOW_SECONDS"))
-	if problem != nil {
-		seconds = 3
-	}
 	const topics = 8
 	ended := make(chan error, topics)
 	for number := range topics {
 		go func() {
-			ended <- s.flowOf(fmt.Sprintf("%s-%d", s.topic, number), time.Duration(seconds)*time.Second)
+			ended <- s.flowOf(fmt.Sprintf("%s-%d", s.topic, number), flowTime())
 		}()
 	}
 	var err error
@@ -950,4 +948,65 @@ func (s *scenario) flowOf(topic string, length time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// again reads a topic from its first message over and over for FLOW_SECONDS, while its segments move and its brokers
+// may change: the same messages come with the same ids, in the same order.
+func (s *scenario) again() error {
+	const count = 500
+	producer, err := s.producer(pulsar.ProducerOptions{BatchingMaxMessages: 10})
+	if err != nil {
+		return err
+	}
+	if err := send(producer, 0, count-1); err != nil {
+		return err
+	}
+	var first []pulsar.MessageID
+	for end := time.Now().Add(flowTime()); first == nil || time.Now().Before(end); {
+		ids, err := s.fromTheStart(count)
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = ids
+		}
+		for number, id := range ids {
+			if !bytes.Equal(id.Serialize(), first[number].Serialize()) {
+				return fmt.Errorf("%d was %v, and is %v", number, first[number], id)
+			}
+		}
+	}
+	return nil
+}
+
+// fromTheStart reads a topic whose messages are the numbers from 0 on, and returns their ids.
+func (s *scenario) fromTheStart(count int) ([]pulsar.MessageID, error) {
+	reader, err := s.client.CreateReader(pulsar.ReaderOptions{Topic: s.topic, StartMessageID: pulsar.EarliestMessageID()})
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var ids []pulsar.MessageID
+	for len(ids) < count {
+		message, err := reader.Next(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("after %d messages: %w", len(ids), err)
+		}
+		if got := string(message.Payload()); got != strconv.Itoa(len(ids)) {
+			return nil, fmt.Errorf("%s came instead of %d", got, len(ids))
+		}
+		ids = append(ids, message.ID())
+	}
+	return ids, nil
+}
+
+// flowTime is the length of scenarios that go on while something else happens.
+func flowTime() time.Duration {
+	seconds, err := strconv.Atoi(os.Getenv("FLOW_SECONDS"))
+	if err != nil {
+		seconds = 3
+	}
+	return time.Duration(seconds) * time.Second
 }

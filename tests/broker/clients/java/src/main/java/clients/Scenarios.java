@@ -576,7 +576,7 @@ public final class Scenarios {
      * lost, and what comes for the first time comes in order.
      */
     void testFlow() throws Exception {
-        long lengthMs = 1000L * Integer.parseInt(System.getenv().getOrDefault("FLOW_SECONDS", "3"));
+        long lengthMs = flowMs();
         List<CompletableFuture<Void>> flows = IntStream.range(0, 8).mapToObj(number -> CompletableFuture.runAsync(() -> {
             try {
                 flow(topic + "-" + number, lengthMs);
@@ -604,5 +604,34 @@ public final class Scenarios {
                 consumer.acknowledge(message);
             }
         }
+    }
+
+    /**
+     * Reads a topic from its first message over and over for FLOW_SECONDS, while its segments move and its brokers may
+     * change: the same messages come with the same ids, in the same order.
+     */
+    void testAgain() throws Exception {
+        int count = 500;
+        send(producer().batchingMaxMessages(10).create(), 0, count - 1);
+        List<MessageId> first = null;
+        for (long end = System.currentTimeMillis() + flowMs(); first == null || System.currentTimeMillis() < end;) {
+            List<MessageId> ids = new ArrayList<>();
+            try (Reader<byte[]> reader = client.newReader().topic(topic).startMessageId(MessageId.earliest).create()) {
+                for (int number = 0; number < count; number++) {
+                    Message<byte[]> message = reader.readNext(PATIENCE_S, TimeUnit.SECONDS);
+                    check(message != null, number + " does not come");
+                    String value = new String(message.getValue(), StandardCharsets.UTF_8);
+                    check(value.equals("" + number), value + " came instead of " + number);
+                    ids.add(message.getMessageId());
+                }
+            }
+            first = first == null ? ids : first;
+            check(ids.equals(first), "ids have changed");
+        }
+    }
+
+    /** Length of scenarios that go on while something else happens, in milliseconds. */
+    private static long flowMs() {
+        return 1000L * Integer.parseInt(System.getenv().getOrDefault("FLOW_SECONDS", "3"));
     }
 }
