@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
@@ -26,7 +28,9 @@ from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest,
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 from tests.kit.s3_server import S3Server, write_profile
 
 pytestmark = pytest.mark.long
@@ -149,6 +153,38 @@ def test_a_slow_store_is_read_ahead(root: Root, faults: S3Faults) -> None:
     requests = len(faults.outcomes) - counted
     print(f"{requests} requests in {took_s:.1f} s")
     assert took_s < max(requests, 5) * 0.2
+
+
+def test_a_store_that_hangs_delays_only_consumers_of_its_files(root: Root, faults: S3Faults) -> None:
+    """A broker whose store answers no request: eight subscriptions wait for it, and others get their backlog."""
+    root.create_topic("hot")
+    messages.write(root, "hot", VALUES)
+    offload(root, ALL)
+    offload(root, now=later)
+    answer = threading.Event()
+
+    def hang(_: Request) -> None:
+        answer.wait(60)
+
+    with RunningBroker(root.path, {"maintain_interval_s": 600}) as broker:
+        client = new_client(broker.url)
+        faults.decide = hang
+        earliest = pulsar.InitialPosition.Earliest
+        waiting = [client.subscribe("t", f"s{number}", initial_position=earliest) for number in range(8)]
+        time.sleep(1)
+        for number in range(3):
+            reader = client.subscribe("hot", f"s{number}", initial_position=earliest)
+            began_s = time.monotonic()
+            assert [reader.receive(WAIT_MS).data() for _ in VALUES] == VALUES
+            assert time.monotonic() - began_s < 1
+            began_s = time.monotonic()
+            reader.seek(1)  # by time
+            assert reader.receive(WAIT_MS).data() == VALUES[0]
+            assert time.monotonic() - began_s < 2
+        answer.set()
+        for consumer in waiting:
+            assert [consumer.receive(WAIT_MS).data() for _ in VALUES] == VALUES
+        client.close()
 
 
 @pytest.mark.parametrize("patience_s", [SHORT_S])

@@ -12,8 +12,9 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from pulsar_on_spark.broker.reading.jobs import EntrySource, Filled, FillJob, Large
+from pulsar_on_spark.broker.reading.jobs import Deferred, EntrySource, Filled, FillJob, Lane, Large, Outcome
 from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.broker.reading.slabs import Slab, SlabWriter, slab_bytes
 from pulsar_on_spark.model.ids import EntryId, LedgerId
@@ -26,6 +27,8 @@ FIRST_BYTES = 1024 * 1024
 """Bytes that a read fetches if it does not continue where a slab ends."""
 _OWN_MEMORY = -1
 """Slab number of a larger entry, which has its own memory; only the last such entry and pinned ones are kept."""
+_AT_ONCE = {Lane.COLD: 2, Lane.JOURNALS: 2}
+"""Jobs that may hold a slab in a lane whose reads wait for others, so that slabs are left for the other lanes."""
 _MAX_RANGES = 256
 """Maximum number of ranges in one job."""
 
@@ -66,6 +69,7 @@ class ReadAhead:
         """Filled slabs, the least recently used one first."""
         self._of_source: dict[str, list[Fetched]] = {}
         self._fetches: dict[tuple[str, int, int], _Fetch] = {}
+        self._turns = {lane: asyncio.Semaphore(_AT_ONCE.get(lane, len(process.slabs))) for lane in Lane}
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def close(self) -> None:
@@ -136,14 +140,7 @@ class ReadAhead:
 
     async def _fetched(self, source: EntrySource, ranges: tuple[EntryRange, ...], ahead_bytes: int) -> Fetched:
         try:
-            slab = await self._empty_slab()
-            try:
-                outcome, large = await self._process.run_job(
-                    lambda number: FillJob(number, source, ranges, slab, ahead_bytes)
-                )
-            except BaseException:
-                self._give_back(slab)
-                raise
+            slab, outcome, large = await self._filled(source, ranges, ahead_bytes)
         finally:
             fetch = self._fetches.pop((source.id, ranges[0].ledger, ranges[0].first))
         if isinstance(outcome, Large):
@@ -162,6 +159,26 @@ class ReadAhead:
         if not fetched.pins:
             self._wake()
         return fetched
+
+    async def _filled(
+        self, source: EntrySource, ranges: tuple[EntryRange, ...], ahead_bytes: int
+    ) -> tuple[int, Outcome, bytes | None]:
+        """Fill a slab, in the lane that has the first entry. Return the slab, the outcome and a large entry's bytes."""
+        lane = Lane.SEALED
+        while True:
+            async with self._turns[lane]:
+                slab = await self._empty_slab()
+                try:
+                    outcome, large = await self._process.run_job(
+                        partial(FillJob, source=source, ranges=ranges, slab=slab, ahead_bytes=ahead_bytes, lane=lane)
+                    )
+                except BaseException:
+                    self._give_back(slab)
+                    raise
+            if not isinstance(outcome, Deferred):
+                return slab, outcome, large
+            self._give_back(slab)
+            lane = outcome.lane
 
     # -- slabs ---------------------------------------------------------------------------------------------------------
 

@@ -18,14 +18,16 @@ from itertools import accumulate, chain, groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_on_spark.broker.reading.breaker import Breaker
 from pulsar_on_spark.broker.reading.entry_look import look_at
-from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.broker.reading.jobs import EntrySource, InLaneError, Lane
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
-from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import (
     CopiesUnreachableError,
+    CorruptSegmentError,
     DataLossError,
     JournalGoneError,
     PulsarpyError,
@@ -58,24 +60,21 @@ _MAX_REPORTED = 1_000
 """Maximum number of bad copies that are remembered as reported."""
 
 
-class InJournalError(Exception):
-    """The next entry is not sealed, and this reader does not read journals."""
-
-
 class CatchUp:
-    """A reader of the entries of any topic of one root. Not thread-safe.
+    """A reader of the entries of any topic of one root. Not thread-safe, except for `Lane.COLD`.
 
     Args:
         root: The root.
         max_message_size_bytes: The broker's `maxMessageSize`, the limit of rebuilt entries.
-        in_journals: True to read unsealed entries from journals, which may take as long as the recovery of a dead
-            broker; False to raise `InJournalError` for them.
+        lane: The lane that it reads for; entries of another lane raise `InLaneError`. None to read all entries.
     """
 
-    def __init__(self, root: RootHandle, max_message_size_bytes: int, *, in_journals: bool = True) -> None:
+    def __init__(self, root: RootHandle, max_message_size_bytes: int, lane: Lane | None = None) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
-        self._tail = Tail(root) if in_journals else None
+        self._tail = Tail(root) if lane in (None, Lane.JOURNALS) else None
+        self._reads_cold = lane in (None, Lane.COLD)
+        self._breaker = Breaker()
         self._lately: OrderedDict[str, TopicPart] = OrderedDict()
         self._reported: set[tuple[str, PathId]] = set()
 
@@ -95,7 +94,7 @@ class CatchUp:
             ranges: At least one range, of acknowledged entries.
 
         Raises:
-            InJournalError: an entry is not sealed, and `in_journals` is False.
+            InLaneError: another lane can read the entry.
             DataLossError: an entry is in no segment and in no journal file.
             CorruptSegmentError, CorruptJournalError: no good copy of an entry is left.
             UnbuildableEntryError: an entry cannot be rebuilt within `maxMessageSize`.
@@ -166,6 +165,7 @@ class CatchUp:
             publish_ms: Milliseconds since 1970.
 
         Raises:
+            InLaneError: another lane can go on.
             DataLossError, StorageError, MetadataError: as `read`.
         """
         part = source.part
@@ -173,20 +173,29 @@ class CatchUp:
             early = self._first_compacted(part, source.compaction, start, publish_ms)
             if early is not None:
                 return min(early, end)
-        view = self._journal_view(part, self._root.store.view(durable=True), end)
+        view: View = self._root.store.view(durable=True)
+        if self._tail is not None:
+            view = self._journal_view(part, view, end)
         if source.compaction is not None:
             start = max(start, log_start(view, part.topic_id, source.compaction))
-        paths = partial(self._root.storage_paths, view)
-        pieces = _walk(view, part, start, end)
-        slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # lost entries have no time
+        slices = self._known_slices(_walk(view, part, start, end), start)
         for is_raw, group in groupby(slices, lambda slice_: isinstance(slice_.file, JournalPlace)):
             if is_raw:
                 position = self._first_raw(part, list(group), publish_ms)
             else:
-                position = self._first_sealed(group, publish_ms, paths)
+                position = self._first_sealed(group, publish_ms, view)
             if position is not None:
                 return position
         return end
+
+    def _known_slices(self, pieces: Iterable[SegmentSlice | Loss], start: Position) -> Iterator[SegmentSlice]:
+        """Leave out what is lost, which has no time; without the journals, what seems lost may be in them."""
+        for piece in pieces:
+            if isinstance(piece, SegmentSlice):
+                yield piece
+                start = Position(piece.start_position.ledger, EntryId(piece.end))
+            elif self._tail is None:
+                raise InLaneError(Lane.JOURNALS, start)
 
     def _first_compacted(
         self, part: TopicPart, compaction: CompactionRecord, start: Position, publish_ms: int
@@ -200,10 +209,10 @@ class CatchUp:
                     return Position(ledger, EntryId(rows.column("entry_id")[first].as_py()))
         return None
 
-    def _first_sealed(self, slices: Iterable[SegmentSlice], publish_ms: int, paths: PathTable) -> Position | None:
+    def _first_sealed(self, slices: Iterable[SegmentSlice], publish_ms: int, view: View) -> Position | None:
         for slice_ in slices:
             if slice_.segment.publish_max_ms >= publish_ms:
-                for rows in self._rows(slice_, paths, ("entry_id", "publish_time")):
+                for rows in self._rows(slice_, view, ("entry_id", "publish_time")):
                     first = pc.index(_is_late(rows, publish_ms), True).as_py()
                     if first >= 0:
                         entry = rows.column("entry_id")[first].as_py() + slice_.segment.entry_offset
@@ -244,12 +253,11 @@ class CatchUp:
                 f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, because it is in no segment and "
                 "in no journal file: bring back storage paths that are away, or move the subscription past it."
             )
-        paths = partial(self._root.storage_paths, view)
         for slice_ in chain((first,), slices):
             if isinstance(slice_.file, JournalPlace):
                 yield from _raw(slice_, slice_.file, self._root.current_storage_paths)
             else:
-                yield from self._rebuilt(slice_, paths)
+                yield from self._rebuilt(slice_, view)
 
     def _journal_view(self, part: TopicPart, view: View, end: Position) -> View:
         """Return the view, extended by the topic's entries in journals.
@@ -258,7 +266,7 @@ class CatchUp:
         topic; a topic with a gap does not affect the others.
         """
         if self._tail is None:
-            raise InJournalError
+            raise InLaneError(Lane.JOURNALS)
         others = [other for topic_id, other in self._lately.items() if topic_id != part.topic_id]
         try:
             seen = self._tail.read_view([part, *others], view, reach={part.topic_id: end})
@@ -273,26 +281,45 @@ class CatchUp:
             self._lately.popitem(last=False)
         return seen
 
-    def _rebuilt(self, slice_: SegmentSlice, paths: PathTable) -> Iterator[StoredEntry]:
+    def _rebuilt(self, slice_: SegmentSlice, view: View) -> Iterator[StoredEntry]:
         ledger, offset = LedgerId(slice_.segment.ledger_id), slice_.segment.entry_offset
-        for rows in self._rows(slice_, paths, None):
+        for rows in self._rows(slice_, view, None):
             yield from rebuild_entries(rows, ledger, offset, max_message_size_bytes=self._max_message_size_bytes)
 
-    def _rows(self, slice_: SegmentSlice, paths: PathTable, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a sealed slice, including rows that are not messages."""
+    def _rows(self, slice_: SegmentSlice, view: View, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a sealed slice, including rows that are not messages.
+
+        Raises:
+            InLaneError: the slice has copies on cold paths and no other good copy, and this is not their lane.
+        """
         file, wanted = slice_.file, slice_.batches()
         assert isinstance(file, FileRecord)
+        cold = {PathId(record.path_id) for record in view.all(PathRecord) if record.role == "cold"} & {*file.copies}
+        deferred = InLaneError(Lane.COLD, slice_.start_position)
+        at_stake = f"{slice_.topic} {slice_.entries_in_words}"
+        if cold and not self._reads_cold:
+            file = file.with_names({path_id: name for path_id, name in file.names.items() if path_id not in cold})
+            if not file.copies:
+                raise deferred
         file_id = FileId(file.file_id)
         batches = read_batches(
             file,
-            paths,
+            partial(self._root.storage_paths, view),
             [where.number for where in wanted],
             columns,
             lambda path, reason: self._report(file_id, path, reason),
-            at_stake=f"{slice_.topic} {slice_.entries_in_words}",
+            at_stake=at_stake,
         )
-        for where, batch in zip(wanted, batches, strict=True):
-            yield rows_of(where, batch)
+        with closing(batches):
+            for where in wanted:
+                try:
+                    with self._breaker.reading(cold, f"Segment file {file_id} with {at_stake}"):
+                        batch = next(batches)
+                except (CopiesUnreachableError, CorruptSegmentError) as error:
+                    if cold and not self._reads_cold:
+                        raise deferred from error
+                    raise
+                yield rows_of(where, batch)
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
         """Report a bad or missing copy, once per copy; other copies may be good."""

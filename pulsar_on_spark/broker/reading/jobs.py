@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from pulsar_on_spark.broker.reading.slabs import Run
@@ -12,6 +13,27 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+
+
+class Lane(Enum):
+    """The threads of the reading process, by what their reads may have to wait for. A read begins in the first lane."""
+
+    SEALED = "segments on the disks or stores that the root writes to: reads wait for nothing else"
+    COLD = "segments of which only cold paths have a good copy: the path may be slow, or away for minutes"
+    JOURNALS = "journals: reads may wait for the recovery of a dead broker"
+
+
+class InLaneError(Exception):
+    """The read has reached an entry that only another lane can read.
+
+    Attributes:
+        lane: The other lane.
+        start: The position that a search has reached; None for other reads.
+    """
+
+    def __init__(self, lane: Lane, start: Position | None = None) -> None:
+        super().__init__(lane, start)
+        self.lane, self.start = lane, start
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,7 @@ class FillJob(NamedTuple):
     ranges: tuple[EntryRange, ...]
     slab: int
     ahead_bytes: int
+    lane: Lane = Lane.SEALED
 
 
 class FindJob(NamedTuple):
@@ -45,6 +68,7 @@ class FindJob(NamedTuple):
     start: Position
     end: Position
     publish_ms: int
+    lane: Lane = Lane.JOURNALS
 
 
 class Filled(NamedTuple):
@@ -74,6 +98,14 @@ class FoundAt(NamedTuple):
     position: Position
 
 
+class Deferred(NamedTuple):
+    """Nothing was read: the job belongs into another lane (see `InLaneError`)."""
+
+    number: int
+    lane: Lane
+    start: Position | None
+
+
 class Failed(NamedTuple):
     """The error of a failed job."""
 
@@ -82,4 +114,4 @@ class Failed(NamedTuple):
 
 
 Job: TypeAlias = FillJob | FindJob
-Outcome: TypeAlias = Filled | Large | FoundAt | Failed
+Outcome: TypeAlias = Filled | Large | FoundAt | Deferred | Failed

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from pulsar_on_spark.broker.reading.ahead import ReadAhead
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.entry_look import look_at
-from pulsar_on_spark.broker.reading.jobs import EntrySource, FindJob, FoundAt
+from pulsar_on_spark.broker.reading.jobs import Deferred, EntrySource, FindJob, FoundAt, Lane
 from pulsar_on_spark.broker.reading.losses import LOSSES, lost_entries
 from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.model.clock import current_ms
@@ -196,10 +197,16 @@ class EntryReader:
 
     async def position_in(self, source: EntrySource, chain: LedgerChain, publish_ms: int) -> Position:
         """Return a position as `position_at`, in a log or in a compacted ledger and the log after it."""
-        start, end = chain.start, chain.end
-        outcome, _ = await self._process.run_job(lambda number: FindJob(number, source, start, end, publish_ms))
-        assert isinstance(outcome, FoundAt)
-        return outcome.position
+        start, lane = chain.start, Lane.JOURNALS
+        while True:
+            outcome, _ = await self._process.run_job(
+                partial(FindJob, source=source, start=start, end=chain.end, publish_ms=publish_ms, lane=lane)
+            )
+            if isinstance(outcome, FoundAt):
+                return outcome.position
+            assert isinstance(outcome, Deferred)
+            assert outcome.start is not None, "a search says where to go on"
+            start, lane = outcome.start, outcome.lane
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
         """Report the loss of an unreadable entry, and return the entry id after the last one that is lost with it.

@@ -7,15 +7,26 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
-from pulsar_on_spark.broker.reading.jobs import Failed, Filled, FillJob, FindJob, FoundAt, Job, Large, Outcome
+from pulsar_on_spark.broker.reading.catch_up import CatchUp
+from pulsar_on_spark.broker.reading.jobs import (
+    Deferred,
+    Failed,
+    Filled,
+    FillJob,
+    FindJob,
+    FoundAt,
+    InLaneError,
+    Job,
+    Lane,
+    Large,
+    Outcome,
+)
 from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
@@ -26,10 +37,10 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 log = logging.getLogger(__name__)
 
-SUSPENDED_SEALED = 4
-"""Maximum number of suspended reads of segments, which a later job can continue; each holds a decoded record batch."""
-SUSPENDED_ANY = 32
-"""Maximum number of suspended reads of the thread that also reads journals; each holds a frame."""
+THREADS = {Lane.SEALED: 1, Lane.COLD: 2, Lane.JOURNALS: 1}
+"""Threads of each lane."""
+SUSPENDED = {Lane.SEALED: 4, Lane.COLD: 4, Lane.JOURNALS: 32}
+"""Maximum number of suspended reads, which a later job can continue; each holds a decoded record batch, or a frame."""
 IDLE_S = 30.0
 """Time without reads after which files are closed, in seconds."""
 
@@ -43,40 +54,38 @@ def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], j
 
 
 class _Worker:
-    """The two threads of the process: one for sealed entries, and one for journals, whose reads may have to wait."""
+    """The threads of the process, by lane. A job that reaches an entry of another lane is handed back."""
 
     def __init__(
         self, root: RootHandle, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection
     ) -> None:
         self._jobs = jobs
         self._sending = threading.Lock()
-        self._sealed = _Reads(CatchUp(root, max_message_size_bytes, in_journals=False), slabs, SUSPENDED_SEALED)
-        self._any = _Reads(CatchUp(root, max_message_size_bytes), slabs, SUSPENDED_ANY)
+        self._reads = {
+            lane: _Reads(CatchUp(root, max_message_size_bytes, lane), slabs, SUSPENDED[lane]) for lane in Lane
+        }
 
     def run(self) -> None:
-        with ThreadPoolExecutor(1, "sealed") as sealed, ThreadPoolExecutor(1, "journals") as journals:
-            checked_s = time.monotonic()
-            while True:
-                if time.monotonic() - checked_s >= IDLE_S / 2:
-                    checked_s = time.monotonic()
-                    sealed.submit(self._sealed.close_idle)
-                    journals.submit(self._any.close_idle)
-                try:
-                    if not self._jobs.poll(IDLE_S / 2):
-                        continue
-                    job: Job = self._jobs.recv()
-                except (EOFError, OSError):
-                    break
-                if isinstance(job, FindJob):
-                    journals.submit(self._do, job, self._any)
-                else:
-                    sealed.submit(self._do, job, self._sealed, partial(journals.submit, self._do, job, self._any))
-            for executor in (sealed, journals):
-                executor.shutdown(cancel_futures=True)
-        self._sealed.close()
-        self._any.close()
+        lanes = {lane: ThreadPoolExecutor(THREADS[lane], lane.name.lower()) for lane in Lane}
+        checked_s = time.monotonic()
+        while True:
+            if time.monotonic() - checked_s >= IDLE_S / 2:
+                checked_s = time.monotonic()
+                for lane, executor in lanes.items():
+                    executor.submit(self._reads[lane].close_idle)
+            try:
+                if not self._jobs.poll(IDLE_S / 2):
+                    continue
+                job: Job = self._jobs.recv()
+            except (EOFError, OSError):
+                break
+            lanes[job.lane].submit(self._do, job, self._reads[job.lane])
+        for executor in lanes.values():
+            executor.shutdown(cancel_futures=True)
+        for reads in self._reads.values():
+            reads.close()
 
-    def _do(self, job: Job, reads: _Reads, in_journals: Callable[[], object] | None = None) -> None:
+    def _do(self, job: Job, reads: _Reads) -> None:
         large: bytes | None = None
         outcome: Outcome
         try:
@@ -85,10 +94,8 @@ class _Worker:
                 outcome = FoundAt(job.number, position)
             else:
                 outcome, large = reads.fill(job)
-        except InJournalError:
-            assert in_journals is not None, "the thread of journals looks into them"
-            in_journals()
-            return
+        except InLaneError as error:
+            outcome = Deferred(job.number, error.lane, error.start)
         except PulsarpyError as error:
             outcome = Failed(job.number, error)
         except Exception as error:  # other jobs are not affected
@@ -111,20 +118,22 @@ class _Suspended(NamedTuple):
 
 
 class _Reads:
-    """The reads of one thread, including those suspended at a full slab."""
+    """The reads of one lane, including those suspended at a full slab."""
 
     def __init__(self, catch_up: CatchUp, slabs: list[memoryview], max_suspended: int) -> None:
         self.catch_up = catch_up
         self._slabs = slabs
         self._max_suspended = max_suspended
         self._suspended: OrderedDict[tuple[str, int, int], _Suspended] = OrderedDict()
+        self._lock = threading.Lock()
         self._used_s = time.monotonic()
 
     def fill(self, job: FillJob) -> tuple[Filled | Large, bytes | None]:
         """Read into the job's slab (errors as `CatchUp.read`); an entry larger than a slab is returned as bytes."""
         self._used_s = time.monotonic()
         first = job.ranges[0]
-        stopped = self._suspended.pop((job.source.id, first.ledger, first.first), None)
+        with self._lock:
+            stopped = self._suspended.pop((job.source.id, first.ledger, first.first), None)
         following = self.catch_up.read(job.source, job.ranges) if stopped is None else stopped.following
         slab = SlabWriter(self._slabs[job.slab])
         try:
@@ -136,7 +145,7 @@ class _Reads:
                         return Filled(job.number, slab.finish(), next_, slab.ack_sets), None
                     run = Run(entry.ledger_id, entry.entry_id, entry.entry_id + 1)
                     return Large(job.number, run, entry.ack_set), entry.data
-        except (PulsarpyError, InJournalError):
+        except (PulsarpyError, InLaneError):
             if not len(slab):
                 raise
             # The job whose first entry is the unreadable one gets the error.
@@ -155,13 +164,17 @@ class _Reads:
 
     def _suspend(self, source_id: str, entry: StoredEntry, following: Generator[StoredEntry]) -> None:
         key = (source_id, entry.ledger_id, entry.entry_id)
-        former = self._suspended.pop(key, None)
-        if former is None and len(self._suspended) == self._max_suspended:
-            former = self._suspended.popitem(last=False)[1]
+        with self._lock:
+            former = self._suspended.pop(key, None)
+            if former is None and len(self._suspended) == self._max_suspended:
+                former = self._suspended.popitem(last=False)[1]
+            self._suspended[key] = _Suspended(entry, following, time.monotonic())
         if former is not None:
             former.following.close()
-        self._suspended[key] = _Suspended(entry, following, time.monotonic())
 
     def _close_suspended(self, before_s: float) -> None:
-        while self._suspended and next(iter(self._suspended.values())).at_s <= before_s:
-            self._suspended.popitem(last=False)[1].following.close()
+        with self._lock:
+            old = [key for key, suspended in self._suspended.items() if suspended.at_s <= before_s]
+            closed = [self._suspended.pop(key) for key in old]
+        for suspended in closed:
+            suspended.following.close()

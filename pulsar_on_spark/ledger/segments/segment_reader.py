@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -39,7 +39,7 @@ def read_batches(
     on_bad_copy: Callable[[PathId, str], None],
     files: FileOps = OS_FILES,
     at_stake: str = "",
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Read batches of a file from one copy, and continue with another if it is bad.
 
     Only the wanted columns are decompressed. Memory holds one group of encoded batches and one decoded batch.

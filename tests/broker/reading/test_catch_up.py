@@ -10,10 +10,10 @@ from itertools import islice
 
 import pytest
 
-from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
+from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.extents import chain_shape
-from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.broker.reading.jobs import EntrySource, InLaneError, Lane
 from pulsar_on_spark.broker.reading.losses import LOSSES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
@@ -161,11 +161,12 @@ def test_a_reader_without_journals_reports_where_they_begin(root: Root, broker: 
     seal(root, broker)
     broker.send("clicks", [b"x"])
     ledger = broker.acknowledged_ids[0].ledger
-    sealed_only = CatchUp(root, MAX_MESSAGE_BYTES, in_journals=False)
+    sealed_only = CatchUp(root, MAX_MESSAGE_BYTES, Lane.SEALED)
     entries = sealed_only.read(log_of(root), [EntryRange(ledger, 8, 11)])
     assert [next(entries).entry_id, next(entries).entry_id] == [8, 9]
-    with pytest.raises(InJournalError):
+    with pytest.raises(InLaneError) as raised:
         next(entries)
+    assert raised.value.lane is Lane.JOURNALS
 
 
 def test_entries_of_spark_become_batches(root: Root, catch_up: CatchUp) -> None:

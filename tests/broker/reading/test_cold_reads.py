@@ -1,0 +1,232 @@
+"""Reads of cold paths that hang or are away: they delay nobody else, fail fast, and go on once the path answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_on_spark.broker.reading.breaker import PAUSE_S, Breaker
+from pulsar_on_spark.broker.reading.cache import EntryCache
+from pulsar_on_spark.broker.reading.extents import chain_shape
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StorageError
+from pulsar_on_spark.model.ids import EntryId, PathId, Position, TopicId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, read_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
+
+MIB = 1 << 20
+OFFLOADED = 8
+SOON_S = 1.0
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def cold(memory_path: Path, root: Root) -> Path:
+    """The cold path of a root with the topic `other` on disks, and eight files of `clicks` on the cold path only.
+
+    One more file of `clicks` is on disks, and one on disks and on the cold path.
+    """
+    for number in range(OFFLOADED):
+        messages.write(root, "clicks", [b"%d" % number])
+    root.create_topic("other")
+    messages.write(root, "other", [b"hot"] * 10)
+    storage_paths.add(root, memory_path / "cold", "archive", role="cold")
+    request = OffloadRequest(TopicName.parse("clicks"))
+    offload(root, request)
+    offload(root, now=lambda: datetime.now(UTC) + timedelta(hours=5))
+    messages.write(root, "clicks", [b"both"])
+    offload(root, request)
+    messages.write(root, "clicks", [b"hot"])
+    copies = [len(file.copies) for file in root.store.view().all(FileRecord) if file.is_cold]
+    assert sorted(copies) == [1] * OFFLOADED + [4]
+    return memory_path / "cold"
+
+
+@asynccontextmanager
+async def reading(root: Root) -> AsyncIterator[EntryReader]:
+    reader = EntryReader(root, EntryCache(0))
+    reader.start()
+    try:
+        assert await read(reader, root, "other", 0) == b"hot"  # it has started
+        yield reader
+    finally:
+        await reader.close()
+
+
+def part_of(root: Root, topic: str) -> TopicPart:
+    (part,) = messages.target(root, topic).parts
+    return part
+
+
+def chain_of(root: Root, topic: str) -> LedgerChain:
+    return LedgerChain(chain_shape(root.store.view(), TopicId(part_of(root, topic).topic_id)).extents)
+
+
+async def read(reader: EntryReader, root: Root, topic: str, entry: int) -> bytes:
+    """The value of an entry of a topic with one message an entry, or with one entry."""
+    ledger = chain_of(root, topic).end.ledger
+    (found,) = await reader.read(part_of(root, topic), [EntryRange(ledger, entry, entry + 1)], 1, MIB)
+    value = read_entry(found.data)[0].value
+    assert isinstance(value, bytes)
+    return value
+
+
+async def seconds(work: Coroutine[Any, Any, object]) -> float:
+    """Do it; return how long it took."""
+    began_s = time.monotonic()
+    await asyncio.wait_for(work, LIMIT_S)
+    return time.monotonic() - began_s
+
+
+async def is_served(reader: EntryReader, root: Root) -> None:
+    """What has a copy on disks is read at once: another topic's messages, and the same topic's."""
+    other, clicks = chain_of(root, "other"), part_of(root, "clicks")
+    assert await seconds(read(reader, root, "other", 0)) < SOON_S
+    assert await seconds(read(reader, root, "clicks", OFFLOADED)) < SOON_S
+    assert await seconds(read(reader, root, "clicks", OFFLOADED + 1)) < SOON_S
+    assert await seconds(reader.position_at(part_of(root, "other"), other, 0)) < SOON_S
+    assert await seconds(reader.position_at(clicks, chain_of(root, "clicks"), current_ms() + 60_000)) < SOON_S
+
+
+def test_a_path_that_hangs_holds_up_only_reads_of_its_files(root: Root, cold: Path) -> None:
+    """Opening a pipe without a writer hangs, as a file of a server that is away does."""
+    identity = cold / IDENTITY_NAME
+    content = identity.read_bytes()
+
+    async def scenario() -> None:
+        async with reading(root) as reader:
+            identity.unlink()
+            os.mkfifo(identity)
+            waiting = [asyncio.create_task(read(reader, root, "clicks", entry)) for entry in range(OFFLOADED)]
+            seeking = asyncio.create_task(reader.position_at(part_of(root, "clicks"), chain_of(root, "clicks"), 0))
+            await asyncio.sleep(0.5)
+            await is_served(reader, root)
+            assert not any(task.done() for task in (*waiting, seeking))
+            pipe = identity.rename(cold / "pipe")
+            identity.write_bytes(content)
+            while not all(task.done() for task in waiting):
+                with suppress(OSError):  # no read hangs in it
+                    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                await asyncio.sleep(0.02)
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert [await again(reader, root, entry) for entry in range(OFFLOADED)] == [
+                b"%d" % entry for entry in range(OFFLOADED)
+            ]
+            with suppress(StorageError):
+                await seeking
+            assert await reader.position_at(part_of(root, "clicks"), chain_of(root, "clicks"), 0) == Position(
+                chain_of(root, "clicks").end.ledger, EntryId(0)
+            )
+
+    asyncio.run(scenario())
+
+
+async def again(reader: EntryReader, root: Root, entry: int) -> bytes:
+    """Read it, again if that fails, as a subscription does."""
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return await read(reader, root, "clicks", entry)
+        except CopiesUnreachableError:
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.2)
+
+
+def test_a_seek_goes_through_cold_segments_disks_and_journals(root: Root, cold: Path) -> None:
+    part = part_of(root, "clicks")
+    times = [segment.publish_max_ms for segment in root.store.view().all(SegmentRecord, part.topic_id)]
+    spark_ledger = chain_of(root, "clicks").end.ledger
+    with RunningIncarnation(root) as broker:
+        late_ms = current_ms() + 1_000
+        broker.send_entries(
+            "clicks", [single_entry(ClientMessage(b"x"), metadata=MessageMetadata(publish_time=late_ms))]
+        )
+        journal_ledger = broker.acknowledged_ids[0].ledger
+        chain = LedgerChain([*chain_of(root, "clicks")._extents[:1], LedgerExtent(journal_ledger, 1, ended=False)])
+
+        async def scenario() -> None:
+            async with reading(root) as reader:
+                for publish_ms in times:
+                    found = await reader.position_at(part, chain, publish_ms)
+                    assert found == Position(spark_ledger, EntryId(bisect_left(times, publish_ms)))
+                found = await reader.position_at(part, chain, times[-1] + 1)
+                assert found == Position(journal_ledger, EntryId(0))
+                assert await reader.position_at(part, chain, late_ms + 1) == chain.end
+
+        asyncio.run(scenario())
+
+
+# -- the breaker -------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def passes(breaker: Breaker, *paths: int, error: Exception | None = None) -> bool:
+    """Read something; return False if that failed without a try."""
+    tried = False
+    try:
+        with breaker.reading([PathId(path) for path in paths], "It"):
+            tried = True
+            if error is not None:
+                raise error
+    except (CopiesUnreachableError, CorruptSegmentError):
+        pass
+    return tried
+
+
+def test_after_a_failure_one_read_tries_the_path_after_a_pause() -> None:
+    clock, away = Clock(), CopiesUnreachableError("away")
+    breaker = Breaker(clock)
+    assert passes(breaker, 3)
+    assert passes(breaker, 3, error=away)
+    assert not passes(breaker, 3)
+    assert passes(breaker, 4)
+    assert passes(breaker, 3, 4)
+    assert passes(breaker)
+    assert passes(breaker, 3, error=away)
+    clock.now_s += PAUSE_S
+    with breaker.reading([PathId(3)], "It"):
+        assert not passes(breaker, 3)  # while a read tries it
+    assert passes(breaker, 3, error=away)
+    clock.now_s += PAUSE_S
+    assert passes(breaker, 3, error=away)
+    assert not passes(breaker, 3)
+    clock.now_s += PAUSE_S
+    assert passes(breaker, 3, error=CorruptSegmentError("bad, so the path answers"))
+    assert passes(breaker, 3)
+
+
+def test_an_error_names_the_data_and_the_path() -> None:
+    breaker = Breaker(Clock())
+    passes(breaker, 3, error=CopiesUnreachableError("away"))
+    with pytest.raises(CopiesUnreachableError, match=r"^Segment file f cannot be read now.*\[path 3\] "):
+        breaker.reading([PathId(3)], "Segment file f").__enter__()
