@@ -12,6 +12,7 @@ import pytest
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.segment_names import segment_key
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def copy_of() -> Callable[[Root, FileRecord, int], Path]:
     """Return the path of a copy of a segment file."""
 
     def locate(root: Root, file: FileRecord, path_id: int) -> Path:
-        return root.current_journal_paths()[PathId(path_id)].segment_file(file.names[path_id])
+        path = root.current_storage_paths()[PathId(path_id)]
+        assert isinstance(path.place, Path)
+        return path.place / segment_key(file.names[path_id])
 
     return locate
 

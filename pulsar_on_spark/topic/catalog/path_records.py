@@ -8,6 +8,7 @@ from pathlib import Path
 from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.bounded_path import BoundedPath
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import RootPlace, parse_place
@@ -38,3 +39,9 @@ def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> Journa
     if isinstance(place, Path):
         return LocalPath(path_id, place, cluster_id, record.label, record.host, is_given_up=is_given_up)
     return ObjectPath(path_id, place, cluster_id, record.label, is_given_up=is_given_up)
+
+
+def segment_path(root: RootPlace, cluster_id: str, record: PathRecord) -> StoragePath:
+    """Return the storage path of a record, for segment files. A cold directory may be on a network file system."""
+    path = storage_path(root, cluster_id, record)
+    return BoundedPath(path) if record.role == "cold" and isinstance(path, LocalPath) else path

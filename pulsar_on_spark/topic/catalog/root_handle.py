@@ -32,7 +32,7 @@ from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.root_place import BROKERS, LOADS, RootPlace, consumers_of, lease_store, parse_place
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import root_creation
-from pulsar_on_spark.topic.catalog.path_records import journal_paths, storage_path, uri_of
+from pulsar_on_spark.topic.catalog.path_records import journal_paths, segment_path, storage_path, uri_of
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class RootHandle:
     def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
         """Return all storage paths by id, without retired ones."""
         return {
-            PathId(record.path_id): storage_path(self.place, self.cluster_id, record)
+            PathId(record.path_id): segment_path(self.place, self.cluster_id, record)
             for record in view.all(PathRecord)
             if record.state != "retired"
         }

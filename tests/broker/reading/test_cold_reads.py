@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,18 @@ from pulsar_on_spark.broker.reading.extents import chain_shape
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StorageError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import EntryId, PathId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.kit import messages
+from tests.kit.hanging_path import HangingPath
 from tests.kit.pulsar_entries import ClientMessage, read_entry, single_entry
 from tests.kit.running_incarnation import RunningIncarnation
 
@@ -110,31 +109,21 @@ async def is_served(reader: EntryReader, root: Root) -> None:
 
 
 def test_a_path_that_hangs_holds_up_only_reads_of_its_files(root: Root, cold: Path) -> None:
-    """Opening a pipe without a writer hangs, as a file of a server that is away does."""
-    identity = cold / IDENTITY_NAME
-    content = identity.read_bytes()
-
     async def scenario() -> None:
         async with reading(root) as reader:
-            identity.unlink()
-            os.mkfifo(identity)
+            hanging = HangingPath(cold).__enter__()
             waiting = [asyncio.create_task(read(reader, root, "clicks", entry)) for entry in range(OFFLOADED)]
             seeking = asyncio.create_task(reader.position_at(part_of(root, "clicks"), chain_of(root, "clicks"), 0))
             await asyncio.sleep(0.5)
             await is_served(reader, root)
             assert not any(task.done() for task in (*waiting, seeking))
-            pipe = identity.rename(cold / "pipe")
-            identity.write_bytes(content)
-            while not all(task.done() for task in waiting):
-                with suppress(OSError):  # no read hangs in it
-                    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+            while not all(task.done() for task in (*waiting, seeking)):
+                hanging.answer()
                 await asyncio.sleep(0.02)
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await asyncio.gather(*waiting, seeking, return_exceptions=True)
             assert [await again(reader, root, entry) for entry in range(OFFLOADED)] == [
                 b"%d" % entry for entry in range(OFFLOADED)
             ]
-            with suppress(StorageError):
-                await seeking
             assert await reader.position_at(part_of(root, "clicks"), chain_of(root, "clicks"), 0) == Position(
                 chain_of(root, "clicks").end.ledger, EntryId(0)
             )

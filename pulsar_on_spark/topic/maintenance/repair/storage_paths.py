@@ -40,7 +40,6 @@ from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.health import PathRole
 from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
-from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
@@ -295,9 +294,9 @@ def _undecided_writes(view: DurableView, listed: Collection[WriteId]) -> set[Wri
 
 def _require_closed(path: StoragePath) -> None:
     """Refuse a path on which a process has files open, because its disk could not be unmounted."""
-    if not isinstance(path, LocalPath):
+    if not isinstance(path.place, Path):
         return
-    found = processes_with_open_files(path.directory)
+    found = processes_with_open_files(path.place)
     if found:
         files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
         raise InvalidArgumentError(

@@ -19,6 +19,7 @@ from pulsar_on_spark.model.errors import CopiesUnreachableError, InvalidArgument
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage import bounded_path
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.data_path.attach import attach
@@ -36,6 +37,8 @@ from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.status import storage_status
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
+from tests.kit.hanging_path import HangingPath
+from tests.kit.waiting import wait_until
 from tests.topic.maintenance.repair.conftest import assert_consistent
 
 COLD = PathId(3)
@@ -487,3 +490,31 @@ def test_kills_at_each_step_of_both_phases(cold_root: Root, start_python: Callab
     maintain(cold_root, AT_ONCE)
     assert [len(stored) for stored in on_disk(cold_root).values()] == [0, 0, 0, 8]
     assert messages.read(cold_root, "t") == before
+
+
+def test_housekeeping_goes_on_while_a_cold_directory_hangs(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_path, "ANSWER_WITHIN_S", 0.3)
+    before = messages.read(cold_root, "t")
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), before=end_of_first(cold_root)))
+    offload(cold_root, now=later)
+    cold_root.create_topic("deleted")
+    messages.write(cold_root, "deleted", [b"x"])
+    cold_root.delete_topic("deleted")
+    set_namespace_policies(
+        cold_root, "public/default", {"offload_policies": {"managedLedgerOffloadThresholdInBytes": 0}}
+    )
+    with HangingPath(memory_path / "cold"):
+        began_s = time.monotonic()
+        done = maintain(cold_root, AT_ONCE)
+        assert time.monotonic() - began_s < 5
+        assert "has not answered for 0.3 s" in done.repair.away[0]
+        assert (done.offload.moved.moved, done.offload.waiting > 0) == (0, True)
+        assert (done.merge.new_files > 0, done.collect.deleted_files > 0) == (True, True)
+        assert done.repair.work.lost == ()
+        with pytest.raises(CopiesUnreachableError, match="has not answered"):
+            messages.read(cold_root, "t")
+    wait_until(lambda: maintain(cold_root, AT_ONCE).repair.is_whole, "the path answers")
+    assert messages.read(cold_root, "t") == before
+    assert {file.copies for file in files(cold_root)} >= {(COLD,)}

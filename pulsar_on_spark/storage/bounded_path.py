@@ -1,0 +1,279 @@
+"""A storage path in a directory that may hang, such as one of a network file system: each call ends in bounded time.
+
+The operating system waits without a limit for a server that is away. So each call runs in a thread of its own. If it
+takes too long, the path counts as unreachable, and further calls fail at once until that call has ended. It may still
+have its effect, like a call of a process that was killed: a file that is written late is garbage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import PathId, SegmentName
+from pulsar_on_spark.storage.daemon_calls import start_call
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.segment_files import FileSink, FileSource
+from pulsar_on_spark.storage.storage_path import DiskSpace, StoredFile
+
+ANSWER_WITHIN_S: Final = 30.0
+"""Time after which a path whose call has not ended counts as unreachable, in seconds."""
+_LISTED_AT_ONCE: Final = 500
+_hanging: Final[dict[tuple[int, Path], Future[Any]]] = {}
+"""The last call of a process to a directory that took too long; it may have ended since."""
+
+_T = TypeVar("_T")
+_H = TypeVar("_H", FileSink, FileSource)
+
+
+class _HangsError(StoragePathError):
+    """A call has taken too long, and may still be running.
+
+    Attributes:
+        call: The call.
+    """
+
+    def __init__(self, message: str, call: Future[Any]) -> None:
+        super().__init__(message)
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedPath:
+    """A storage path with a time limit for each call; `StoragePath` describes the methods in full.
+
+    What an operator does once to a path (`create`, `hide_identity`, `show_identity`) has no limit.
+
+    Attributes:
+        path: The path in the directory.
+    """
+
+    path: LocalPath
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def path_id(self) -> PathId:
+        """The path's id in the root."""
+        return self.path.path_id
+
+    @property
+    def place(self) -> Path:
+        """The path's directory."""
+        return self.path.place
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the path is on another host."""
+        return self.path.is_elsewhere
+
+    @property
+    def cluster_id(self) -> str:
+        """The root's identity."""
+        return self.path.cluster_id
+
+    @property
+    def label(self) -> str:
+        """The path's rack."""
+        return self.path.label
+
+    @property
+    def weight(self) -> int:
+        """The path's share of new files."""
+        return self.path.weight
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if an operator declared the disk lost."""
+        return self.path.is_given_up
+
+    def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
+        """Make the directory and its identity file."""
+        self.path.create(files, mode)
+
+    def check(self, files: FileOps = OS_FILES) -> None:
+        """Read the identity file."""
+        self._answer(partial(self.path.check, files))
+
+    def hide_identity(self) -> bool:
+        """Rename the identity file."""
+        return self.path.hide_identity()
+
+    def show_identity(self) -> None:
+        """Rename the identity file back."""
+        self.path.show_identity()
+
+    def measured(self) -> BoundedPath:
+        """Get the free bytes; unchanged if they cannot be got."""
+        try:
+            return BoundedPath(self._answer(self.path.measured))
+        except StoragePathError:
+            return self
+
+    def space(self) -> DiskSpace:
+        """Get the size and the free bytes of the file system."""
+        return self._answer(self.path.space)
+
+    def try_write(self) -> None:
+        """Write and sync a small file."""
+        self._answer(self.path.try_write)
+
+    def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> _Sink:
+        """Begin a file under a temporary name."""
+        begin = partial(self.path.write_segment, name, files, stays_cached=stays_cached)
+        return _Sink(self.place, self._answer(begin, _close))
+
+    def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> _Source:
+        """Check the path, and open the file."""
+        return _Source(self.place, self._answer(partial(self.path.open_segment, name, files), _close))
+
+    def has_segment(self, name: SegmentName) -> bool:
+        """Look for the file by its name."""
+        return self._answer(partial(self.path.has_segment, name))
+
+    def segment_files(self, now_s: float) -> Iterator[StoredFile]:
+        """List the directories."""
+        self.check()
+        return self.unchecked_segment_files(now_s)
+
+    def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
+        """List without checking the path."""
+        listing = self.path.unchecked_segment_files(now_s)
+        while some := self._answer(lambda: list(islice(listing, _LISTED_AT_ONCE))):
+            yield from some
+
+    def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
+        """Unlink the files, and sync their directory."""
+        return self._answer(partial(self.path.delete_segment, name, files))
+
+    def delete_stored(self, stored: StoredFile) -> bool:
+        """Unlink the file."""
+        return self._answer(partial(self.path.delete_stored, stored))
+
+    def _answer(self, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
+        return _answer(self.place, call, if_late)
+
+
+class _Open(Generic[_H]):
+    """An open file; it is closed when no call uses it, even one that hangs."""
+
+    def __init__(self, place: Path, file: _H) -> None:
+        self._place = place
+        self._file: _H = file
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close the file."""
+        self._end(self._file.close)
+
+    def _answer(self, call: Callable[[], _T]) -> _T:
+        try:
+            return _answer(self._place, call)
+        except _HangsError as error:
+            self._is_closed = True
+            error.call.add_done_callback(lambda _: self._file.close())
+            raise
+
+    def _end(self, call: Callable[[], None]) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            wait([start_call(call, "cold-path")], 0.0 if _hangs(self._place) else ANSWER_WITHIN_S)
+
+
+class _Sink(_Open[FileSink]):
+    """A copy that is being written."""
+
+    is_readable = True
+
+    def write(self, content: bytes) -> None:
+        """Append the bytes."""
+        self._answer(partial(self._file.write, content))
+
+    def open_written(self) -> _Source:
+        """Open the file under the name that it has now."""
+        return _Source(self._place, _answer(self._place, self._file.open_written, _close))
+
+    def seal(self, sidecar: bytes | None) -> None:
+        """Make the copy durable under its final name."""
+        self._answer(partial(self._file.seal, sidecar))
+
+    def discard(self) -> None:
+        """Close and delete the files."""
+        self._end(self._file.discard)
+
+
+class _Source(_Open[FileSource]):
+    """A copy that is open for reading."""
+
+    @property
+    def location(self) -> str:
+        """The copy's path."""
+        return self._file.location
+
+    @property
+    def group_bytes(self) -> int:
+        """The number of bytes to read at once."""
+        return self._file.group_bytes
+
+    def size_bytes(self) -> int:
+        """Return the file's length."""
+        return self._answer(self._file.size_bytes)
+
+    def sidecar(self) -> bytes:
+        """Read the sidecar file."""
+        return self._answer(self._file.sidecar)
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing, because the operating system reads ahead."""
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Read from the file."""
+        return self._answer(partial(self._file.read_into, offset, target))
+
+
+def _answer(place: Path, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
+    """Return the result of a call, or raise its error.
+
+    Args:
+        place: The directory.
+        call: The call.
+        if_late: Called with the result of a call that took too long.
+
+    Raises:
+        StoragePathError: the call has not ended in time, or an earlier one of the same directory has not ended yet.
+    """
+    no_answer = (
+        f"{place} has not answered for {ANSWER_WITHIN_S:g} s: check its file system, and the server that it is on."
+    )
+    if _hangs(place):
+        raise StoragePathError(no_answer)
+    calling = start_call(call, "cold-path")
+    if not wait([calling], ANSWER_WITHIN_S).done:
+        _hanging[os.getpid(), place] = calling
+
+        def end(late: Future[_T]) -> None:
+            with suppress(BaseException):
+                if_late(late.result())
+
+        calling.add_done_callback(end)
+        raise _HangsError(no_answer, calling)
+    return calling.result()
+
+
+def _hangs(place: Path) -> bool:
+    last = _hanging.get((os.getpid(), place))
+    return last is not None and not last.done()
+
+
+def _close(file: FileSink | FileSource) -> None:
+    file.close()

@@ -1,0 +1,145 @@
+"""The calls of a path in a directory that hangs end in time, and do no harm when they go on."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.model.errors import SegmentGoneError, StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
+from pulsar_on_spark.storage import bounded_path
+from pulsar_on_spark.storage.bounded_path import BoundedPath
+from pulsar_on_spark.storage.files import OsFiles
+from pulsar_on_spark.storage.identity import IDENTITY_NAME
+from pulsar_on_spark.storage.local_path import LocalPath
+from tests.kit.hanging_path import HangingPath
+from tests.kit.open_files import open_files_under
+from tests.kit.waiting import wait_until
+
+NAME = SegmentName(FileId("f" * 32 + "-0"))
+HANGS = "has not answered for 0.2 s"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BoundedPath:
+    monkeypatch.setattr(bounded_path, "ANSWER_WITHIN_S", 0.2)
+    made = BoundedPath(LocalPath(PathId(3), tmp_path / "cold", "cluster"))
+    made.create()
+    return made
+
+
+def written(path: BoundedPath, content: bytes) -> None:
+    sink = path.write_segment(NAME)
+    sink.write(content)
+    with_open = sink.open_written()
+    assert with_open.read_into(0, memoryview(bytearray(len(content)))) == len(content)
+    with_open.close()
+    sink.seal(b"sidecar")
+    sink.close()
+
+
+def test_it_is_the_path_in_the_directory(path: BoundedPath) -> None:
+    inner = path.path
+    for name in ("path_id", "place", "is_elsewhere", "cluster_id", "label", "weight", "is_given_up"):
+        assert getattr(path, name) == getattr(inner, name)
+    assert str(path) == str(inner)
+    assert pickle.loads(pickle.dumps(path)) == path
+    written(path, b"content")
+    path.check()
+    path.try_write()
+    assert path.has_segment(NAME)
+    assert path.space().total == inner.space().total
+    assert path.measured().weight > 1
+    assert list(path.segment_files(0.0)) == list(inner.segment_files(0.0))
+    source = path.open_segment(NAME)
+    target = bytearray(10)
+    source.expect([(0, 7)])
+    assert (source.size_bytes(), source.read_into(0, memoryview(target)), source.sidecar()) == (7, 7, b"sidecar")
+    assert (source.location, source.group_bytes) == (
+        str(inner.segment_file(NAME)),
+        inner.open_segment(NAME).group_bytes,
+    )
+    source.close()
+    source.close()
+    assert path.delete_segment(NAME) == 2
+    with pytest.raises(SegmentGoneError):
+        path.open_segment(NAME)
+    written(path, b"content")
+    assert all(path.delete_stored(stored) for stored in list(path.segment_files(0.0)))
+    path.write_segment(NAME).discard()
+    assert list(path.segment_files(0.0)) == []
+    assert path.hide_identity()
+    path.show_identity()
+    path.check()
+
+
+def test_a_call_that_hangs_ends_and_further_ones_fail_at_once(path: BoundedPath) -> None:
+    with HangingPath(path.place):
+        with pytest.raises(StoragePathError, match=HANGS):
+            path.check()
+        began_s, threads = time.monotonic(), threading.active_count()
+        for _ in range(100):
+            with pytest.raises(StoragePathError, match=HANGS):
+                path.has_segment(NAME)
+        assert path.measured() is path
+        assert time.monotonic() - began_s < 0.2
+        assert threading.active_count() <= threads
+    wait_until(lambda: answers(path), "the path answers")
+
+
+def answers(path: BoundedPath) -> bool:
+    try:
+        path.check()
+    except StoragePathError:
+        return False
+    return True
+
+
+def test_what_is_opened_late_is_closed(path: BoundedPath) -> None:
+    written(path, b"content")
+    with HangingPath(path.place), pytest.raises(StoragePathError, match=HANGS):
+        path.open_segment(NAME)
+    wait_until(lambda: answers(path), "the path answers")
+    wait_until(lambda: not open_files_under(path.place), "nothing is open")
+
+
+class SlowFiles(OsFiles):
+    """An operating system whose writes and reads wait."""
+
+    go_on = threading.Event()
+
+    def write(self, fd: int, data: bytes) -> None:
+        self.go_on.wait()
+        super().write(fd, data)
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        self.go_on.wait()
+        return super().read_into(fd, offset, target)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_file_in_use_by_a_call_that_hangs_is_closed_after_it(path: BoundedPath, is_written: bool) -> None:
+    """Its descriptor may be another file's once it is closed."""
+    written(path, b"content")
+    SlowFiles.go_on.set()
+    sink = path.write_segment(SegmentName(NAME.file_id, "a" * 32 + "-" + "0" * 8), SlowFiles())
+    source = path.open_segment(NAME, SlowFiles())
+    SlowFiles.go_on.clear()
+    hangs, ends = (sink.write, source.close) if is_written else (source.read_into, sink.discard)
+    with pytest.raises(StoragePathError, match=HANGS):
+        hangs(*((b"late",) if is_written else (0, memoryview(bytearray(1)))))  # type: ignore[operator]
+    ends()
+    (sink.discard if is_written else source.close)()
+    wait_until(lambda: len(open_files_under(path.place)) == 1, "the other file is closed")
+    SlowFiles.go_on.set()
+    wait_until(lambda: not open_files_under(path.place), "nothing is open")
+
+
+def test_errors_of_the_directory_are_raised_as_they_are(path: BoundedPath) -> None:
+    (path.place / IDENTITY_NAME).unlink()
+    with pytest.raises(StoragePathError, match="mount its disk there"):
+        path.check()
