@@ -145,7 +145,9 @@ def _hot_files(view: View) -> Iterator[tuple[FileRecord, list[SegmentRecord]]]:
     named_by: dict[str, list[SegmentRecord]] = defaultdict(list)
     for segment in view.all(SegmentRecord):
         named_by[segment.file_id].append(segment)
-    compacted = {file.file_id for record in view.all(CompactionRecord) for file in record.files}
+    for record in view.all(CompactionRecord):
+        for compacted in record.files:
+            named_by.pop(compacted.file_id, None)
     for file in view.all(FileRecord):
-        if not file.is_cold and file.replaced_at is None and file.file_id in named_by.keys() - compacted:
+        if not file.is_cold and file.replaced_at is None and file.file_id in named_by:
             yield file, named_by[file.file_id]
