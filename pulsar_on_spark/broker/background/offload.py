@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pulsar_on_spark.broker.runtime.children import run_module
@@ -23,11 +23,13 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
-from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 
 log = logging.getLogger(__name__)
 
+MAX_SECONDS: Final = 3_600.0
+"""Time after which an offload begins no further file: others wait for their turn."""
 _NICE: Final = 10
 
 
@@ -130,13 +132,15 @@ def main() -> None:
     place, topic, position, policies = sys.argv[1:]
     ledger, entry = position.split(":")
     request = OffloadRequest(TopicName.parse(topic), Position(LedgerId(int(ledger)), EntryId(int(entry))))
-    limits = RepairLimits(bytes_per_second=BESIDE_A_BROKER.bytes_per_second)
+    limits = replace(BESIDE_A_BROKER, max_seconds=MAX_SECONDS)
     try:
         done = offload(RootHandle.open(place), request, Policies.model_validate_json(policies), limits)
     except (PulsarpyError, OSError) as error:
         sys.exit(" ".join(str(error).split()))
     if done.problems:
         sys.exit(" ".join(done.problems[0].split()))
+    if not done.is_complete:
+        sys.exit(f"The offload was ended after {MAX_SECONDS:g} s, before all segments were offloaded: repeat it.")
 
 
 if __name__ == "__main__":

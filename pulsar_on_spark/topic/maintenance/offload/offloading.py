@@ -10,9 +10,9 @@ pass may be killed anywhere: a staged copy that no record names is garbage.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pulsar_on_spark.ledger.segments.segment_reader import OpenCopy
@@ -22,7 +22,6 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentErr
 from pulsar_on_spark.model.ids import PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
@@ -31,12 +30,12 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
 from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies, Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.offload.plan import Bad, PoliciesOf, end_of, plan_offload, plan_release
+from pulsar_on_spark.topic.maintenance.offload.plan import Bad, end_of, plan_offload, plan_release
 from pulsar_on_spark.topic.maintenance.repair.audit import path_health
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.repairing import Throttle
-from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans
+from pulsar_on_spark.topic.maintenance.repair.worker import COMMIT_FILES, WorkReport, carry_out_plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,8 @@ def offload(
 
     Args:
         root: The root.
-        request: Segments to offload in addition to those beyond their topics' thresholds.
+        request: Segments to offload in addition to those beyond their topics' thresholds. The pass is then for files
+            with segments of this topic only. None for a pass over all topics.
         defaults: The policies for fields that neither a topic nor its namespace sets.
         limits: The limits of one pass.
         progress: Called as the pass proceeds.
@@ -139,9 +139,11 @@ def offload(
         return effective_policies(view, TopicName.parse(topic.name), defaults).offload_policies
 
     paths, bad = path_health(root, view, {}, limits), _reported_copies(root)
+    concerned = None if request is None else _files_of(view, request.topic)
     # First, because it frees disks, and because moves may take hours: what was known before them is old afterwards.
-    released, unverified = _release(root, view, paths, bad, policies_of, now(), is_over, progress, files)
-    planned = plan_offload(view, paths, bad, policies_of, requests, now())
+    due = plan_release(view, paths, bad, policies_of, now(), concerned)
+    released, unverified = _release(root, root.storage_paths(view), due, is_over, progress, files)
+    planned = plan_offload(view, paths, bad, policies_of, requests, now(), concerned)
     moved = carry_out_plans(root, planned.moves, is_over=is_over, pace=pace, progress=progress, files=files)
     return OffloadReport(moved, released, planned.waiting, planned.shared, unverified)
 
@@ -174,48 +176,60 @@ def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
     return None
 
 
+def _files_of(view: View, topic: TopicName) -> set[str]:
+    """Return the files with segments of a topic, or of its partitions."""
+    parts = catalog.parts(view, catalog.require_topic(view, topic))
+    return {segment.file_id for part in parts for segment in view.all(SegmentRecord, part.topic_id)}
+
+
 def _release(
     root: RootHandle,
-    view: View,
-    paths: Mapping[PathId, PathHealth],
-    bad: Bad,
-    policies_of: PoliciesOf,
-    now: datetime,
+    paths: Mapping[PathId, StoragePath],
+    due: Sequence[FilePlan],
     is_over: Callable[[], bool],
     progress: Progress,
     files: FileOps,
 ) -> tuple[WorkReport, tuple[str, ...]]:
-    """Delete the other copies of the files whose lag is over. Return the work, and reasons to keep copies."""
-    stored = root.storage_paths(view)
-    verified: list[FilePlan] = []
-    doubts: list[str] = []
-    for plan in plan_release(view, paths, bad, policies_of, now):
-        if is_over():
-            break
-        doubt = _doubt(plan.file, [stored[path_id] for path_id in plan.counted if path_id in stored], files)
-        if doubt is None:
-            verified.append(plan)
-        else:
-            doubts.append(doubt)
-    return carry_out_plans(root, verified, is_over=is_over, progress=progress, files=files), tuple(doubts)
+    """Verify cold copies and delete the other ones, some files at a time. Return the work, and reasons to keep copies.
 
-
-def _doubt(file: FileRecord, cold: list[StoragePath], files: FileOps) -> str | None:
-    """Read the beginning and the end of each cold copy. Return the reason to keep the other copies, None if all exist.
-
-    Every byte was verified when the copy was made.
+    Once a path cannot be reached, its copies are not looked at again in this pass: each look may take a minute.
     """
-    for path in cold:
-        try:
-            copy = OpenCopy(file, path, files)
+    todo = deque(due)
+    done = WorkReport()
+    doubts: list[str] = []
+    away: set[PathId] = set()
+    while todo and not is_over():
+        verified: list[FilePlan] = []
+        while todo and len(verified) < COMMIT_FILES and not (verified and is_over()):
+            plan = todo.popleft()
+            if away.intersection(plan.counted):
+                continue
             try:
-                for tile in (0, len(copy.tiles.lengths) - 1):
-                    copy.read_tile(tile)
-            finally:
-                copy.close()
-        except (CorruptSegmentError, StoragePathError) as error:
-            return f"File {file.file_id} keeps its other copies, because its cold copy cannot be verified: {error}"
-    return None
+                for path_id in plan.counted:
+                    _look_at(plan.file, paths[path_id], files)
+                verified.append(plan)
+            except (CorruptSegmentError, StoragePathError) as error:
+                if not isinstance(error, CorruptSegmentError):
+                    away.add(path_id)
+                doubt = "keeps its other copies, because its cold copy cannot be verified"
+                doubts.append(f"File {plan.file.file_id} {doubt}: {error}")
+        done = done.plus(carry_out_plans(root, verified, progress=progress, files=files))
+    return replace(done, unfinished=len(todo)), tuple(doubts)
+
+
+def _look_at(file: FileRecord, path: StoragePath, files: FileOps) -> None:
+    """Read the beginning and the end of a copy. Every byte was verified when the copy was made.
+
+    Raises:
+        CorruptSegmentError: the copy is damaged or missing.
+        StoragePathError: the copy cannot be read now.
+    """
+    copy = OpenCopy(file, path, files)
+    try:
+        for tile in (0, len(copy.tiles.lengths) - 1):
+            copy.read_tile(tile)
+    finally:
+        copy.close()
 
 
 def _reported_copies(root: RootHandle) -> Bad:

@@ -74,6 +74,7 @@ def plan_offload(
     policies_of: PoliciesOf,
     requests: Mapping[str, Position],
     now: datetime,
+    only: Collection[str] | None = None,
 ) -> OffloadPlan:
     """Plan which files get copies on cold paths.
 
@@ -84,6 +85,7 @@ def plan_offload(
         policies_of: Returns the offload policies in force for a topic.
         requests: By topic id, the position before which an operator wants all sealed segments offloaded.
         now: The time that ages are relative to.
+        only: The files to consider; None for all.
     """
     now_ms = int(now.timestamp() * 1000)
     beyond: set[str] = set()
@@ -97,6 +99,8 @@ def plan_offload(
     moves: list[FilePlan] = []
     waiting = shared = 0
     for file, named_by in _hot_files(view):
+        if only is not None and file.file_id not in only:
+            continue
         due = [segment for segment in named_by if segment.record_id in beyond]
         labels = {drivers[segment.topic_id] for segment in due} - {""}
         if len(due) < len(named_by) or len(labels) > 1:
@@ -112,7 +116,12 @@ def plan_offload(
 
 
 def plan_release(
-    view: View, paths: Mapping[PathId, PathHealth], bad: Bad, policies_of: PoliciesOf, now: datetime
+    view: View,
+    paths: Mapping[PathId, PathHealth],
+    bad: Bad,
+    policies_of: PoliciesOf,
+    now: datetime,
+    only: Collection[str] | None = None,
 ) -> list[FilePlan]:
     """Plan for which offloaded files the copies that are not on cold paths are deleted.
 
@@ -127,6 +136,8 @@ def plan_release(
     plans = []
     for file in view.all(FileRecord):
         if file.offloaded_at is None or file.replaced_at is not None or file.file_id not in lags:
+            continue
+        if only is not None and file.file_id not in only:
             continue
         plan = plan_file(file, 1, paths, bad.get(file.file_id, ()))
         others = [path_id for path_id in plan.beside if path_id not in plan.leaving]

@@ -9,13 +9,20 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_on_spark.metadata.features import COLD_PATHS
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord, RootRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import CopiesUnreachableError, InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    CorruptSegmentError,
+    InvalidArgumentError,
+    StoragePathError,
+    TopicNotFoundError,
+)
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -29,6 +36,7 @@ from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.maintenance.offload import offloading
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
@@ -295,6 +303,59 @@ def test_an_empty_cold_path_releases_nothing(cold_root: Root, memory_path: Path)
     assert repair(cold_root).work.restored == 8
     assert offload(cold_root, now=later).released.moved == 8
     assert [message.value for message in messages.read(cold_root, "t")] == VALUES
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_release_looks_once_at_a_path_that_goes_away(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """A look may take a minute. A copy that is bad says nothing of others."""
+    offload(cold_root, ALL)
+    looks = 0
+
+    def look(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+        raise StoragePathError("it is away") if away else CorruptSegmentError("it is bad")
+
+    monkeypatch.setattr(offloading, "_look_at", look)
+    done = offload(cold_root, now=later)
+    assert (looks, len(done.unverified)) == ((1, 1) if away else (8, 8))
+    assert (done.released.moved, done.is_complete) == (0, False)
+
+
+def test_what_is_verified_in_the_time_of_a_pass_is_released(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    offload(cold_root, ALL)
+    now_s = 0.0
+    look_at = offloading._look_at
+
+    def look(*arguments: Any) -> None:
+        nonlocal now_s
+        now_s += 1
+        look_at(*arguments)
+
+    monkeypatch.setattr(offloading, "_look_at", look)
+    done = offload(cold_root, limits=RepairLimits(max_seconds=2.5), now=later, clock=lambda: now_s)
+    assert (done.released.moved, done.released.unfinished, done.is_complete) == (3, 5, False)
+
+
+def test_a_request_is_for_the_files_of_its_topic_only(cold_root: Root, memory_path: Path) -> None:
+    """Another topic is due, too, and cannot move, and copies of a third one are to be released."""
+    for topic in ("due", "old"):
+        cold_root.create_topic(topic)
+        messages.write(cold_root, topic, [b"x"])
+    offload(cold_root, OffloadRequest(TopicName.parse("old")))
+    gone = storage_paths.add(cold_root, memory_path / "gone", "gone", role="cold").path_id
+    policies = {"managedLedgerOffloadThresholdInBytes": 0, "managedLedgerOffloadDriver": "gone"}
+    set_topic_policies(cold_root, TopicName.parse("due"), {"offload_policies": policies})
+    storage_paths.give_up(cold_root, gone)
+    done = offload(cold_root, ALL, now=later)
+    assert (done.moved.moved, done.released.moved, done.waiting, done.problems) == (8, 0, 0, ())
+    nothing = OffloadRequest(TopicName.parse("t"), keep_bytes=10**9)
+    done = offload(cold_root, nothing, now=lambda: later() + LATER)
+    assert (done.moved.moved, done.released.moved, done.problems) == (0, 8, ())
+    done = offload(cold_root, now=later)
+    assert (done.released.moved, done.waiting) == (1, 1)
 
 
 def test_drains_and_losses_of_cold_paths(cold_root: Root, memory_path: Path) -> None:
