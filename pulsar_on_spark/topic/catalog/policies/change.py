@@ -78,8 +78,7 @@ def _commit_namespace(
         stored = _changed(record.policies, wanted(record), f"namespace {namespace}")
         if stored == record.policies:
             return None
-        check_quorum(view, stored, f"namespace {namespace}")
-        check_driver(view, stored, f"namespace {namespace}")
+        _check_places(view, record.policies, stored, f"namespace {namespace}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.namespace(namespace): None})
 
     root.store.commit(decide)
@@ -89,8 +88,7 @@ def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> 
     """Make the policies of a new namespace's record (arguments and errors as `set_namespace_policies`)."""
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
-    check_quorum(view, stored, what)
-    check_driver(view, stored, what)
+    _check_places(view, {}, stored, what)
     return stored
 
 
@@ -110,8 +108,7 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
         stored = _changed(record.policies, wanted, f"topic {name}")
         if stored == record.policies:
             return None
-        check_quorum(view, stored, f"topic {name}")
-        check_driver(view, stored, f"topic {name}")
+        _check_places(view, record.policies, stored, f"topic {name}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.topic(record.name): None})
 
     root.store.commit(decide)
@@ -174,6 +171,12 @@ def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], w
     if isinstance(retention, RetentionPolicies):
         _check_quota(retention, now.get("backlog_quota_size"), now.get("backlog_quota_age"), what)
     return changed
+
+
+def _check_places(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:
+    """Check what a change asks of storage paths. What was set before stays, even if its paths are gone by now."""
+    check_quorum(view, before, after, what)
+    check_driver(view, before, after, what)
 
 
 def _check_quota(

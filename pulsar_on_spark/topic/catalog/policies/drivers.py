@@ -22,24 +22,26 @@ def cold_labels(view: View) -> set[str]:
     }
 
 
-def check_driver(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse a driver that is not the label of a cold path, so that tenants cannot choose where data go.
+def check_driver(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:
+    """Refuse a new driver that is not the label of a cold path, so that tenants cannot choose where data go.
 
     Args:
         view: The metadata.
-        stored: The policies as JSON, by field.
+        before: The policies before the change as JSON, by field.
+        after: The policies after it.
         what: The owner of the policies, for the error.
 
     Raises:
         InvalidArgumentError: no cold path has the driver as its label.
     """
-    if _FIELD not in stored:
-        return
-    driver = OffloadPolicies.model_validate(stored[_FIELD]).driver
-    labels = cold_labels(view)
-    if driver and driver not in labels:
+    driver, labels = _driver(after), cold_labels(view)
+    if driver not in ("", _driver(before), *labels):
         known = ", ".join(sorted(filter(None, labels))) or "none: add a path with `pulsarpy storage add --role cold`"
         raise InvalidArgumentError(
             f"The driver {driver!r} in policy {_FIELD!r} of {what} is not supported: give the label of a cold storage "
             f"path ({known})."
         )
+
+
+def _driver(policies: Mapping[str, JsonValue]) -> str:
+    return OffloadPolicies.model_validate(policies.get(_FIELD, {})).driver

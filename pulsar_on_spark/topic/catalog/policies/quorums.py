@@ -41,20 +41,21 @@ def strictest(quorums: Iterable[Quorum]) -> Quorum:
     )
 
 
-def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse a quorum that needs more storage paths than the root has, or that exceeds `MAX_QUORUMS` different ones.
+def check_quorum(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:
+    """Refuse a new quorum that needs more storage paths than the root has, or is one of more than `MAX_QUORUMS`.
 
     Args:
         view: The metadata.
-        stored: The policies as JSON, by field.
+        before: The policies before the change as JSON, by field.
+        after: The policies after it.
         what: The owner of the policies, for the error.
 
     Raises:
         InvalidArgumentError: there are too few storage paths, or too many different quorums already.
     """
-    if _FIELD not in stored:
+    if _FIELD not in after or after[_FIELD] == before.get(_FIELD):
         return
-    wanted = PersistencePolicies.model_validate(stored[_FIELD]).quorum
+    wanted = PersistencePolicies.model_validate(after[_FIELD]).quorum
     paths = sum(path.state in ("writable", "read-only") and path.role != "cold" for path in view.all(PathRecord))
     if wanted.ensemble > paths:
         raise InvalidArgumentError(

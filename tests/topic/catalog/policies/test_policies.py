@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import (
     Policies,
     RetentionPolicies,
 )
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
 DAY = RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1)
 
@@ -54,6 +56,30 @@ def test_a_topic_over_its_namespace_over_the_broker(root: Root) -> None:
     assert effective_policies(view, TopicName.parse("other"), told).message_ttl == 60
     assert namespace_policies(view, "public/default") == {"retention": DAY, "message_ttl": 60}
     assert topic_policies(view, name.partition(0)) == {"message_ttl": 5}
+
+
+def test_what_was_set_stays_when_its_storage_paths_are_gone(root: Root, memory_path: Path) -> None:
+    """Then other policies can be set, and other fields of the same one; the label cannot be set again elsewhere."""
+    name = TopicName.parse("t")
+    root.create_topic("t")
+    cold = storage_paths.add(root, memory_path / "cold", "archive", role="cold").path_id
+    hot = storage_paths.add(root, memory_path / "hot").path_id
+    driver = {"managedLedgerOffloadDriver": "archive"}
+    quorum = {"bookkeeperEnsemble": 4, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+    both = {"offload_policies": driver, "persistence": quorum}
+    set_namespace_policies(root, "public/default", both)
+    set_topic_policies(root, name, both)
+    for gone in (cold, hot):
+        storage_paths.give_up(root, gone)
+    set_namespace_policies(root, "public/default", {"message_ttl": 60, **both})
+    set_topic_policies(root, name, {"message_ttl": 60})
+    set_offload_fields(root, "public/default", {"managedLedgerOffloadThresholdInBytes": 1})
+    set_topic_policies(root, name, {"offload_policies": driver | {"managedLedgerOffloadThresholdInBytes": 1}})
+    assert effective_policies(root.store.view(), name).offload_policies.threshold_bytes == 1
+    root.create_topic("u")
+    for policy, value in both.items():
+        with pytest.raises(InvalidArgumentError, match=r"label of a cold storage path|add some with"):
+            set_topic_policies(root, TopicName.parse("u"), {policy: value})
 
 
 def test_each_field_of_offload_policies_overrides_by_itself(root: Root) -> None:
