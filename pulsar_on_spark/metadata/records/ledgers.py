@@ -42,12 +42,12 @@ class FileRecord(Record):
 
     The checksum ranges (tiles) cover the whole file: one for magic and schema, one for each record batch, one for the
     footer. This record has the tiles of a file with up to 16 batches. With more batches, they are in a sidecar file
-    beside each copy, and this record has the sidecar's length and CRC32C. `write_quorum` is the wanted number of
-    copies; 0 means the root's write quorum. Only repair and offload change `copies` and `generations`, under the key of
-    files. `offloaded_at` is the time at which a copy on a cold path was named; from then on only such copies count, one
-    is wanted, and the other copies are deleted after the topics' deletion lag. None for a file that was not offloaded.
-    `generations` has the generation in each copy's name, "" for a copy by the file's writer; it is empty if all copies
-    are by the writer (docs/adr/0021).
+    beside each copy, and this record has the sidecar's length and CRC32C. `write_quorum` is the wanted number of copies
+    on paths that are not cold; 0 means the root's write quorum. Only repair and offload change `copies` and
+    `generations`, under the key of files. `offloaded_at` is the time at which a copy on a cold path was named; from
+    then on one such copy is wanted, only such copies count, and the other copies are deleted after the topics' deletion
+    lag. None for a file that was not offloaded. `generations` has the generation in each copy's name, "" for a copy by
+    the file's writer; it is empty if all copies are by the writer (docs/adr/0021).
     """
 
     kind: ClassVar[str] = "file"
@@ -77,12 +77,11 @@ class FileRecord(Record):
 
     def as_cold(self, offloaded_at: datetime) -> FileRecord:
         """Return the record of the offloaded file, with the same copies."""
-        return self.model_copy(update={"write_quorum": 1, "offloaded_at": offloaded_at})
+        return self.model_copy(update={"offloaded_at": offloaded_at})
 
     def as_restored(self) -> FileRecord:
         """Return the record for a restored root, in which no file is offloaded or replaced."""
-        changes = {"write_quorum": 0, "offloaded_at": None} if self.is_cold else {}
-        return self.model_copy(update={**changes, "replaced_at": None})
+        return self.model_copy(update={"offloaded_at": None, "replaced_at": None})
 
     @property
     def names(self) -> dict[int, SegmentName]:
@@ -105,7 +104,8 @@ class FileRecord(Record):
             write_quorum: The root's write quorum, for a file without a quorum of its own.
             holding: Ids of the paths whose copies count.
         """
-        return max((self.write_quorum or write_quorum) - sum(path_id in holding for path_id in self.copies), 0)
+        wanted = 1 if self.is_cold else self.write_quorum or write_quorum
+        return max(wanted - sum(path_id in holding for path_id in self.copies), 0)
 
 
 class SegmentRecord(Record):

@@ -7,9 +7,11 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies
 
 _FIELD: Final = "offload_policies"
@@ -20,6 +22,18 @@ def cold_labels(view: View) -> set[str]:
     return {
         path.label for path in view.all(PathRecord) if path.role == "cold" and path.state not in ("lost", "retired")
     }
+
+
+def drivers_of_files(view: View) -> dict[str, set[str]]:
+    """Return the drivers that the policies in force name for the topics in each offloaded file, by file id."""
+    cold = {file.file_id for file in view.all(FileRecord) if file.is_cold}
+    drivers: dict[str, set[str]] = {}
+    for topic in view.all(TopicRecord) if cold else ():
+        driver = effective_policies(view, TopicName.parse(topic.name)).offload_policies.driver
+        for segment in view.all(SegmentRecord, topic.topic_id) if driver else ():
+            if segment.file_id in cold:
+                drivers.setdefault(segment.file_id, set()).add(driver)
+    return drivers
 
 
 def check_driver(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:

@@ -106,9 +106,8 @@ def plan_offload(
         if len(due) < len(named_by) or len(labels) > 1:
             shared += bool(due)
             continue
-        usable = {path_id: path for path_id, path in paths.items() if not path.is_cold or not labels - {path.label}}
-        move = plan_file(file.as_cold(now), 1, usable, bad.get(file.file_id, ()))
-        if move.targets:
+        move = plan_file(file.as_cold(now), 1, paths, bad.get(file.file_id, ()), labels)
+        if any(paths[target].is_cold for target in move.targets):
             moves.append(move)
         else:
             waiting += 1

@@ -19,6 +19,7 @@ from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
@@ -84,7 +85,11 @@ class Audit:
         spoilt: dict[str, set[PathId]] = {}
         for file_id, path_id in (*self.bad, *bad):
             spoilt.setdefault(file_id, set()).add(path_id)
-        plans = [plan_file(file, wanted, self.paths, spoilt.get(file.file_id, ())) for file in live(self.view)]
+        drivers = drivers_of_files(self.view)
+        plans = [
+            plan_file(file, wanted, self.paths, spoilt.get(file.file_id, ()), drivers.get(file.file_id, ()))
+            for file in live(self.view)
+        ]
         return sorted((plan for plan in plans if not plan.is_idle or plan.lacking), key=lambda plan: len(plan.counted))
 
 

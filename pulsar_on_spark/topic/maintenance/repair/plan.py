@@ -10,8 +10,11 @@
 
 A cold path that is unreachable for a longer time is pending, too: the store is away, and only it has its files.
 
-An offloaded file needs one copy on a cold path. Its copies on other paths neither count nor are replaced: they are
-read, and `topic.maintenance.offload` deletes them later. All other files have copies on paths that are not cold.
+An offloaded file needs one copy on a cold path, whose label is the driver that its topics name. Its copies on other
+paths neither count nor are replaced: they are read, and `topic.maintenance.offload` deletes them later, also on a path
+that is draining. A *stranded* file is offloaded, but its cold path is unreachable for a longer time, or does not count
+and no other cold path can take a copy. As long as it has copies on other paths, these must be as many as before it was
+offloaded. All other files have copies on paths that are not cold.
 
 A commit removes a copy from a file's record only if enough other copies count. So a record never names fewer good
 copies than before, whatever is interrupted and whatever other workers do.
@@ -82,7 +85,25 @@ class FilePlan:
         return not self.targets and not (self.leaving and enough)
 
 
-def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth], bad: Collection[PathId]) -> FilePlan:
+def is_stranded(
+    file: FileRecord, paths: Mapping[PathId, PathHealth], bad: Collection[PathId], drivers: Collection[str] = ()
+) -> bool:
+    """Return True if an offloaded file must do with the copies that it still has on other paths (see `plan_file`)."""
+    known = [paths[PathId(path_id)] for path_id in file.copies if path_id in paths and path_id not in bad]
+    cold = [path for path in known if path.is_cold and trust_in(path) is not Trust.GONE]
+    if not file.is_cold or any(path.is_there or not path.is_overdue for path in cold):
+        return False
+    has_others = any(path.is_readable and not path.is_cold for path in known)
+    return has_others and (bool(cold) or not any(_takes(path, True, drivers) for path in paths.values()))
+
+
+def plan_file(
+    file: FileRecord,
+    wanted: int,
+    paths: Mapping[PathId, PathHealth],
+    bad: Collection[PathId],
+    drivers: Collection[str] = (),
+) -> FilePlan:
     """Plan the repair of a file.
 
     Args:
@@ -90,27 +111,30 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
         wanted: The root's write quorum, for a file whose record has none.
         paths: All storage paths, without retired ones.
         bad: Paths on which the file's copy is known to be bad or missing.
+        drivers: The labels that the topics of an offloaded file name: a cold path for a new copy has all of them, so
+            there is none for two.
     """
-    wanted = file.write_quorum or wanted
+    is_cold = file.is_cold and not is_stranded(file, paths, bad, drivers)
+    wanted = 1 if is_cold else file.write_quorum or wanted
     copies = [PathId(path_id) for path_id in file.copies]
     by_trust: dict[Trust, list[PathId]] = {trust: [] for trust in Trust}
     for path_id in copies:
         by_trust[_trust(paths, path_id)].append(path_id)
-    beside = [
-        path_id
-        for path_id in (*by_trust[Trust.COUNTS], *by_trust[Trust.PENDING])
-        if path_id not in bad and not _fits(file, paths[path_id])
-    ]
+    good = [*by_trust[Trust.COUNTS], *by_trust[Trust.PENDING], *(by_trust[Trust.LEAVING] if is_cold else ())]
+    beside = [path_id for path_id in good if path_id not in bad and paths[path_id].is_cold is not is_cold]
     counted = [path_id for path_id in by_trust[Trust.COUNTS] if path_id not in (*bad, *beside)]
     pending = [path_id for path_id in by_trust[Trust.PENDING] if path_id not in (*bad, *beside)]
-    leaving = [*by_trust[Trust.LEAVING], *by_trust[Trust.GONE]]
+    leaving = [path_id for path_id in (*by_trust[Trust.LEAVING], *by_trust[Trust.GONE]) if path_id not in beside]
     spoilt = [path_id for path_id in copies if path_id in bad and path_id not in leaving]
 
-    needed = file.missing_copies(wanted, {*counted, *pending})
-    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable and _fits(file, paths[path_id])][:needed]
+    needed = max(wanted - len(counted) - len(pending), 0)
+    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable and paths[path_id].is_cold is is_cold][
+        :needed
+    ]
     used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
     free = preferred(
-        (health for health in paths.values() if _takes(health, file) and health.path_id not in copies), file.file_id
+        (health for health in paths.values() if _takes(health, is_cold, drivers) and health.path_id not in copies),
+        file.file_id,
     )
     added: list[PathId] = []
     while free and len(added) < needed - len(in_place):
@@ -167,10 +191,13 @@ def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:
     return Trust.GONE if health is None else trust_in(health)
 
 
-def _fits(file: FileRecord, path: PathHealth) -> bool:
-    """Return True if copies of the file belong on the path: an offloaded file's on cold paths, others' on others."""
-    return path.is_cold == file.is_cold
+def _takes(path: PathHealth, is_cold: bool, drivers: Collection[str]) -> bool:
+    """Return True if the path gets new copies of files that belong on cold paths, or on others."""
+    if not path.is_writable or path.role == "journal" or path.is_cold is not is_cold:
+        return False
+    return not is_cold or has_drivers(path.label, drivers)
 
 
-def _takes(path: PathHealth, file: FileRecord) -> bool:
-    return path.is_writable and path.role != "journal" and _fits(file, path)
+def has_drivers(label: str, drivers: Collection[str]) -> bool:
+    """Return True if a cold path with this label may get files whose topics name these drivers."""
+    return all(driver == label for driver in drivers)

@@ -45,8 +45,10 @@ from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
+from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.collect import write_ids
+from pulsar_on_spark.topic.maintenance.repair.plan import has_drivers
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +159,8 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
     """Drain a path: no new copies are written to it, and `repair` copies its copies to other paths.
 
     Raises:
-        InvalidArgumentError: there is no such path, it is lost or retired, or too few other paths are writable.
+        InvalidArgumentError: there is no such path, it is lost or retired, or too few other paths are writable; of cold
+            paths, those with the drivers of its files.
         MetadataError: the metadata cannot be read or written.
     """
 
@@ -169,10 +172,12 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
             for each in view.all(PathRecord)
             if each.state == "writable" and each.path_id != path_id and (each.role == "cold") is is_cold
         ]
-        if is_cold and not others and use_of(view, PathId(path_id)).copies:
+        if is_cold and (stuck := _stuck(view, path_id, [each.label for each in others])):
+            drivers = ", ".join(sorted(set().union(*stuck)))
+            label = f" and the label that policies name as their driver ({drivers})" if drivers else ""
             raise InvalidArgumentError(
-                f"Storage path {path_id} cannot be drained, because no other cold path is writable and can take its "
-                "files: add one with `pulsarpy storage add --role cold` first."
+                f"Storage path {path_id} cannot be drained, because no other cold path is writable and can take "
+                f"{len(stuck)} of its files: add one with `pulsarpy storage add --role cold`{label} first."
             )
         if not is_cold and len(others) < root.quorum.ack:
             raise InvalidArgumentError(
@@ -182,6 +187,14 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
         return record.model_copy(update={"state": "draining"})
 
     return _changed(root, path_id, drained, keys.FILES)
+
+
+def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection[str]]:
+    """Return the drivers of each file on a cold path that may be on no path with one of these labels."""
+    drivers = drivers_of_files(view)
+    files = (file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None)
+    named = (drivers.get(file.file_id, ()) for file in files)
+    return [each for each in named if not any(has_drivers(label, each) for label in labels)]
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
@@ -272,7 +285,8 @@ def _require_unused(view: View, record: PathRecord) -> None:
     if used.copies or used.fragments:
         raise InvalidArgumentError(
             f"Storage path {record.path_id} is still needed by {used.copies} files and {used.fragments} journal "
-            "fragments: run `pulsarpy storage repair`, and `pulsarpy maintain` for journals of brokers that have ended."
+            "fragments: run `pulsarpy storage repair`, and `pulsarpy maintain` for journals of brokers that have ended "
+            "and for offloaded files, whose copies stay until the deletion lag is over."
         )
 
 

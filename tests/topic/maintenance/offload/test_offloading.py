@@ -106,7 +106,7 @@ def test_segments_move_once_and_other_copies_go_after_the_lag(cold_root: Root) -
     assert (done.moved.moved, done.released.moved, done.is_complete) == (8, 0, True)
     for file in files(cold_root):
         assert file.copies == (*hot[file.file_id], COLD)
-        assert (file.write_quorum, file.is_cold) == (1, True)
+        assert file.is_cold
     assert messages.read(cold_root, "t") == before
     again = offload(cold_root, ALL)
     assert (again.moved.restored, again.released.moved) == (0, 0)
@@ -179,11 +179,15 @@ def test_a_driver_chooses_the_cold_path_by_its_label(cold_root: Root, memory_pat
     set_topic_policies(cold_root, TopicName.parse("t"), {"offload_policies": {"managedLedgerOffloadDriver": "glacier"}})
     offload(cold_root, ALL)
     assert {file.copies[-1] for file in files(cold_root)} == {4}
+    with pytest.raises(InvalidArgumentError, match=r"can take 8 of its files: .* driver \(glacier\) first"):
+        storage_paths.drain(cold_root, 4)
+    storage_paths.add(cold_root, memory_path / "glacier2", "glacier", role="cold")
     storage_paths.drain(cold_root, 4)
     offload(cold_root, now=later)
     assert repair(cold_root).is_whole
-    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2, COLD))}
+    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2, 5))}
     storage_paths.retire(cold_root, 4)
+    storage_paths.give_up(cold_root, 5)
     messages.write(cold_root, "t", [b"more"])
     done = offload(cold_root, ALL)
     assert (done.waiting, done.moved.restored) == (1, 0)
@@ -373,6 +377,60 @@ def test_drains_and_losses_of_cold_paths(cold_root: Root, memory_path: Path) -> 
     assert [message.value for message in messages.read(cold_root, "t")] == VALUES
 
 
+def test_other_copies_are_restored_while_the_cold_path_is_given_up(
+    cold_root: Root, memory_path: Path, copy_of: Callable[[Root, FileRecord, int], Path]
+) -> None:
+    """The files then move to another cold path, and the copies that were restored go at the end of the lag."""
+    quorums = {file.file_id: file.write_quorum for file in files(cold_root)}
+    offload(cold_root, ALL)
+    storage_paths.give_up(cold_root, COLD)
+    for file in files(cold_root):
+        copy_of(cold_root, file, 0).unlink()
+    done = repair(cold_root)
+    assert (done.is_whole, done.work.restored) == (True, 8)
+    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2))}
+    assert offload(cold_root, now=later).released.moved == 0
+    new = storage_paths.add(cold_root, memory_path / "new", role="cold").path_id
+    assert repair(cold_root).work.restored == 8
+    assert offload(cold_root, now=later).released.moved == 8
+    assert {file.copies for file in files(cold_root)} == {(new,)}
+    assert {file.file_id: file.write_quorum for file in files(cold_root)} == quorums
+    assert [message.value for message in messages.read(cold_root, "t")] == VALUES
+    assert_consistent(cold_root)
+
+
+def test_other_copies_are_restored_while_the_cold_path_is_away_for_long(
+    cold_root: Root, memory_path: Path, copy_of: Callable[[Root, FileRecord, int], Path]
+) -> None:
+    offload(cold_root, ALL)
+    (memory_path / "cold").rename(memory_path / "away")
+    for file in files(cold_root):
+        copy_of(cold_root, file, 0).unlink()
+    assert repair(cold_root).work.restored == 0
+    done = repair(cold_root, RepairLimits(replace_after=timedelta(0)))
+    assert (done.work.restored, done.lacking) == (8, 0)
+    assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2, COLD))}
+    (memory_path / "away").rename(memory_path / "cold")
+    maintain(cold_root, AT_ONCE)
+    assert offload(cold_root, now=later).released.moved == 8
+    assert_consistent(cold_root)
+
+
+def test_copies_on_a_draining_path_stay_for_the_lag(cold_root: Root, memory_path: Path) -> None:
+    for number in range(3):
+        storage_paths.add(cold_root, memory_path / f"disk{number}")
+    for number in range(3):
+        storage_paths.drain(cold_root, number)
+    hot = {file.file_id: set(file.copies) for file in files(cold_root)}
+    offload(cold_root, ALL)
+    assert repair(cold_root).is_whole
+    assert all(set(file.copies) == {*hot[file.file_id], COLD} for file in files(cold_root))
+    with pytest.raises(InvalidArgumentError, match="until the deletion lag is over"):
+        storage_paths.retire(cold_root, 0)
+    assert offload(cold_root, now=later).released.moved == 8
+    storage_paths.retire(cold_root, 0)
+
+
 def test_trims_and_deletions_reach_cold_files(cold_root: Root) -> None:
     offload(cold_root, ALL)
     offload(cold_root, now=later)
@@ -406,10 +464,10 @@ def test_backup_restore_usage_and_checks(cold_root: Root, memory_path: Path) -> 
     now = cold_root.store.view().version
     assert restore_root(cold_root, memory_path / "restored", now).files == 8
     assert restore_root(cold_root, memory_path / "earlier", hot_moment).missing == ()
-    for place, quorums in ((memory_path / "backup", {1}), (memory_path / "restored", {0})):
+    for place in (memory_path / "backup", memory_path / "restored"):
         copy = Root.open(place)
         assert [message.value for message in messages.read(copy, "t")] == VALUES
-        assert {file.write_quorum for file in files(copy)} == quorums
+        assert {file.write_quorum for file in files(copy)} == {file.write_quorum for file in files(cold_root)}
         assert repair(copy).is_whole
     for name in ("restored", "earlier"):
         assert [message.value for message in messages.read(Root.open(memory_path / name), "t")] == VALUES

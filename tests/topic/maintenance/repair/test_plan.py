@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -16,6 +17,7 @@ from pulsar_on_spark.storage.health import Condition, PathHealth, PathState
 from pulsar_on_spark.topic.maintenance.repair.plan import (
     FilePlan,
     Trust,
+    is_stranded,
     names_after,
     plan_file,
     trust_in,
@@ -193,6 +195,53 @@ def test_a_hot_copy_by_another_worker_is_no_reason_to_skip_the_cold_one():
     assert copies_after(theirs, plan, plan.targets) == (0, 1, 3)
 
 
+def away(path_id: int, *, overdue: bool = True) -> PathHealth:
+    return replace(cold(path_id, condition=Condition.UNREACHABLE), is_overdue=overdue)
+
+
+@pytest.mark.parametrize("path", [away(3), cold(3, "lost"), cold(3, "draining", Condition.UNREACHABLE)])
+def test_a_file_whose_cold_path_is_away_for_long_or_lost_has_its_quorum_of_other_copies(path):
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), path)
+    assert (plan.counted, plan.targets, plan.lacking) == ((0, 1), (2,), 0)
+    left = (0, 1, 3) if path.state == "writable" else (0, 1)
+    assert copies_after(plan.file, plan, plan.targets) == (*left, 2)
+    assert planned(offloaded(0, 1, 2, 3), at(0), at(1), at(2), away(3)).is_idle
+    two = offloaded(0, 1, 3).model_copy(update={"write_quorum": 2})
+    assert not planned(two, at(0), at(1), at(2), path).targets
+    plan = planned(offloaded(3), at(0), at(1), at(2), path)
+    assert (plan.targets, plan.is_idle) == ((), True)
+    plan = planned(offloaded(0, 3), at(0, "draining"), at(1), at(2), at(4), path)
+    assert len(plan.targets) == 3
+
+
+def test_a_file_goes_to_another_cold_path_if_its_own_is_lost_and_waits_for_one_that_is_away_for_a_moment():
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), cold(3, "lost"), cold(4))
+    assert (plan.targets, plan.beside) == ((4,), (0, 1))
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), away(3), cold(4))
+    assert (plan.targets, plan.counted) == ((2,), (0, 1))
+    plan = planned(offloaded(0, 1, 3), at(0), at(1), at(2), away(3, overdue=False), cold(4))
+    assert plan.is_idle
+
+
+def test_other_copies_stay_on_a_draining_path_until_the_end_of_the_lag():
+    plan = planned(offloaded(0, 1, 3), at(0, "draining"), at(1), at(2), cold(3))
+    assert (plan.is_idle, plan.beside) == (True, (1, 0))
+    plan = planned(file(0, 1).as_cold(datetime(2026, 1, 1, tzinfo=UTC)), at(0, "draining"), at(1, "draining"), cold(3))
+    assert copies_after(plan.file, plan, plan.targets) == (0, 1, 3)
+
+
+def test_a_new_cold_copy_has_the_label_that_its_topics_name():
+    paths = {path.path_id: path for path in (at(0), cold(3, "draining"), replace(cold(4), label="x"), cold(5))}
+
+    def targets(*drivers: str) -> tuple[int, ...]:
+        return plan_file(offloaded(3), 3, paths, (), drivers).targets
+
+    assert targets("x") == (4,)
+    assert targets("y") == targets("x", "y") == ()
+    assert targets() in ((4,), (5,))
+    assert plan_file(offloaded(3), 3, paths, (), {"y"}).lacking == 1
+
+
 PATHS = st.fixed_dictionaries(
     {
         PathId(number): st.builds(
@@ -221,7 +270,9 @@ PATHS = st.fixed_dictionaries(
 )
 def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, wanted, is_cold, data):
     """Whatever the states are, whichever targets fail, and whatever another worker did meanwhile."""
-    record, wanted = (offloaded(*copies), 1) if is_cold else (file(*copies), wanted)
+    record = offloaded(*copies) if is_cold else file(*copies)
+    is_cold = is_cold and not is_stranded(record, paths, bad)
+    wanted = 1 if is_cold else wanted
     plan = plan_file(record, wanted, paths, set(map(PathId, bad)))
     trusted = {path_id for path_id in copies if path_id in paths and trust_in(paths[path_id]) is Trust.COUNTS} - bad
     good = {path_id for path_id in trusted if paths[path_id].is_cold is is_cold}
