@@ -6,18 +6,17 @@ request, or housekeeping, continues.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 from pulsar_on_spark.broker.runtime.children import run_module
-from pulsar_on_spark.broker.runtime.outcomes import remember
+from pulsar_on_spark.broker.runtime.topic_work import TopicWork
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import RecentView, View
-from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
+from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
@@ -26,29 +25,12 @@ from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest,
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 
-log = logging.getLogger(__name__)
-
 MAX_SECONDS: Final = 3_600.0
 """Time after which an offload begins no further file: others wait for their turn."""
 _NICE: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadStatus:
-    """The state of a topic's last requested offload, in Pulsar's terms (`OffloadProcessStatus`).
-
-    Attributes:
-        status: NOT_RUN since this broker's start, RUNNING, or the outcome.
-        last_error: The reason of ERROR.
-        first_unoffloaded: The first position that is not offloaded, after SUCCESS.
-    """
-
-    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"] = "NOT_RUN"
-    last_error: str = ""
-    first_unoffloaded: Position | None = None
-
-
-class Offloads:
+class Offloads(TopicWork):
     """The requested offloads of one broker. Call all methods in its event loop.
 
     Args:
@@ -57,22 +39,9 @@ class Offloads:
     """
 
     def __init__(self, root: RootHandle, defaults: Policies) -> None:
+        super().__init__("offload")
         self._root = root
         self._policies = defaults.model_dump_json(by_alias=True)
-        self._known: dict[TopicName, OffloadStatus] = {}
-        self._running: dict[TopicName, asyncio.Task[None]] = {}
-        self._turn = asyncio.Semaphore(1)
-
-    async def stop(self) -> None:
-        """Terminate a running offload."""
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def status(self, topic: TopicName) -> OffloadStatus:
-        """Return the state of the last offload of a topic or partition."""
-        return self._known.get(topic, OffloadStatus())
 
     def run(self, topic: TopicName, before: Position) -> None:
         """Offload a topic's sealed segments before a position in the background.
@@ -84,28 +53,8 @@ class Offloads:
         Raises:
             TopicBusyError: an offload of the topic is running.
         """
-        if topic in self._running:
-            raise TopicBusyError(f"Topic {topic} is being offloaded already: wait until the offload has ended.")
-        remember(self._known, topic, OffloadStatus("RUNNING"))
-        task = self._running[topic] = asyncio.create_task(self._offload(topic, before), name=f"offload {topic}")
-        task.add_done_callback(lambda _: self._running.pop(topic, None))
-
-    async def _offload(self, topic: TopicName, before: Position) -> None:
-        outcome = OffloadStatus("ERROR", "The broker was stopped meanwhile.")
-        try:
-            async with self._turn:
-                error = await run_module(__name__, str(self._root.place), topic.full, str(before), self._policies)
-            if error is None:
-                first = await asyncio.to_thread(lambda: first_hot(self._root.store.view(), topic))
-                outcome = OffloadStatus("SUCCESS", first_unoffloaded=first)
-            else:
-                outcome = OffloadStatus("ERROR", error)
-        except (OSError, PulsarpyError) as error:
-            outcome = OffloadStatus("ERROR", f"The offload could not be run: {error}")
-        finally:
-            remember(self._known, topic, outcome)
-        if outcome.status == "ERROR":
-            log.warning("Topic %s is not offloaded: %s", topic, outcome.last_error, extra={"topic": topic})
+        arguments = str(self._root.place), topic.full, str(before), self._policies
+        self.begin(topic, lambda: run_module(__name__, *arguments))
 
 
 def first_hot(view: View, topic: TopicName) -> Position | None:

@@ -13,8 +13,9 @@ from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.throttle import Throttle
+from pulsar_on_spark.broker.runtime.topic_work import WorkStatus
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.broker.topics.compaction import Compactions, CompactionStatus
+from pulsar_on_spark.broker.topics.compaction import Compactions
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
@@ -297,14 +298,14 @@ class Topics:
                 await topic.wait_until_readable()
             self.compactions.run(part, None if topic is None else topic.chain.end)
 
-    async def compaction_status(self, name: TopicName) -> CompactionStatus:
+    async def compaction_status(self, name: TopicName) -> WorkStatus:
         """Return the state of a topic's compaction.
 
         Raises:
             TopicNotFoundError: there is no such topic.
             MetadataError: the metadata cannot be read.
         """
-        return CompactionStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
+        return WorkStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
         """Return the topic or its partitions, without those that another broker serves.

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_on_spark.broker.observe.models import PartitionedTopicMetadata, TopicStats
 from pulsar_on_spark.broker.observe.topic_stats import summed
+from pulsar_on_spark.broker.runtime.topic_work import WorkStatus
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.topics.compaction import CompactionStatus
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
 from pulsar_on_spark.broker.web.requests import NAMESPACE, TOPIC
 from pulsar_on_spark.metadata.records import BrokerRecord, TopicRecord
@@ -99,7 +99,7 @@ def _merged_internal_stats(answers: Sequence[_Json]) -> _Json:
 
 
 def _merged_compaction(answers: Sequence[_Json]) -> _Json:
-    status = CompactionStatus.of_all([CompactionStatus(each["status"], each["lastError"]) for each in answers])
+    status = WorkStatus.of_all([WorkStatus(each["status"], each["lastError"]) for each in answers])
     return {"status": status.status, "lastError": status.last_error}
 
 

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, JsonValue
 from starlette.convertors import register_url_convertor
 
+from pulsar_on_spark.broker.background.offload import first_hot
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.admin.ids import CursorPlace, MessageIdJson
 from pulsar_on_spark.broker.web.requests import (
@@ -112,10 +113,12 @@ async def offload(services: BrokerServices, name: StoredTopic, before: CursorPla
 
 @router.get(f"{TOPIC}/offload", responses=_NO_TOPIC)
 async def status(services: BrokerServices, name: StoredTopic) -> OffloadJson:
-    """Return the state of the last offload that this broker started, and the first message that is not offloaded."""
+    """Return the state of the last offload by this broker; after a success, also the first message that stays."""
     await _require_single(services, name)
     last = services.offloads.status(name)
-    first = last.first_unoffloaded
+    first = None
+    if last.status == "SUCCESS":
+        first = await asyncio.to_thread(lambda: first_hot(services.root.store.view(), name))
     id_ = MessageIdJson(ledger_id=-1, entry_id=-1)
     if first is not None:
         id_ = MessageIdJson.of(MessageId(first.ledger, first.entry, name.partition_index))
