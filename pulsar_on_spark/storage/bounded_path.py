@@ -51,8 +51,6 @@ class _HangsError(StoragePathError):
 class BoundedPath:
     """A storage path with a time limit for each call; `StoragePath` describes the methods in full.
 
-    What an operator does once to a path (`create`, `hide_identity`, `show_identity`) has no limit.
-
     Attributes:
         path: The path in the directory.
     """
@@ -99,19 +97,24 @@ class BoundedPath:
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Make the directory and its identity file."""
-        self.path.create(files, mode)
+        self._answer(partial(self.path.create, files, mode))
 
     def check(self, files: FileOps = OS_FILES) -> None:
         """Read the identity file."""
         self._answer(partial(self.path.check, files))
 
     def hide_identity(self) -> bool:
-        """Rename the identity file."""
-        return self.path.hide_identity()
+        """Rename the identity file; back if that was late, because the caller does not retire the path then."""
+
+        def undo(is_hidden: bool) -> None:
+            if is_hidden:
+                self.path.show_identity()
+
+        return self._answer(self.path.hide_identity, undo)
 
     def show_identity(self) -> None:
         """Rename the identity file back."""
-        self.path.show_identity()
+        self._answer(self.path.show_identity)
 
     def measured(self) -> BoundedPath:
         """Get the free bytes; unchanged if they cannot be got."""

@@ -99,6 +99,14 @@ def answers(path: BoundedPath) -> bool:
     return True
 
 
+def test_an_identity_that_is_hidden_late_is_shown_again(path: BoundedPath) -> None:
+    with HangingPath(path.place), pytest.raises(StoragePathError, match=HANGS):
+        path.hide_identity()
+    wait_until(lambda: answers(path), "the path answers")
+    time.sleep(0.1)
+    path.check()
+
+
 def test_what_is_opened_late_is_closed(path: BoundedPath) -> None:
     written(path, b"content")
     with HangingPath(path.place), pytest.raises(StoragePathError, match=HANGS):

@@ -637,3 +637,15 @@ def test_housekeeping_goes_on_while_a_cold_directory_hangs(
     wait_until(lambda: maintain(cold_root, AT_ONCE).repair.is_whole, "the path answers")
     assert messages.read(cold_root, "t") == before
     assert {file.copies for file in files(cold_root)} >= {(COLD,)}
+
+
+def test_a_cold_directory_that_hangs_can_be_retired(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_path, "ANSWER_WITHIN_S", 0.3)
+    offload(cold_root, ALL)
+    with HangingPath(memory_path / "cold"):
+        storage_paths.give_up(cold_root, COLD)
+        assert repair(cold_root).is_whole
+        assert storage_paths.retire(cold_root, COLD).state == "retired"
+    assert [message.value for message in messages.read(cold_root, "t")] == VALUES
