@@ -232,7 +232,10 @@ class CatchUp:
             with closing(self._log_entries(part, [EntryRange(ledger, entry, entry + 1)])) as entries:
                 return look_at(next(entries).data).publish_ms >= publish_ms
 
-        first = bisect_left(range(counts[-1]), True, key=is_late)
+        try:
+            first = bisect_left(range(counts[-1]), True, key=is_late)
+        except InLaneError as error:  # they were sealed and offloaded meanwhile, and the search was not in their order
+            raise InLaneError(error.lane, slices[0].start_position) from error
         return position(first) if first < counts[-1] else None
 
     def _planned(self, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[StoredEntry]:

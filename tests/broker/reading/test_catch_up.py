@@ -6,7 +6,10 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptJournalError, CorruptSegmentError, DataLossError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
@@ -29,6 +33,8 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.files import merge
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain.chain import readable_end
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
@@ -306,6 +312,31 @@ def test_the_first_entry_that_was_published_at_a_time_or_later(
     for at in (0, 1_000, 1_001, 1_010, 1_185, 1_190, 1_390, 1_391, 9_999):
         expected = next((entry for entry, published in enumerate(times) if published >= at), 120)
         assert catch_up.position_at(log_of(root), start, end, at) == Position(ledger, EntryId(expected)), at
+
+
+def test_a_position_by_time_in_a_journal_that_is_sealed_and_offloaded_meanwhile(
+    root: Root, broker: RunningIncarnation, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search goes on in the lane of cold paths, from its first entry: it began in the middle."""
+    made = [single_entry(ClientMessage(b"x"), metadata=MessageMetadata(publish_time=1_000 + at)) for at in range(10)]
+    broker.send_entries("clicks", made)
+    ledger = broker.acknowledged_ids[0].ledger
+    start, end = Position(ledger, EntryId(0)), Position(ledger, EntryId(10))
+    storage_paths.add(root, memory_path / "cold", role="cold")
+    first_raw = CatchUp._first_raw
+
+    def meanwhile(*arguments: Any) -> Position | None:
+        seal(root, broker)
+        offload(root, OffloadRequest(TopicName.parse("clicks")))
+        offload(root, now=lambda: datetime.now(UTC) + timedelta(hours=5))
+        return first_raw(*arguments)
+
+    monkeypatch.setattr(CatchUp, "_first_raw", meanwhile)
+    with closing(CatchUp(root, MAX_MESSAGE_BYTES, Lane.JOURNALS)) as reader, pytest.raises(InLaneError) as raised:
+        reader.position_at(log_of(root), start, end, 1_002)
+    assert (raised.value.lane, raised.value.start) == (Lane.COLD, start)
+    found = CatchUp(root, MAX_MESSAGE_BYTES, Lane.COLD).position_at(log_of(root), start, end, 1_002)
+    assert found == Position(ledger, EntryId(2))
 
 
 def test_a_position_by_time_after_a_compacted_ledger_may_be_in_a_journal(
