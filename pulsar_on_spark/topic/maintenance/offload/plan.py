@@ -124,8 +124,8 @@ def plan_release(
 ) -> list[FilePlan]:
     """Plan for which offloaded files the copies that are not on cold paths are deleted.
 
-    The lag of a file is the longest of its topics. Arguments are as in `plan_offload`. The caller verifies that the
-    copies in `counted` exist.
+    The lag of a file is the longest of its topics. Nothing of a stranded file is deleted (`repair.plan`). Arguments are
+    as in `plan_offload`. The caller verifies that the copies in `counted` exist.
     """
     lags: dict[str, timedelta] = {}
     for topic in view.all(TopicRecord):
@@ -139,8 +139,9 @@ def plan_release(
         if only is not None and file.file_id not in only:
             continue
         plan = plan_file(file, 1, paths, bad.get(file.file_id, ()))
+        has_cold = any(paths[path_id].is_cold for path_id in plan.counted)
         others = [path_id for path_id in plan.beside if path_id not in plan.leaving]
-        if plan.counted and others and now - file.offloaded_at >= lags[file.file_id]:
+        if has_cold and others and now - file.offloaded_at >= lags[file.file_id]:
             plans.append(replace(plan, targets=(), leaving=(*plan.leaving, *others)))
     return plans
 

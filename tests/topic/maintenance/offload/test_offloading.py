@@ -409,6 +409,8 @@ def test_other_copies_are_restored_while_the_cold_path_is_away_for_long(
     assert repair(cold_root).work.restored == 0
     done = repair(cold_root, RepairLimits(replace_after=timedelta(0)))
     assert (done.work.restored, done.lacking) == (8, 0)
+    done = offload(cold_root, now=later, limits=RepairLimits(replace_after=timedelta(0)))
+    assert (done.released.moved, done.moved.moved) == (0, 0)
     assert {frozenset(file.copies) for file in files(cold_root)} == {frozenset((0, 1, 2, COLD))}
     (memory_path / "away").rename(memory_path / "cold")
     maintain(cold_root, AT_ONCE)

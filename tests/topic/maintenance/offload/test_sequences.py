@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
@@ -45,6 +46,7 @@ class Scene:
         self.chance = chance
         self.messages: dict[str, list[messages.Message]] = {"a": [], "b": []}
         self.hours = 0
+        self._folder = folder
         self._monkeypatch = monkeypatch
         for topic in self.messages:
             self.root.create_topic(topic)
@@ -116,6 +118,15 @@ class Scene:
         repair(self.root)
         storage_paths.resume(self.root, path_id)
 
+    def lose_a_cold_path(self) -> None:
+        """Give a cold path up and bring it back, unless it has the only copies of files."""
+        number = self.chance.randrange(2)
+        with suppress(InvalidArgumentError):
+            storage_paths.give_up(self.root, 4 + number)
+            for _ in range(self.chance.randrange(1, 4)):
+                self.chance.choice((self.lose_a_copy, self.offload, lambda: repair(self.root)))()
+            storage_paths.add(self.root, self._folder / f"cold{number}", role="cold")
+
     def step(self) -> str:
         steps: dict[str, Callable[[], object]] = {
             "write": self.write,
@@ -125,6 +136,7 @@ class Scene:
             "trim": self.trim,
             "lose a copy": self.lose_a_copy,
             "drain": self.drain,
+            "lose a cold path": self.lose_a_cold_path,
             "merge": lambda: merge(self.root),
             "repair": lambda: repair(self.root),
             "collect": lambda: collect(self.root, AT_ONCE),
