@@ -111,8 +111,8 @@ def plan_file(
         wanted: The root's write quorum, for a file whose record has none.
         paths: All storage paths, without retired ones.
         bad: Paths on which the file's copy is known to be bad or missing.
-        drivers: The labels that the topics of an offloaded file name: a cold path for a new copy has all of them, so
-            there is none for two.
+        drivers: The labels that the topics of an offloaded file name. A cold path gets a new copy only if this is its
+            own label, so none does if the topics name two.
     """
     is_cold = file.is_cold and not is_stranded(file, paths, bad, drivers)
     wanted = 1 if is_cold else file.write_quorum or wanted
@@ -128,9 +128,8 @@ def plan_file(
     spoilt = [path_id for path_id in copies if path_id in bad and path_id not in leaving]
 
     needed = max(wanted - len(counted) - len(pending), 0)
-    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable and paths[path_id].is_cold is is_cold][
-        :needed
-    ]
+    mendable = [path_id for path_id in spoilt if paths[path_id].is_writable and paths[path_id].is_cold is is_cold]
+    in_place = mendable[:needed]
     used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
     free = preferred(
         (health for health in paths.values() if _takes(health, is_cold, drivers) and health.path_id not in copies),
