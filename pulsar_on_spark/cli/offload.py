@@ -33,7 +33,7 @@ def offload(
     ] = "0",
     as_json: AsJson = False,
 ) -> None:
-    """Move a topic's sealed segments to cold storage paths, and delete other copies whose deletion lag is over.
+    """Move a topic's sealed segments to cold storage paths, and delete its other copies whose deletion lag is over.
 
     A file moves with all topics in it: it stays if another topic needs its part. A broker may be running on the root;
     with --url, the broker does this in the background.
