@@ -23,6 +23,7 @@ from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, report_of, to_read
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -67,8 +68,9 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
     paths = root.storage_paths(found.view)
     copies = to_read(found)
     read = _read_all(spark, root.place, paths, copies)
-    defects = [(file_id, path_id, reason) for file_id, path_id, reason, is_examined in read if is_examined]
-    unexamined = [reason for _, _, reason, is_examined in read if not is_examined]
+    problems = [(file_id, path_id, reason, examined) for file_id, path_id, reason, examined in read if reason]
+    defects = [(file_id, path_id, reason) for file_id, path_id, reason, is_examined in problems if is_examined]
+    unexamined = [reason for _, _, reason, is_examined in problems if not is_examined]
     good = len(copies) - len(read)
     check = report_of(found, root.quorum.write, good, [reason for _, _, reason in defects], unexamined)
     if not repair:
@@ -84,15 +86,18 @@ def _read_all(
     paths: Mapping[PathId, StoragePath],
     copies: Sequence[tuple[FileRecord, PathId]],
 ) -> list[tuple[str, int, str, bool]]:
-    """Return (file id, path id, problem, True if the copy was examined) for each copy that is not known to be good."""
+    """Return (file id, path id, problem, True if the copy was examined) for each copy that is not known to be good.
+
+    A copy that was moved meanwhile has no problem and is not good.
+    """
 
     def read(batches: Rows) -> Rows:
         for batch in batches:
             for work in batch.column(0).to_pylist():
                 file, path_id = cast("tuple[FileRecord, PathId]", pickle.loads(work))
-                checked = check_copy(root, file, paths[path_id])
-                if checked.defect is not None:
-                    found = (file.file_id, int(path_id), checked.defect, checked.is_examined)
+                checked = check_copy(RootHandle.shared(root), file, paths[path_id])
+                if not checked.is_good:
+                    found = (file.file_id, int(path_id), checked.defect or "", checked.is_examined)
                     yield result(found)
 
     size_bytes = sum(file.length for file, _ in copies)
@@ -116,13 +121,10 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
         committed = commit(root, done)
         restored += sum(len(each.copies) for each in done)
         moved += committed.moved
-        lost += [
-            f"File {each.plan.file.file_id}: {each.loss}"
-            for each in done
-            if each.loss is not None and each.plan.file.file_id not in committed.ended
-        ]
+        current = [each for each in done if each.plan.file.file_id not in committed.outdated]
+        lost += [f"File {each.plan.file.file_id}: {each.loss}" for each in current if each.loss is not None]
         problems += [*committed.problems, *(failure.reason for each in done for failure in each.failures)]
-        problems += [each.undecided for each in done if each.undecided is not None]
+        problems += [each.undecided for each in current if each.undecided is not None]
     return AuditJobReport(check, restored, moved, tuple(lost), tuple(dict.fromkeys(problems)))
 
 

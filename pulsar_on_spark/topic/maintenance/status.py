@@ -280,6 +280,6 @@ def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progr
     good = 0
     for number, (file, path) in enumerate(copies):
         progress("verify", number, len(copies))
-        good += check_copy(root.place, file, path).is_good
+        good += check_copy(root, file, path).is_good
     progress("verify", len(copies), len(copies))
     return good

@@ -174,8 +174,9 @@ def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progre
         now = root.store.view()
         for file_id in absent:
             record = now.get(FileRecord, file_id)
-            if record is None or record.replaced_at is not None:
-                raise VanishedError(f"file {file_id}")
+            known = view.get(FileRecord, file_id)
+            if record is None or record.replaced_at is not None or known is None or record.names != known.names:
+                raise VanishedError(f"a copy of file {file_id}")
             log.warning(
                 "File %s has no readable copy: it is missing in the backup, too.",
                 file_id,

@@ -12,9 +12,10 @@ attempt leaves a place that is no root, and the next attempt uses the files in i
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,7 @@ from pulsar_on_spark.topic.maintenance.backup.restore_plan import (
     plan_restore,
     reachable_cursors,
 )
+from pulsar_on_spark.topic.maintenance.files.moved import with_present_copies
 
 log = logging.getLogger(__name__)
 
@@ -194,12 +196,11 @@ def _copy_files(
     progress: Progress,
 ) -> set[str]:
     gone = set()
-    sources = root.current_storage_paths()
     for number, file in enumerate(files):
         progress("copy segments", number, len(files))
         try:
             for target in _targets_of(file, targets, quorum):
-                _copy(file, [sources[PathId(each)] for each in file.copies if PathId(each) in sources], target)
+                with_present_copies(root, file, partial(_copy, root, target=target))
         except CorruptSegmentError as error:
             gone.add(file.file_id)
             log.warning("File %s is not in the restored root: %s", file.file_id, error, extra={"file": file.file_id})
@@ -211,7 +212,7 @@ def _targets_of(file: FileRecord, targets: Sequence[StoragePath], quorum: Quorum
     return preferred(targets, file.file_id)[: file.as_restored().write_quorum or quorum.write]
 
 
-def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath) -> None:
+def _copy(root: RootHandle, file: FileRecord, target: StoragePath) -> None:
     name = SegmentName(FileId(file.file_id))
     if target.has_segment(name):  # a killed attempt wrote it
         try:
@@ -220,6 +221,8 @@ def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath)
             target.delete_segment(name)
         else:
             return
+    paths = root.current_storage_paths()
+    sources = [paths[PathId(path_id)] for path_id in file.copies if PathId(path_id) in paths]
     if not sources:
         raise SegmentGoneError(f"The storage paths of file {file.file_id} were retired.")
     restore_copy(file, sources, target, name)
@@ -227,34 +230,37 @@ def _copy(file: FileRecord, sources: Sequence[StoragePath], target: StoragePath)
 
 def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -> set[str]:
     """Look for copies without reading them. Return the ids of the files that have none."""
-    paths = root.current_storage_paths()
     absent = set()
     for number, file in enumerate(files):
         progress("look for segments", number, len(files))
-        if not _has_copy(file, paths):
+        try:
+            with_present_copies(root, file, partial(_look_for_copy, root))
+        except SegmentGoneError:
             absent.add(file.file_id)
     progress("look for segments", len(files), len(files))
     return absent
 
 
-def _has_copy(file: FileRecord, paths: Mapping[PathId, StoragePath]) -> bool:
-    """Return True if a storage path has a copy of a file, good or bad.
+def _look_for_copy(root: RootHandle, file: FileRecord) -> None:
+    """Look for a copy of a file, good or bad.
 
     Raises:
         CopiesUnreachableError: no path that can be reached has a copy, and some path cannot be reached.
+        SegmentGoneError: no path has a copy.
     """
+    paths = root.current_storage_paths()
     away: dict[PathId, Exception] = {}
     for path_id, name in file.names.items():
         path = paths.get(PathId(path_id))
         try:
             if path is not None and path.has_segment(name):
-                return True
+                return
         except StoragePathError as error:
             if verdict_on(error, path) is CopyVerdict.UNREACHABLE:
                 away[PathId(path_id)] = error
     if away:
         raise unreachable(f"File {file.file_id}", in_words(away))
-    return False
+    raise SegmentGoneError(f"File {file.file_id} has no copy left: its messages are lost.")
 
 
 # --- metadata ---

@@ -26,6 +26,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
+from pulsar_on_spark.topic.maintenance.files.moved import with_present_copies
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, SliceBatch
 
 log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class _Rewriting:
     def _read_or_fail(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
         """Read the segments of a stretch together or, if some of it cannot be read, each segment by itself."""
         try:
-            self._read(file, stretch)
+            with_present_copies(self._root, file, partial(self._read, stretch))
         except CopiesUnreachableError as error:
             for segment_wanted in stretch:
                 self._fail(segment_wanted.buffer, str(error))
@@ -168,7 +169,7 @@ class _Rewriting:
             write_report(self._root.place, report)
             self._fail(stretch[0].buffer, str(error))
 
-    def _read(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
+    def _read(self, stretch: Sequence[_Wanted], file: FileRecord) -> None:
         first = stretch[0]
         stake = f"{first.buffer.run.topic} from entry {first.segment.ledger_id}:{first.segment.first_entry} on"
         by_number: dict[int, list[tuple[int, SliceBatch]]] = defaultdict(list)

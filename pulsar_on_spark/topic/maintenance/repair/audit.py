@@ -1,6 +1,7 @@
 """The auditor finds copies that are missing or have the wrong length, from metadata and listings alone.
 
 A copy that a listing lacks is looked up by name before it counts as missing, because it may be newer than the listing.
+A bad copy counts only if its file's record still names it, because files are moved meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.moved import is_named
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
 
@@ -128,7 +130,8 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     bad = {
         (file_id, path_id): reason
         for (file_id, path_id), reason in compared(files.values(), stored).items()
-        if reason != MISSING or not _has(listable[path_id], files[file_id].names[path_id])
+        if (reason != MISSING or not _has(listable[path_id], files[file_id].names[path_id]))
+        and is_named(root, files[file_id], path_id)
     }
     return Audit(view, paths, problems, bad, tuple(bare_fragments(view, paths)))
 

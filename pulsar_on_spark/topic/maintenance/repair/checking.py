@@ -20,7 +20,7 @@ class CheckReport:
     """The problems that were found with copies.
 
     Attributes:
-        good: Number of copies that were read in full and are good.
+        good: Number of copies that were read in full and are good; a copy that was moved meanwhile does not count.
         missing: Number of copies that the metadata name and that do not exist.
         bad: Number of copies that exist and are bad; a copy that could not be examined does not count.
         lacking: Number of copies that files need but no storage path can take.
@@ -54,13 +54,14 @@ def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress
     copies = to_read(audited, path_id)
     defects: list[str] = []
     unexamined: list[str] = []
+    good = 0
     for number, (file, at) in enumerate(copies):
         progress("check", number, len(copies))
-        checked = check_copy(root.place, file, paths[at])
+        checked = check_copy(root, file, paths[at])
+        good += checked.is_good
         if checked.defect is not None:
             (defects if checked.is_examined else unexamined).append(checked.defect)
     progress("check", len(copies), len(copies))
-    good = len(copies) - len(defects) - len(unexamined)
     return report_of(audited, root.quorum.write, good, defects, unexamined, path_id)
 
 

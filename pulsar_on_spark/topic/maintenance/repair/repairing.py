@@ -19,6 +19,7 @@ from pulsar_on_spark.storage.reports import ReportKind, clear_report, read_repor
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.moved import is_named
 from pulsar_on_spark.topic.maintenance.repair import scrub
 from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareFragment, audit, live
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -177,7 +178,8 @@ def check_reports(
     """Check the copies that readers reported. Return the bad ones, and clear the reports of good ones.
 
     A copy counts as bad without a check if the time limit has passed or the copy cannot be examined now. That is safe:
-    rewriting a good copy does no harm, and messages count as lost only if all copies were read.
+    rewriting a good copy does no harm, and messages count as lost only if all copies were read. A copy that the file's
+    present record does not name is not bad.
 
     Raises:
         StorageError: the reports cannot be read or cleared.
@@ -189,7 +191,7 @@ def check_reports(
     def is_bad(file: FileRecord, path_id: PathId) -> bool:
         key = (FileId(file.file_id), path_id)
         if key not in verdicts:
-            verdicts[key] = is_over() or not _is_good(file, paths[path_id], pace)
+            verdicts[key] = is_over() or (not _is_good(file, paths[path_id], pace) and is_named(root, file, path_id))
         return verdicts[key]
 
     reports = read_reports(root.place)
@@ -253,7 +255,7 @@ def _scrub(
         within = limits.scrub_cold_within if found.paths[path_id].is_cold else limits.scrub_within
         budget = _budget(copies, progress_so_far, within) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
-            root.place, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
+            root, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
         )
         total = total.plus(done)
         if since is not None and done.is_complete and _settle_check(root, path_id, since):

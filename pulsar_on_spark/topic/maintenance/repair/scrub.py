@@ -25,6 +25,8 @@ from pulsar_on_spark.storage.objects.contract import Exists
 from pulsar_on_spark.storage.reports import REPORTS, Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.moved import is_named
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +125,7 @@ class ScrubReport:
 
 
 def scrub_path(
-    root: RootPlace,
+    root: RootHandle,
     path: StoragePath,
     files: Sequence[FileRecord],
     state: PathScrub,
@@ -135,7 +137,7 @@ def scrub_path(
     """Read copies on a path in full, write reports of bad copies, and clear the reports of good copies.
 
     Args:
-        root: The root's place.
+        root: The root.
         path: The storage path.
         files: The files that should have a copy on the path, in the order of their ids.
         state: The progress of the round.
@@ -157,7 +159,7 @@ def scrub_path(
         if not checked.is_reported:
             return state, done
         state = state.model_copy(update={"after": file.file_id, "at_ms": current_ms(), "began_ms": began_ms})
-        done = ScrubReport(done.copies + 1, done.bad + (not checked.is_good), done.bytes + file.length)
+        done = ScrubReport(done.copies + 1, done.bad + (checked.defect is not None), done.bytes + file.length)
     return PathScrub(at_ms=current_ms(), began_ms=began_ms, completed_ms=current_ms()), replace(done, is_complete=True)
 
 
@@ -169,33 +171,46 @@ class CheckedCopy:
         defect: The copy's defect, or the reason why it could not be examined; None if the copy is good.
         is_reported: True if the stored reports agree with the result.
         is_examined: False if the copy could not be examined; then it may be good, and no report is written.
+        is_named: False if the file's record does not name the copy by now, so that its defect does not matter.
     """
 
     defect: str | None
     is_reported: bool
     is_examined: bool = True
+    is_named: bool = True
 
     @property
     def is_good(self) -> bool:
         """True if the copy was read in full and no byte has changed since it was written."""
-        return self.defect is None
+        return self.defect is None and self.is_named
 
 
 def check_copy(
-    root: RootPlace, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
+    root: RootHandle, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
-    """Read one copy in full; write a report if it is bad, clear an earlier report if it is good."""
+    """Read one copy in full; write a report if it is bad, clear an earlier report if it is good.
+
+    A copy that the file's present record does not name is neither good nor bad. The copies that this record names
+    instead were read in full when they were written.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+    """
     try:
         reason = defect(file, path, pace)
     except StoragePathError as error:
+        if not is_named(root, file, path.path_id):
+            return CheckedCopy(None, True, is_named=False)
         log.warning("A copy of file %s cannot be examined: %s", file.file_id, error, extra={"file": file.file_id})
         return CheckedCopy(str(error), is_reported=False, is_examined=False)
     report = Finding(ReportKind.BAD_COPY, FileId(file.file_id), path.path_id, reason or "", current_ms())
     if reason is None:
-        clear_report(root, report)
+        clear_report(root.place, report)
         return CheckedCopy(None, True)
+    if not is_named(root, file, path.path_id):
+        return CheckedCopy(None, True, is_named=False)
     log.warning("A copy of file %s is bad: %s", file.file_id, reason, extra={"file": file.file_id})
-    return CheckedCopy(reason, write_report(root, report))
+    return CheckedCopy(reason, write_report(root.place, report))
 
 
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:

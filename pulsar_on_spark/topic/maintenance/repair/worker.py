@@ -186,12 +186,16 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a commit: numbers of moved files and deleted copies, problems, and files that no longer exist."""
+    """The result of a commit: numbers of moved files and deleted copies, problems, and files with outdated plans.
+
+    A plan is outdated if the file was replaced meanwhile or has other copies than when the plan was made. What its
+    worker found out about the copies says nothing about the file then.
+    """
 
     moved: int = 0
     dropped: int = 0
     problems: tuple[str, ...] = ()
-    ended: frozenset[str] = frozenset()
+    outdated: frozenset[str] = frozenset()
 
 
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
@@ -209,28 +213,37 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     failures = [failure for restored in batch for failure in restored.failures]
     if failures:
         root.mark_failed(failures)
-    moved, is_aborted = _name(root, write_id, batch)
-    dropped, ended = _drop(root, root.store.view(durable=True), batch, files)
+    named = _name(root, write_id, batch)
+    dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, files)
     aborted = f"the new copies of repair {write_id} do not count, because garbage collection aborted it"
-    return Committed(len(moved), dropped, (aborted,) if is_aborted else (), ended)
+    return Committed(len(named.moved), dropped, (aborted,) if named.is_aborted else (), named.outdated)
 
 
-def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tuple[set[str], bool]:
-    """Commit the new names of copies. Return the ids of files that moved, and True if the repair was aborted."""
-    moved: set[str] = set()
-    is_aborted = False
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The files that a commit moved, those with outdated plans, and True if garbage collection aborted the repair."""
+
+    moved: frozenset[str] = frozenset()
+    outdated: frozenset[str] = frozenset()
+    is_aborted: bool = False
+
+
+def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> _Named:
+    """Commit the new names of copies."""
+    named = _Named()
 
     def decide(view: View) -> Change | None:
-        nonlocal moved, is_aborted
-        moved = set()
+        nonlocal named
+        outdated = frozenset(done.plan.file.file_id for done in batch if _is_outdated(view, done.plan.file))
         verdict = view.get(WriteRecord, write_id)
-        is_aborted = verdict is not None and verdict.status == "aborted"
+        named = _Named(outdated=outdated, is_aborted=verdict is not None and verdict.status == "aborted")
         if verdict is not None:
             return None
         changed = [change for restored in batch if (change := _changed(view, restored)) is not None]
         if not changed:
             return None
-        moved = {now.file_id for now, after in changed if set(now.copies) != set(after.copies)}
+        moved = frozenset(now.file_id for now, after in changed if set(now.copies) != set(after.copies))
+        named = _Named(moved, outdated)
         verdict = WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))
         puts, moves = features.using(view, features.COPY_GENERATIONS)
         return Change(
@@ -239,7 +252,12 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> tup
         )
 
     root.store.commit(decide)
-    return moved, is_aborted
+    return named
+
+
+def _is_outdated(view: View, planned: FileRecord) -> bool:
+    now = view.get(FileRecord, planned.file_id)
+    return now is None or now.replaced_at is not None or now.names != planned.names
 
 
 def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None:
@@ -263,8 +281,10 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
     return (now, now.as_cold(offloaded_at).with_names(names)) if is_named else None
 
 
-def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
-    """Delete the copies of a batch that no record names. Return their number, and the files that no longer exist.
+def _drop(
+    root: RootHandle, view: DurableView, batch: Sequence[Restored], outdated: Collection[str], files: FileOps
+) -> int:
+    """Delete the copies of a batch that no record names; return their number.
 
     After the batch's verdict is committed, a copy that no record in a durable view names is never named again.
     """
@@ -273,7 +293,7 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
     for restored in batch:
         file_id = FileId(restored.plan.file.file_id)
         now = view.get(FileRecord, file_id)
-        _settle_reports(root, restored, now)
+        _settle_reports(root, restored, now, is_outdated=file_id in outdated)
         if now is None or now.replaced_at is not None:
             continue  # garbage collection deletes the file's copies
         known = {*restored.plan.file.names.items(), *restored.copies.items()}
@@ -285,10 +305,7 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
                 except StoragePathError as error:
                     # Garbage collection deletes the copy when the path can be reached again.
                     log.info("The copy %s on %s is not deleted yet: %s", name, path, error)
-    ended = frozenset(
-        restored.plan.file.file_id for restored in batch if view.get(FileRecord, restored.plan.file.file_id) is None
-    )
-    return dropped, ended
+    return dropped
 
 
 def _may_hold(view: View, path_id: PathId) -> bool:
@@ -296,24 +313,21 @@ def _may_hold(view: View, path_id: PathId) -> bool:
     return record is not None and record.state not in ("lost", "retired")
 
 
-def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
+def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None, *, is_outdated: bool) -> None:
     """Clear the reports about copies that were rewritten or are no longer named. If the file is lost, report that."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
     for path_id in settled:
         clear_report(root.place, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
-    if done.loss is not None and now is not None and now.replaced_at is None:
+    if done.loss is not None and not is_outdated:
         now_ms = current_ms()
         write_report(root.place, Finding(ReportKind.LOSS, file_id, None, done.loss, now_ms))
 
 
 def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:
-    lost = [
-        (restored.plan.file.file_id, restored.loss)
-        for restored in batch
-        if restored.loss is not None and restored.plan.file.file_id not in done.ended
-    ]
+    current = [restored for restored in batch if restored.plan.file.file_id not in done.outdated]
+    lost = [(each.plan.file.file_id, each.loss) for each in current if each.loss is not None]
     return replace(
         report,
         restored=report.restored + sum(len(restored.copies) for restored in batch),
@@ -329,6 +343,6 @@ def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> Wor
                 for restored in batch
                 for failure in restored.failures
             ),
-            *(restored.undecided for restored in batch if restored.undecided is not None),
+            *(restored.undecided for restored in current if restored.undecided is not None),
         ),
     )
