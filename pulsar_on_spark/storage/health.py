@@ -49,6 +49,7 @@ class PathHealth:
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
+        is_foreign: True for a cold path that another copy of the root has changed: this root only reads from it.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.
@@ -61,6 +62,7 @@ class PathHealth:
     role: PathRole = "both"
     state: PathState = "writable"
     is_checked: bool = True
+    is_foreign: bool = False
     is_overdue: bool = False
     condition: Condition = Condition.WELL
     reason: str = ""
@@ -85,7 +87,7 @@ class PathHealth:
     @property
     def is_writable(self) -> bool:
         """True if new copies are written to the path."""
-        return self.is_there and self.state == "writable"
+        return self.is_there and self.state == "writable" and not self.is_foreign
 
     @property
     def is_readable(self) -> bool:

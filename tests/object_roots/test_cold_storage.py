@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -132,6 +133,20 @@ def test_an_empty_bucket_is_not_the_path(root: Root, cold_url: str) -> None:
         objects.create(key, fetched.content)
     maintain(root, AT_ONCE)
     assert messages.read(root, "t") == before
+
+
+def test_a_copy_of_the_root_only_reads_from_the_bucket(root: Root, cold_url: str) -> None:
+    before = messages.read(root, "t")
+    offload(root, ALL)
+    copy = Root.open(shutil.copytree(root.path, root.path.with_name("copy")))
+    assert offload(root, now=later).released.moved == 4
+    done = offload(copy, now=later)
+    assert (done.released.moved, messages.read(copy, "t")) == (0, before)
+    copy.delete_topic("t", force=True)
+    for _ in range(2):
+        assert "was changed by another copy of this root" in " ".join(maintain(copy, AT_ONCE).collect.skipped_paths)
+    assert messages.read(root, "t") == before
+    assert repair(root).is_whole
 
 
 def test_a_slow_store_is_read_ahead(root: Root, faults: S3Faults) -> None:

@@ -49,6 +49,8 @@ class PathRecord(Record):
         failed_at: The time of the failure, on the clock of the process that found it.
         check_since: The time at which the path came back. Its copies do not count until all of them were read in full.
             None if its copies count.
+        claims: The tokens that a cold path's claim may have, the oldest first; none for a path that was never changed
+            (`topic.maintenance.files.claims`).
     """
 
     kind: ClassVar[str] = "path"
@@ -62,6 +64,7 @@ class PathRecord(Record):
     reason: str = ""
     failed_at: datetime | None = None
     check_since: datetime | None = None
+    claims: tuple[str, ...] = ()
 
     @property
     def record_id(self) -> str:

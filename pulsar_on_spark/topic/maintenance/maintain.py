@@ -19,6 +19,7 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
 from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadReport, offload
@@ -134,6 +135,7 @@ def heal_paths(
     failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
     records = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
     ills: dict[int, str] = {health.path_id: health.reason for health in records if not health.is_well}
+    ills.update(foreign_paths(root, view, [health.path_id for health in records if health.is_well]).items())
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d still fails: %s", path_id, ill, extra={"path": path_id})

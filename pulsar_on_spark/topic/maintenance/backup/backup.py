@@ -197,7 +197,7 @@ def _own_uri(path_id: int) -> str:
 def _with_own_paths(view: View) -> Change:
     """Set all storage paths to places inside the copy, even paths without files, so that none is another root's."""
     records = view.all(PathRecord)
-    moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
+    moved = [record.model_copy(update={"uri": _own_uri(record.path_id), "claims": ()}) for record in records]
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
     histories = view.all(HistoryRecord)  # their tables are not copied
     moves: dict[str, int | None] = {keys.path(record.path_id): None for record in records}

@@ -38,6 +38,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ DEFAULT_AGES = Ages()
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """The result of a collection. `skipped_paths` has a reason for each storage path that could not be listed."""
+    """The result of a collection. `skipped_paths` has a reason for each storage path without one."""
 
     aborted_writes: int = 0
     retired_files: int = 0
@@ -119,9 +120,12 @@ def collect(
     view = store.view(durable=True)
     collected = _replaced(view, ages, now_s)
     doomed = [nominee for nominee in nominees if is_garbage(view, nominee, collected, ages)]
-    files, size_bytes = _delete(doomed, progress)
+    refused = claim(root, {nominee.path.path_id for nominee in doomed})
+    skipped += refused.values()
+    files, size_bytes = _delete([nominee for nominee in doomed if nominee.path.path_id not in refused], progress)
     _tombstone(store, collected)
-    remaining = {nominee.write_id for nominee in nominees} - {nominee.write_id for nominee in doomed}
+    deleted = {nominee.write_id for nominee in doomed if nominee.path.path_id not in refused}
+    remaining = {nominee.write_id for nominee in nominees} - deleted
     cleared = _clear_verdicts(store, remaining, ages, now_s)
     _clear_reports(root, read_reports(root.place), store.view(durable=True))
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
@@ -160,10 +164,16 @@ def write_ids(view: View) -> set[WriteId]:
 
 
 def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
-    """Return the stored files of the paths that can be listed, and a reason for each other path."""
+    """Return the stored files of the paths that can be listed and changed, and a reason for each other path."""
     nominees: list[Nominee] = []
     skipped = []
-    for path in root.storage_paths(root.store.view()).values():
+    view = root.store.view()
+    paths = root.storage_paths(view)
+    foreign = foreign_paths(root, view, paths)
+    for path_id, path in paths.items():
+        if path_id in foreign:
+            skipped.append(foreign[path_id])
+            continue
         try:
             listed = path.segment_files(now_s)
             nominees += [Nominee(path, stored) for stored in listed if _OWN_FILE_ID.fullmatch(stored.name.file_id)]

@@ -22,6 +22,7 @@ from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths
 from pulsar_on_spark.topic.maintenance.files.moved import is_named
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
@@ -61,7 +62,7 @@ class Audit:
     Attributes:
         view: The audited version of the metadata.
         paths: All storage paths, without retired ones.
-        problems: The reason why a path cannot be reached, by path.
+        problems: The reason why a path cannot be reached or must not be changed, by path.
         bad: The reason why a copy is missing or wrong, by file and path.
         bare_fragments: Journal fragments that lack copies.
     """
@@ -103,7 +104,8 @@ def live(view: View) -> list[FileRecord]:
 def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     """Check all storage paths once.
 
-    An unreachable path is marked as failed, so that no process writes to it and its downtime is recorded.
+    An unreachable path is marked as failed, so that no process writes to it and its downtime is recorded. So is a cold
+    path that another copy of the root has changed; its copies are not judged, because it may be in an earlier state.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -126,6 +128,10 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
+    if foreign := {path_id: path.reason for path_id, path in paths.items() if path.is_foreign}:
+        root.mark_failed([PathFailure(path_id, reason) for path_id, reason in foreign.items()])
+        problems |= foreign
+        stored = {path_id: copies for path_id, copies in stored.items() if path_id not in foreign}
     files = {FileId(file.file_id): file for file in live(view)}
     bad = {
         (file_id, path_id): reason
@@ -151,9 +157,11 @@ def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again; a path that could not be listed counts as unreachable."""
+    """Examine all paths again, with the claims on cold ones; a path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
     health = root.examine_paths(view)
+    for path_id, reason in foreign_paths(root, view, [each for each in health if health[each].is_readable]).items():
+        health[path_id] = replace(health[path_id], is_foreign=True, reason=reason)
     for record in view.all(PathRecord):
         path_id = PathId(record.path_id)
         if path_id in problems and health[path_id].is_there:

@@ -5,6 +5,7 @@
     writable                                       count                                  yes
     read-only                                      count                                  no
     to be checked; unreachable for a short time    neither count nor are replaced         no
+    cold, and changed by another copy of the root  neither count nor are replaced         no
     draining                                       are read, and replaced elsewhere       no
     lost; retired; unreachable for a longer time   do not count, and are replaced         no
 
@@ -49,7 +50,7 @@ def trust_in(path: PathHealth) -> Trust:
         return Trust.LEAVING if path.is_there else Trust.GONE
     if not path.is_there:
         return Trust.GONE if path.is_overdue and not path.is_cold else Trust.PENDING
-    return Trust.COUNTS if path.is_checked else Trust.PENDING
+    return Trust.COUNTS if path.is_checked and not path.is_foreign else Trust.PENDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class RepairReport:
         scrubbed: The result of reading copies in full.
         work: The restored, moved and deleted copies.
         lacking: Number of copies that no storage path can take: an operator must add a path.
-        away: The reasons why storage paths cannot be reached.
+        away: The reasons why storage paths cannot be reached or must not be changed.
         checked_paths: Storage paths that are reachable again and whose copies, read in full, count again.
         bare_fragments: Parts of journals that lack copies (see `BareFragment`).
     """
@@ -239,7 +239,7 @@ def _scrub(
     total = ScrubReport(is_complete=True)
     checked = []
     to_check = {PathId(row.path_id): row.check_since for row in view.all(PathRecord) if row.check_since}
-    readable = [path_id for path_id, health in found.paths.items() if health.is_readable]
+    readable = [path_id for path_id, health in found.paths.items() if health.is_readable and not health.is_foreign]
     for path_id in sorted(
         readable,
         key=lambda path_id: (path_id not in to_check, scrubs.get(path_id, PathScrub()).at_ms),

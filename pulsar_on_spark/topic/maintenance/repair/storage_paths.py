@@ -47,6 +47,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths, take_over
 from pulsar_on_spark.topic.maintenance.files.collect import write_ids
 from pulsar_on_spark.topic.maintenance.repair.plan import has_drivers
 
@@ -198,7 +199,7 @@ def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
-    """Make a path writable again that is draining or had failed.
+    """Make a path writable again that is draining or had failed, or a cold path that another copy of the root changed.
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
@@ -207,7 +208,10 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
     """
     known = _known(root.store.view(), path_id)
     _require(known, ("writable", "read-only", "draining"), "written to again")
-    root.storage_paths(root.store.view())[PathId(path_id)].check()
+    path = root.storage_paths(root.store.view())[PathId(path_id)]
+    path.check()
+    if known.role == "cold":
+        take_over(root, path)
 
     def resumed(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining"), "written to again")
@@ -259,7 +263,8 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     if record.state == "draining":
         _require_closed(path)
     # Without the identity, no process begins a file on the path. Files begun before are in the listing made below.
-    is_hidden = _hide_identity(path, record)
+    # A cold path that another copy of the root uses stays visible: this root begins no files on it.
+    is_hidden = not foreign_paths(root, view, [path.path_id]) and _hide_identity(path, record)
     try:
         if is_hidden:
             _require_no_writes(root, path)

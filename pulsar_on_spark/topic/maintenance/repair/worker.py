@@ -32,6 +32,7 @@ from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, w
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import claim
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 
 log = logging.getLogger(__name__)
@@ -201,6 +202,8 @@ class Committed:
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
     """Name the restored copies in the records, clear their reports, and delete the copies that no record names.
 
+    A cold path is claimed before. If that is refused, its copies do not count, and none of them is deleted.
+
     Args:
         root: The root.
         batch: The restored copies, all of one write id.
@@ -213,10 +216,14 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     failures = [failure for restored in batch for failure in restored.failures]
     if failures:
         root.mark_failed(failures)
-    named = _name(root, write_id, batch)
-    dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, files)
-    aborted = f"the new copies of repair {write_id} do not count, because garbage collection aborted it"
-    return Committed(len(named.moved), dropped, (aborted,) if named.is_aborted else (), named.outdated)
+    refused = claim(root, {PathId(each) for done in batch for each in (*done.plan.file.copies, *done.copies)})
+    named = _name(root, write_id, batch, refused)
+    dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, refused, files)
+    needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
+    problems = [reason for path_id, reason in refused.items() if path_id in needed]
+    if named.is_aborted:
+        problems.append(f"the new copies of repair {write_id} do not count, because garbage collection aborted it")
+    return Committed(len(named.moved), dropped, tuple(problems), named.outdated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +235,8 @@ class _Named:
     is_aborted: bool = False
 
 
-def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> _Named:
-    """Commit the new names of copies."""
+def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored], refused: Collection[PathId]) -> _Named:
+    """Commit the new names of copies, without those on refused paths."""
     named = _Named()
 
     def decide(view: View) -> Change | None:
@@ -239,7 +246,7 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored]) -> _Na
         named = _Named(outdated=outdated, is_aborted=verdict is not None and verdict.status == "aborted")
         if verdict is not None:
             return None
-        changed = [change for restored in batch if (change := _changed(view, restored)) is not None]
+        changed = [change for restored in batch if (change := _changed(view, restored, refused)) is not None]
         if not changed:
             return None
         moved = frozenset(now.file_id for now, after in changed if set(now.copies) != set(after.copies))
@@ -260,7 +267,7 @@ def _is_outdated(view: View, planned: FileRecord) -> bool:
     return now is None or now.replaced_at is not None or now.names != planned.names
 
 
-def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None:
+def _changed(view: View, done: Restored, refused: Collection[PathId]) -> tuple[FileRecord, FileRecord] | None:
     """Return the file's present record, and the record with the new copies; None if nothing is to be changed.
 
     A plan from before the file was offloaded changes nothing. A plan that offloads the file marks it as offloaded in
@@ -270,8 +277,12 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
     now = view.get(FileRecord, planned.file_id)
     if now is None or now.replaced_at is not None or (now.is_cold and not planned.is_cold):
         return None
-    usable = {path_id: name for path_id, name in done.copies.items() if _may_hold(view, path_id)}
-    plan = replace(done.plan, counted=tuple(path_id for path_id in done.plan.counted if _may_hold(view, path_id)))
+
+    def holds(path_id: PathId) -> bool:
+        return path_id not in refused and _may_hold(view, path_id)
+
+    usable = {path_id: name for path_id, name in done.copies.items() if holds(path_id)}
+    plan = replace(done.plan, counted=tuple(filter(holds, done.plan.counted)))
     names = names_after(now, plan, usable)
     if planned.offloaded_at is None or now.is_cold:
         return None if names == now.names else (now, now.with_names(names))
@@ -282,9 +293,14 @@ def _changed(view: View, done: Restored) -> tuple[FileRecord, FileRecord] | None
 
 
 def _drop(
-    root: RootHandle, view: DurableView, batch: Sequence[Restored], outdated: Collection[str], files: FileOps
+    root: RootHandle,
+    view: DurableView,
+    batch: Sequence[Restored],
+    outdated: Collection[str],
+    refused: Collection[PathId],
+    files: FileOps,
 ) -> int:
-    """Delete the copies of a batch that no record names; return their number.
+    """Delete the copies of a batch that no record names, except those on refused paths; return their number.
 
     After the batch's verdict is committed, a copy that no record in a durable view names is never named again.
     """
@@ -299,7 +315,7 @@ def _drop(
         known = {*restored.plan.file.names.items(), *restored.copies.items()}
         for path_id, name in sorted(known - now.names.items()):
             path = paths.get(PathId(path_id))
-            if path is not None:
+            if path is not None and path_id not in refused:
                 try:
                     dropped += path.delete_segment(name, files) > 0
                 except StoragePathError as error:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -482,8 +482,10 @@ def test_a_path_that_is_given_up_during_a_release_does_not_keep_the_only_copies(
     offload(cold_root, ALL)
     changed = worker._changed
 
-    def give_up_first(view: View, done: worker.Restored) -> tuple[FileRecord, FileRecord] | None:
-        found = changed(view, done)
+    def give_up_first(
+        view: View, done: worker.Restored, refused: Collection[PathId]
+    ) -> tuple[FileRecord, FileRecord] | None:
+        found = changed(view, done, refused)
         monkeypatch.setattr(worker, "_changed", changed)
         storage_paths.give_up(Root.open(cold_root.path), COLD)
         return found

@@ -1,0 +1,286 @@
+"""Copies of a root that share a cold path: one of them maintains it, and the others notice that and only read."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, read_claim
+from pulsar_on_spark.storage.reports import read_reports
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.maintenance.backup.backup import back_up
+from pulsar_on_spark.topic.maintenance.files import claims
+from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths, take_over
+from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
+from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from tests.kit import messages
+from tests.topic.maintenance.repair.conftest import assert_consistent
+
+COLD = PathId(3)
+ALL = OffloadRequest(TopicName.parse("t"))
+AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
+VALUES = [bytes([65 + number]) * 300 for number in range(4)]
+REFUSAL = "was changed by another copy of this root"
+
+
+def later() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=5)
+
+
+@pytest.fixture
+def cold_root(memory_path: Path) -> Root:
+    """A root with a topic of four files, and a cold path outside of it."""
+    made = Root.create(memory_path / "root")
+    made.create_topic("t")
+    for value in VALUES:
+        messages.write(made, "t", [value])
+    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
+    return made
+
+
+def copied(root: Root, name: str) -> Root:
+    """A copy of the root's folder, as `cp -a` makes it."""
+    return Root.open(shutil.copytree(root.path, root.path.with_name(name)))
+
+
+def cold_copies(root: Root) -> set[Path]:
+    return set((root.path.with_name("cold") / "segments").glob("*/*.arrow"))
+
+
+def files(root: Root) -> list[FileRecord]:
+    return [file for file in root.store.view().all(FileRecord) if file.replaced_at is None]
+
+
+def path_record(root: Root) -> PathRecord:
+    record = root.store.view().get(PathRecord, str(COLD))
+    assert record is not None
+    return record
+
+
+def assert_refused(root: Root) -> None:
+    """Neither offloading nor repair nor a collection changes the cold path, and each says why."""
+    before, records = cold_copies(root), files(root)
+    messages.write(root, "t", [b"new"])
+    done = offload(root, ALL, now=later)
+    assert (done.moved.moved, done.released.moved) == (0, 0)
+    assert done.problems
+    assert REFUSAL in " ".join(repair(root).away)
+    assert all(file in files(root) for file in records)
+    assert (path_record(root).state, REFUSAL in path_record(root).reason) == ("read-only", True)
+    assert heal_paths(root) == ()
+    root.delete_topic("t", force=True)
+    for _ in range(2):
+        done_all = maintain(root, AT_ONCE)
+        assert REFUSAL in " ".join(done_all.collect.skipped_paths)
+    assert cold_copies(root) == before
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_the_copy_of_a_root_only_reads_what_the_root_maintains(cold_root: Root, is_released: bool) -> None:
+    offload(cold_root, ALL)
+    if is_released:
+        offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    messages.write(cold_root, "t", [b"more"])
+    offload(cold_root, ALL)
+    assert messages.values(copy, "t") == VALUES
+    assert_refused(copy)
+    assert messages.values(cold_root, "t") == [*VALUES, b"more"]
+    assert offload(cold_root, now=later).is_complete
+    assert repair(cold_root).is_whole
+    assert_consistent(cold_root)
+    assert read_reports(cold_root.path) == []
+
+
+def test_the_root_that_is_to_keep_the_path_takes_it_over(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    copy = copied(cold_root, "copy")
+    offload(copy, now=later)
+    assert offload(cold_root, now=later).released.moved == 0
+    assert REFUSAL in " ".join(repair(cold_root).away)
+    assert storage_paths.resume(cold_root, COLD).state == "writable"
+    assert offload(cold_root, now=later).released.moved == len(VALUES)
+    assert messages.values(copy, "t") == VALUES
+    assert_refused(copy)
+    assert messages.values(cold_root, "t") == VALUES
+
+
+def test_a_copy_gets_a_cold_path_of_its_own(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    messages.write(cold_root, "t", [b"more"])
+    offload(cold_root, ALL)
+    before = cold_copies(cold_root)
+    repair(copy)
+    added = storage_paths.add(copy, memory_path / "own", role="cold")
+    storage_paths.drain(copy, COLD)
+    repair(copy)
+    assert {file.copies for file in files(copy)} == {(added.path_id,)}
+    storage_paths.retire(copy, COLD)
+    assert repair(copy).is_whole
+    assert messages.values(copy, "t") == VALUES
+    assert cold_copies(cold_root) == before
+    assert repair(cold_root).is_whole
+    assert messages.values(cold_root, "t") == [*VALUES, b"more"]
+
+
+def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    shutil.copytree(memory_path / "cold", memory_path / "earlier")
+    for _ in range(2):
+        offload(cold_root, ALL)
+        messages.write(cold_root, "t", [b"more"])
+    offload(cold_root, ALL)
+    (memory_path / "cold").rename(memory_path / "present")
+    (memory_path / "earlier").rename(memory_path / "cold")
+    assert offload(cold_root, now=later).released.moved == 0
+    report = repair(cold_root)
+    assert (REFUSAL in " ".join(report.away), report.work.lost) == (True, ())
+    (memory_path / "cold").rename(memory_path / "earlier")
+    (memory_path / "present").rename(memory_path / "cold")
+    assert heal_paths(cold_root) == (COLD,)
+    assert offload(cold_root, now=later).released.moved == len(files(cold_root))
+
+
+def test_the_backup_of_a_root_has_a_cold_path_of_its_own(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    back_up(cold_root, memory_path / "backup")
+    backup = Root.open(memory_path / "backup")
+    offload(backup, now=later)
+    assert repair(backup).is_whole
+    assert offload(cold_root, now=later).released.moved == len(VALUES)
+
+
+@pytest.mark.parametrize("is_release", [False, True])
+def test_a_copy_that_claims_the_path_during_a_pass_is_noticed_at_the_commit(cold_root: Root, is_release: bool) -> None:
+    offload(cold_root, ALL if is_release else OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    copy, before = copied(cold_root, "copy"), files(cold_root)
+
+    def claim_it(step: str, number: int, _: int) -> None:
+        if step == "repair" and number == 1:
+            assert claim(copy, [COLD]) == {}
+
+    done = offload(cold_root, ALL, progress=claim_it, now=later if is_release else lambda: datetime.now(UTC))
+    assert (done.moved.moved, done.released.moved, done.released.dropped) == (0, 0, 0)
+    assert REFUSAL in " ".join(done.problems)
+    assert files(cold_root) == before
+    assert messages.values(cold_root, "t") == messages.values(copy, "t") == VALUES
+
+
+def test_passes_over_one_root_at_once_are_never_refused(cold_root: Root) -> None:
+    refused: list[object] = []
+
+    def go() -> None:
+        root = Root.open(cold_root.path)
+        for _ in range(8):
+            refused.extend(claim(root, [COLD]).items())
+            refused.extend(foreign_paths(root, root.store.view(), [COLD]))
+
+    threads = [threading.Thread(target=go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == []
+    assert len(path_record(cold_root).claims) <= claims.MAX_TOKENS
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 2, "token": "x"}'])
+def test_a_claim_that_cannot_be_read_refuses_all(cold_root: Root, memory_path: Path, content: bytes) -> None:
+    (memory_path / "cold" / CLAIM_NAME).write_bytes(content)
+    (reason,) = claim(cold_root, [COLD]).values()
+    assert CLAIM_NAME in reason
+    assert offload(cold_root, ALL).moved.moved == 0
+
+
+def test_only_cold_paths_are_claimed(cold_root: Root) -> None:
+    assert claim(cold_root, [PathId(0), PathId(9)]) == {}
+    assert not (cold_root.path / "storage" / "0" / CLAIM_NAME).exists()
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30))
+def test_tokens_stay_few_and_keep_what_the_path_has(steps: Sequence[str]) -> None:
+    """A pass announces its token and writes it ("a"), does not write it ("b"), or writes it late, if nothing else was
+    written ("c")."""
+    known, present = (UNCLAIMED,), UNCLAIMED
+    late: tuple[str, str] | None = None
+    for number, step in enumerate(steps):
+        if step == "c" and late is not None:
+            seen, token = late
+            present = token if seen == present and token in known else present
+            late = None
+            continue
+        token = str(number)
+        known = claims.tokens_with(known, present, token)
+        assert present in known
+        assert len(known) <= claims.MAX_TOKENS
+        if step == "a":
+            present = token
+        else:
+            late = present, token
+
+
+_STEPS = st.tuples(st.integers(0, 3), st.sampled_from(["claim", "claim", "cut before", "cut after", "copy", "force"]))
+
+
+@settings(max_examples=25)
+@given(st.lists(_STEPS, min_size=3, max_size=12))
+def test_of_two_copies_only_the_one_that_claimed_last_goes_on(steps: Sequence[tuple[int, str]]) -> None:
+    """Roots are copied, killed before and after they replace the claim, and take over, in any order.
+
+    A root may claim the path if, of all roots, it or its copies before they were made wrote the present claim.
+    """
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        first = Root.create(Path(folder) / "root")
+        storage_paths.add(first, Path(folder) / "cold", role="cold")
+        roots = [first]
+        tokens: list[set[str]] = [{UNCLAIMED}]  # those that each root or its ancestor has written or tried to
+        for number, (which, step) in enumerate(steps):
+            which %= len(roots)
+            root, known = roots[which], tokens[which]
+            present = read_claim(root.current_storage_paths()[COLD]).token
+            if step == "copy":
+                roots.append(copied(root, f"copy-{number}"))
+                tokens.append(set(known))
+                continue
+            if step == "force":
+                take_over(root, root.current_storage_paths()[COLD])
+            else:
+                refused = _claim(root, step, known.add)
+                assert bool(refused) == (present not in known or step.startswith("cut"))
+            written = read_claim(root.current_storage_paths()[COLD]).token
+            if written != present:
+                known.add(written)
+
+
+def _claim(root: Root, step: str, announce: Callable[[str], None]) -> dict[PathId, str]:
+    write = claims.write_claim
+
+    def cut(path: StoragePath, token: str, found: Claim) -> bool:
+        announce(token)
+        if step != "cut before":
+            done = write(path, token, found)
+            if step == "claim":
+                return done
+        raise StoragePathError("cut")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims, "write_claim", cut)
+        return claim(root, [COLD])
