@@ -32,6 +32,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
+from pulsar_on_spark.storage.health import keeps_copies
 from pulsar_on_spark.storage.local_path import LocalPath, local_paths
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -82,6 +83,7 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
     Raises:
         InvalidArgumentError: the target exists, or is inside the root, or a part of the root is on an object store.
         StorageError: the metadata changed too fast, or the copy cannot be written.
+        CopiesUnreachableError: a file's copies cannot be reached now; the copy stays unfinished.
         JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
         MetadataError: the metadata cannot be read.
     """
@@ -101,6 +103,7 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
     if not checked.is_good:
         repair(copy, progress=progress)
         checked = check(copy, progress=progress)
+    copy.store.commit(_with_cold_paths_read_only)
     files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
     os.rename(unfinished, target)
@@ -203,6 +206,13 @@ def _with_own_paths(view: View) -> Change:
     moves: dict[str, int | None] = {keys.path(record.path_id): None for record in records}
     moves |= {keys.topic(names[record.topic_id]): None for record in histories if record.topic_id in names}
     return Change(puts=moved, deletes=histories, keys=moves)
+
+
+def _with_cold_paths_read_only(view: View) -> Change | None:
+    """Make the cold paths read-only: they are folders on the copy's disk, which are no place for offloaded files."""
+    cold = [record for record in view.all(PathRecord) if record.role == "cold" and keeps_copies(record.state)]
+    closed = [record.model_copy(update={"state": "read-only", "reason": "", "failed_at": None}) for record in cold]
+    return Change(puts=closed, keys={keys.path(record.path_id): None for record in closed}) if closed else None
 
 
 def _close_journals(copy: RootHandle) -> int:

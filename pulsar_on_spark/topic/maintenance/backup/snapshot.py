@@ -6,6 +6,7 @@ that exists in the copy with the same length need not be copied again. Only jour
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -19,13 +20,15 @@ from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.segments.restoring import restore_copy
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId, SegmentName
 from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unreachable, verdict_on
 from pulsar_on_spark.storage.permissions import copy_file, make_folders
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress
 
+_TARGET_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ENTRY = re.compile(r"(\d{20})\.json")
 Paths = Mapping[PathId, LocalPath]
 
@@ -87,13 +90,14 @@ def copy_segments(
 ) -> list[FileId]:
     """Copy all copies of the files that the view names, unless the target has them already.
 
-    A copy on a disk that cannot be read is left out: repair restores it from another one.
+    A copy that cannot be read is left out if there is another one, from which repair restores it.
 
     Returns:
-        The ids of the files in use for which no copy could be copied.
+        The ids of the files in use of which no copy exists, or all are damaged.
 
     Raises:
-        CopiesUnreachableError: an object store that has a copy cannot be reached now.
+        CopiesUnreachableError: no copy of a file can be read now, and one that cannot be reached may be good.
+        OSError: the target cannot be written.
     """
     absent: list[FileId] = []
     files = view.all(FileRecord)
@@ -101,34 +105,51 @@ def copy_segments(
         progress("copy segments", number, len(files))
         # Copies on lost paths do not count.
         names = {PathId(path_id): name for path_id, name in file.names.items() if path_id in targets}
-        copied = [each for each, name in names.items() if _copy_any(file, name, sources[each], targets[each])]
-        if names and not copied and file.replaced_at is None:
+        problems: dict[PathId, Exception] = {}
+        for path_id, name in names.items():
+            try:
+                _copy_any(file, name, sources[path_id], targets[path_id])
+            except (CorruptSegmentError, CopiesUnreachableError, StoragePathError, FileNotFoundError) as error:
+                problems[path_id] = error
+        if problems and len(problems) == len(names) and file.replaced_at is None:
+            verdict = summary(verdict_on(error, sources[path_id]) for path_id, error in problems.items())
+            if verdict is CopyVerdict.UNREACHABLE:
+                raise unreachable(f"File {file.file_id}", in_words(problems))
             absent.append(FileId(file.file_id))
     progress("copy segments", len(files), len(files))
     return absent
 
 
-def _copy_any(file: FileRecord, name: SegmentName, source: StoragePath, target: LocalPath) -> bool:
+def _copy_any(file: FileRecord, name: SegmentName, source: StoragePath, target: LocalPath) -> None:
     if isinstance(source, LocalPath):
-        return _copy_segment(name, source, target)
-    if not target.has_segment(name):
-        try:
-            restore_copy(file, [source], target, name)
-        except CorruptSegmentError:
-            return False
-    return True
+        _copy_segment(name, source, target)
+    elif not target.has_segment(name):
+        restore_copy(file, [source], target, name)
 
 
-def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> bool:
+def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> None:
+    """Copy a copy and its sidecar.
+
+    Raises:
+        FileNotFoundError: the source is intact and has no such copy.
+        CorruptSegmentError: the source's disk cannot read a part of it.
+        StoragePathError: the source cannot be read now.
+        OSError: the target cannot be written.
+    """
     make_folders(target.segment_file(name).parent)
+    source.check()
     try:
-        source.check()
         with suppress(FileNotFoundError):  # a file of up to 16 batches has no sidecar
             copy_once(source.sidecar_file(name), target.sidecar_file(name))
         copy_once(source.segment_file(name), target.segment_file(name))
-    except (OSError, StoragePathError):
-        return False
-    return True
+    except FileNotFoundError:
+        source.check()  # else the disk was unmounted just now
+        raise
+    except OSError as error:
+        if error.errno in _TARGET_IS_FULL:
+            raise
+        kind = CorruptSegmentError if error.errno == errno.EIO else StoragePathError
+        raise kind(f"Segment file {source.segment_file(name)} cannot be copied ({error}).") from error
 
 
 def copy_journals(view: View, sources: Paths, targets: Paths) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -12,8 +14,9 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.maintenance.backup import snapshot
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
@@ -58,6 +61,39 @@ def test_a_backup_reports_lost_entries_and_has_the_rest(root: Root, tmp_path: Pa
     done = back_up(root, tmp_path / "backup")
     assert (done.check.good, done.check.missing) == (3, 3)
     assert len(messages.read(Root.open(tmp_path / "backup"), "t", fail_on_data_loss=False)) == 1
+
+
+def test_a_backup_whose_disk_is_full_fails(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"1"])
+
+    def fill_up(source: Path, target: Path) -> None:
+        if target.suffix == ".arrow":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        copy_file(source, target)
+
+    copy_file = snapshot.copy_file
+    monkeypatch.setattr(snapshot, "copy_file", fill_up)
+    with pytest.raises(StorageError, match="make room, and try again"):
+        back_up(root, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_copy_on_a_broken_disk_is_left_out(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"1"])
+    messages.write(root, "t", [b"2"])
+    (bad, _) = root.store.view().all(FileRecord)
+
+    def broken(source: Path, target: Path) -> None:
+        if bad.file_id in source.name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        copy_file(source, target)
+
+    copy_file = snapshot.copy_file
+    monkeypatch.setattr(snapshot, "copy_file", broken)
+    done = back_up(root, tmp_path / "backup")
+    assert (done.check.good, done.check.missing) == (3, 3)
 
 
 def test_a_lost_path_does_not_lead_to_the_root(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_the_backup_of_a_root_has_a_cold_path_of_its_own(cold_root: Root, memory
     offload(cold_root, ALL)
     back_up(cold_root, memory_path / "backup")
     backup = Root.open(memory_path / "backup")
-    offload(backup, now=later)
+    assert offload(backup, now=later).released.moved == len(VALUES)
     assert repair(backup).is_whole
     assert offload(cold_root, now=later).released.moved == len(VALUES)
 

@@ -476,6 +476,45 @@ def test_backup_restore_usage_and_checks(cold_root: Root, memory_path: Path) -> 
         assert {len(file.copies) for file in files(Root.open(memory_path / name))} == {3}
 
 
+def test_a_backup_without_the_only_copies_fails_and_names_their_path(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    back_up(cold_root, memory_path / "within-lag")
+    offload(cold_root, now=later)
+    (memory_path / "cold").rename(memory_path / "away")
+    for _ in range(2):
+        with pytest.raises(CopiesUnreachableError, match=f"Storage path 3 .*{memory_path / 'cold'}"):
+            back_up(cold_root, memory_path / "backup")
+        (memory_path / "cold").mkdir(exist_ok=True)  # an unmounted disk leaves an empty folder
+    assert not (memory_path / "backup").exists()
+    (memory_path / "cold").rmdir()
+    (memory_path / "away").rename(memory_path / "cold")
+    assert back_up(cold_root, memory_path / "backup").check.is_good
+
+
+def test_a_backup_in_the_place_of_its_root_moves_nothing_to_its_own_disk(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    back_up(cold_root, memory_path / "backup")
+    root = Root.open(memory_path / "backup")
+    messages.write(root, "t", [b"new"])
+    for _ in range(2):
+        assert maintain(root, AT_ONCE).healed_paths == ()
+        assert offload(root, ALL).waiting == 1
+    added = storage_paths.add(root, memory_path / "cold2", role="cold")
+    storage_paths.drain(root, COLD)
+    assert repair(root).is_whole
+    assert offload(root, ALL, now=later).is_complete
+    storage_paths.retire(root, COLD)
+    assert {file.copies for file in files(root) if len(file.copies) == 1} == {(added.path_id,)}
+    assert [message.value for message in messages.read(root, "t")] == [*VALUES, b"new"]
+
+
+def test_a_backup_within_the_lag_needs_no_cold_path(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    (memory_path / "cold").rename(memory_path / "away")
+    assert back_up(cold_root, memory_path / "backup").check.is_good
+    assert messages.values(Root.open(memory_path / "backup"), "t") == VALUES
+
+
 def test_a_path_that_is_given_up_during_a_release_does_not_keep_the_only_copies(
     cold_root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
