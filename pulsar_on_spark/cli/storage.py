@@ -240,7 +240,12 @@ def _print_repair(root: Root, done: RepairReport) -> None:
 
 
 def _problems(done: RepairReport) -> list[str]:
-    problems = [*done.away, *done.work.problems, *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost)]
+    problems = [
+        *done.away,
+        *done.work.problems,
+        *done.scrubbed.unexamined,
+        *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost),
+    ]
     if done.lacking:
         problems.append(f"{done.lacking:,} copies have no storage path left: add one with `pulsarpy storage add`.")
     if done.work.unfinished:

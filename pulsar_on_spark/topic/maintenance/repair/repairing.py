@@ -252,10 +252,18 @@ def _scrub(
         since = to_check.get(path_id)
         if since is not None and progress_so_far.began_ms < _ms(since):
             progress_so_far = PathScrub()  # a round that began before the path was reachable again proves nothing
-        within = limits.scrub_cold_within if found.paths[path_id].is_cold else limits.scrub_within
+        is_cold = found.paths[path_id].is_cold
+        within = limits.scrub_cold_within if is_cold else limits.scrub_within
         budget = _budget(copies, progress_so_far, within) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
-            root, paths[path_id], copies, progress_so_far, max_bytes=budget, is_over=is_over, pace=pace
+            root,
+            paths[path_id],
+            copies,
+            progress_so_far,
+            max_bytes=budget,
+            is_strict=is_cold,
+            is_over=is_over,
+            pace=pace,
         )
         total = total.plus(done)
         if since is not None and done.is_complete and _settle_check(root, path_id, since):

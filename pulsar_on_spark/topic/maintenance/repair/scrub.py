@@ -38,14 +38,16 @@ class PathScrub(BaseModel):
 
     Attributes:
         after: The id of the file that was read last in this round; empty before the first.
-        at_ms: The time of the last reading.
+        at_ms: The time of the last reading, or of the first pass.
+        unexamined: Number of copies that could not be examined in this round.
         began_ms: The time at which this round began.
-        completed_ms: The time at which the previous round was completed; None if no round was.
+        completed_ms: The time at which a round was last completed, with all copies examined; None if no round was.
     """
 
     model_config = ConfigDict(frozen=True)
     after: str = ""
     at_ms: int = 0
+    unexamined: int = 0
     began_ms: int = 0
     completed_ms: int | None = None
 
@@ -101,6 +103,21 @@ def budget_bytes(total_bytes: int, since: timedelta, within: timedelta) -> int:
     return int(total_bytes * min(since / within, 1.0))
 
 
+def is_within_budget(spent_bytes: int, next_bytes: int, max_bytes: int | None, *, is_strict: bool) -> bool:
+    """Return True if a pass may read one more copy of a path.
+
+    Args:
+        spent_bytes: The bytes of the copies that the pass has read, or tried to read.
+        next_bytes: The bytes of the next copy.
+        max_bytes: The budget; None for no limit.
+        is_strict: True to stay within the budget, even if nothing is read; the budget of later passes is larger then.
+            False to read at least one copy, and the copy with which the budget ends.
+    """
+    if max_bytes is None:
+        return True
+    return spent_bytes + next_bytes <= max_bytes if is_strict else not spent_bytes or spent_bytes < max_bytes
+
+
 def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
     """Return the files, in the order of their ids, that this round has not read yet."""
     return files[bisect_right([file.file_id for file in files], after) :]
@@ -111,17 +128,31 @@ def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """The result of scrubbing: numbers of copies read, of bad ones and of bytes; True if the round is complete."""
+    """The result of scrubbing.
+
+    Attributes:
+        copies: Number of copies that were read in full.
+        bad: Number of bad ones.
+        bytes: Bytes of the copies that were read.
+        is_complete: True if the round is complete, with all copies examined.
+        unexamined: The reason why a copy could not be examined, for each such copy.
+    """
 
     copies: int = 0
     bad: int = 0
     bytes: int = 0
     is_complete: bool = False
+    unexamined: tuple[str, ...] = ()
 
     def plus(self, other: ScrubReport) -> ScrubReport:
         """Return the sum of two reports; it is complete if both are."""
-        both = self.is_complete and other.is_complete
-        return ScrubReport(self.copies + other.copies, self.bad + other.bad, self.bytes + other.bytes, both)
+        return ScrubReport(
+            self.copies + other.copies,
+            self.bad + other.bad,
+            self.bytes + other.bytes,
+            self.is_complete and other.is_complete,
+            (*self.unexamined, *other.unexamined),
+        )
 
 
 def scrub_path(
@@ -131,6 +162,7 @@ def scrub_path(
     state: PathScrub,
     *,
     max_bytes: int | None,
+    is_strict: bool = False,
     is_over: Callable[[], bool] = lambda: False,
     pace: Callable[[int], None] = lambda size_bytes: None,
 ) -> tuple[PathScrub, ScrubReport]:
@@ -141,26 +173,49 @@ def scrub_path(
         path: The storage path.
         files: The files that should have a copy on the path, in the order of their ids.
         state: The progress of the round.
-        max_bytes: Approximate limit of bytes to read; at least one copy is read. None for the rest of the round.
+        max_bytes: Limit of bytes to read; None for the rest of the round.
+        is_strict: True to read nothing beyond the limit (see `is_within_budget`).
         is_over: Called before each copy after the first; True ends the reading.
         pace: Called with the number of bytes that were read.
 
     Returns:
-        The round's progress, and the work done. Reading stops early if a copy could not be examined or a bad copy could
-        not be reported.
+        The round's progress, and the work done. Reading stops early if the path cannot be reached or a bad copy could
+        not be reported. A copy that could not be examined is left to the next round, which this one then does not
+        complete.
     """
     now_ms = current_ms()
     began_ms = state.began_ms if state.after else now_ms
-    done = ScrubReport()
+    state = state.model_copy(update={"at_ms": state.at_ms or now_ms})
+    done, spent_bytes = ScrubReport(), 0
     for file in upcoming(files, state.after):
-        if done.copies and ((max_bytes is not None and done.bytes >= max_bytes) or is_over()):
+        if not is_within_budget(spent_bytes, file.length, max_bytes, is_strict=is_strict) or (
+            spent_bytes and is_over()
+        ):
             return state, done
         checked = check_copy(root, file, path, pace)
-        if not checked.is_reported:
-            return state, done
+        if checked.is_examined:
+            if not checked.is_reported:
+                return state, done
+            done = done.plus(ScrubReport(1, int(checked.defect is not None), file.length))
+        else:
+            done = replace(done, unexamined=(*done.unexamined, f"{checked.defect}"))
+            if not _is_there(path):
+                return state, done
+            state = state.model_copy(update={"unexamined": state.unexamined + 1})
+        spent_bytes += file.length
         state = state.model_copy(update={"after": file.file_id, "at_ms": current_ms(), "began_ms": began_ms})
-        done = ScrubReport(done.copies + 1, done.bad + (checked.defect is not None), done.bytes + file.length)
-    return PathScrub(at_ms=current_ms(), began_ms=began_ms, completed_ms=current_ms()), replace(done, is_complete=True)
+    is_complete = not state.unexamined
+    completed_ms = current_ms() if is_complete else state.completed_ms
+    ended = PathScrub(at_ms=current_ms(), began_ms=began_ms, completed_ms=completed_ms)
+    return ended, replace(done, is_complete=is_complete)
+
+
+def _is_there(path: StoragePath) -> bool:
+    try:
+        path.check()
+    except StoragePathError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import pytest
 from pulsar_on_spark.metadata.features import COLD_PATHS
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord, RootRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
     CopiesUnreachableError,
     CorruptSegmentError,
@@ -38,7 +39,7 @@ from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.offload import offloading
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
-from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
+from pulsar_on_spark.topic.maintenance.repair import repairing, scrub, storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
@@ -513,6 +514,24 @@ def test_a_backup_within_the_lag_needs_no_cold_path(cold_root: Root, memory_path
     (memory_path / "cold").rename(memory_path / "away")
     assert back_up(cold_root, memory_path / "backup").check.is_good
     assert messages.values(Root.open(memory_path / "backup"), "t") == VALUES
+
+
+def test_cold_copies_are_read_once_in_the_stated_time_and_not_more_often(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    now = [current_ms()]
+    for module in (scrub, repairing):
+        monkeypatch.setattr(module, "current_ms", lambda: now[0])
+    limits, read = RepairLimits(scrub_cold_within=timedelta(hours=8)), []
+    for _ in range(100):
+        read.append(repair(cold_root, limits).scrubbed.bytes)
+        now[0] += 600_000
+    lengths = [file.length for file in files(cold_root)]
+    assert max(read) <= max(lengths)
+    assert len(lengths) <= sum(size > 0 for size in read[:56])
+    assert sum(read) <= 2.1 * sum(lengths)
 
 
 def test_a_path_that_is_given_up_during_a_release_does_not_keep_the_only_copies(

@@ -158,6 +158,34 @@ def test_damage_is_found_by_reading_all_copies_within_the_stated_time(root: Root
     assert all(each.completed_ms for each in root.status().audit.scrubs.values())
 
 
+def test_a_copy_that_cannot_be_examined_holds_up_no_other(
+    root: Root, copy_of: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path does not count as checked until it can be examined."""
+    filled(root, 4)
+    first, *_, last = sorted(files(root), key=lambda file: file.file_id)
+    flip(copy_of(root, last, 1))
+    storage_paths.give_up(root, 1)
+    storage_paths.add(root, root.path / "storage" / "1")
+    forbidden, open_file = copy_of(root, first, 1), OsFiles.open
+
+    def refuse(files: OsFiles, path: Path) -> int:
+        if path == forbidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(files, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "open", refuse)
+        for _ in range(2):
+            done = repair(root)
+            assert done.checked_paths == ()
+            assert first.file_id in "".join(done.scrubbed.unexamined)
+        (mended,) = (file for file in files(root) if file.file_id == last.file_id)
+        assert scrub.defect(mended, root.current_storage_paths()[PathId(1)]) is None
+    assert repair(root).checked_paths == (1,)
+    assert_whole(root)
+
+
 def test_a_lost_path_is_replaced_by_a_new_one_in_its_folder(root: Root) -> None:
     values = filled(root)
     storage = root.path / "storage"
@@ -356,6 +384,14 @@ def test_a_throttle_keeps_the_rate() -> None:
     now[0] += 60.0
     throttle(100)
     assert slept[-1] == pytest.approx(1.0), "idleness is not saved up"
+
+
+def test_a_strict_budget_is_saved_up_and_never_exceeded() -> None:
+    may = scrub.is_within_budget
+    assert [may(spent, 10, 25, is_strict=True) for spent in (0, 10, 20)] == [True, True, False]
+    assert [may(spent, 10, 25, is_strict=False) for spent in (0, 10, 20, 30)] == [True, True, True, False]
+    assert [may(0, 10, 0, is_strict=strict) for strict in (True, False)] == [False, True]
+    assert may(1_000, 10, None, is_strict=True)
 
 
 def test_rounds_are_spread_over_the_stated_time() -> None:
