@@ -97,7 +97,7 @@ def add(
 
     Raises:
         InvalidArgumentError: the place is a storage path of the root already, or was retired from it, or cannot have
-            this role.
+            this role; or it is that of a lost path with another role.
         UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
         StorageError: the place contains other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
@@ -419,6 +419,11 @@ def _taken_back(root: RootHandle, former: PathRecord, new: _NewPath) -> PathReco
 
     def back(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("lost",), "taken back")
+        if record.role != new.role:
+            raise InvalidArgumentError(
+                f"{new.place} holds storage path {record.path_id} of {root.place}, which has the role {record.role} "
+                f"and cannot get the role {new.role}: give `--role {record.role}`, or another place."
+            )
         changed = {
             "state": "writable",
             "reason": "",

@@ -434,6 +434,21 @@ def test_copies_on_a_draining_path_stay_for_the_lag(cold_root: Root, memory_path
     storage_paths.retire(cold_root, 0)
 
 
+def test_a_lost_path_that_is_back_keeps_its_role(cold_root: Root, memory_path: Path) -> None:
+    disk = cold_root.path / "storage" / "1"
+    storage_paths.give_up(cold_root, 1)
+    with pytest.raises(
+        InvalidArgumentError, match="has the role both and cannot get the role cold: give `--role both`"
+    ):
+        storage_paths.add(cold_root, disk, role="cold")
+    assert storage_paths.add(cold_root, disk).role == "both"
+    storage_paths.give_up(cold_root, COLD)
+    with pytest.raises(InvalidArgumentError, match="has the role cold and cannot get the role both"):
+        storage_paths.add(cold_root, memory_path / "cold")
+    assert storage_paths.add(cold_root, memory_path / "cold", role="cold").state == "writable"
+    assert repair(cold_root).is_whole
+
+
 def test_trims_and_deletions_reach_cold_files(cold_root: Root) -> None:
     offload(cold_root, ALL)
     offload(cold_root, now=later)
