@@ -64,7 +64,7 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
     Raises:
         MetadataError: the metadata cannot be read or written.
     """
-    found = audit(root, RepairLimits())
+    found = audit(root, RepairLimits(), marks=repair)
     paths = root.storage_paths(found.view)
     copies = to_read(found)
     read = _read_all(spark, root.place, paths, copies)

@@ -99,6 +99,10 @@ class StoragePathError(StorageError):
     """A storage path is missing, not writable, or not the path that the root's metadata name."""
 
 
+class NoAccessError(StoragePathError):
+    """This process lacks the credentials or permissions for a storage path, which proves nothing about the path."""
+
+
 class WrongPathError(StoragePathError):
     """A directory or store is not the storage path that the root's metadata name: it is empty, or another path's."""
 
@@ -113,6 +117,10 @@ class CopiesUnreachableError(StorageError):
 
 class ObjectsUnreachableError(StorageError):
     """An object store gave no certain answer: the request may have been carried out, or may be later, or never."""
+
+
+class ObjectsForbiddenError(ObjectsUnreachableError):
+    """An object store refused the credentials of this process, or they do not permit the request."""
 
 
 class ObjectsRefusedError(StorageError):

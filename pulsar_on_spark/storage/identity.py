@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
+from pulsar_on_spark.model.errors import NoAccessError, StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId
 
 IDENTITY_NAME: Final = "pulsarpy-path.json"
@@ -87,6 +87,6 @@ class Identity:
 
 def unreadable(name: str, error: Exception) -> StoragePathError:
     """Make the error for an identity that cannot be read."""
-    return StoragePathError(
+    return (NoAccessError if isinstance(error, PermissionError) else StoragePathError)(
         f"{name}: {IDENTITY_NAME} cannot be read ({error}): repair its disk, or mark the path as lost."
     )

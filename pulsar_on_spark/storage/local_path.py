@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
+from pulsar_on_spark.model.errors import NoAccessError, StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.files import (
     OS_FILES,
@@ -198,7 +198,8 @@ class LocalPath:
                         if stored := _stored_file(entry, now_s):
                             yield stored
         except OSError as error:
-            raise StoragePathError(f"{self._name} cannot be listed ({error}): check its disk.") from error
+            kind = NoAccessError if isinstance(error, PermissionError) else StoragePathError
+            raise kind(f"{self._name} cannot be listed ({error}): check its disk.") from error
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
         """Unlink the files, and sync their directory."""

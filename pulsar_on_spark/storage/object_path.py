@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError, WrongPathError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NoAccessError, WrongPathError
 from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.identity import IDENTITY_NAME, HiddenPathError, Identity
@@ -172,12 +172,12 @@ class ObjectPath:
         """The object store; keys are relative to the path's URL.
 
         Raises:
-            StoragePathError: this process lacks the path's profile, or the profile is not valid: other paths are well.
+            NoAccessError: this process lacks the path's profile, or the profile is not valid: other paths are well.
         """
         try:
             return objects_at(self.place)
         except InvalidArgumentError as error:
-            raise StoragePathError(f"{self._name} cannot be used by this process: {error}") from error
+            raise NoAccessError(f"{self._name} cannot be used by this process: {error}") from error
 
     @property
     def _name(self) -> str:

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Final
 
 from pulsar_on_spark.model.errors import (
+    NoAccessError,
+    ObjectsForbiddenError,
     ObjectsRefusedError,
     ObjectsUnreachableError,
     SegmentGoneError,
@@ -164,5 +166,7 @@ def translated() -> Iterator[None]:
     """Translate errors of an object store into StoragePathError, for a path that cannot be used now."""
     try:
         yield
+    except ObjectsForbiddenError as error:
+        raise NoAccessError(str(error)) from error
     except (ObjectsUnreachableError, ObjectsRefusedError, UnsyncedFolderError) as error:
         raise StoragePathError(str(error)) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
@@ -107,6 +107,9 @@ def test_a_store_without_an_answer_or_credentials_loses_nothing(root: Root, faul
         messages.read(opened, "t", fail_on_data_loss=False)
     done = repair(opened, RepairLimits(replace_after=timedelta()))
     assert (done.work.lost, done.work.restored, done.lacking) == ((), 0, 0)
+    record = root.store.view().get(PathRecord, str(COLD))
+    assert record is not None
+    assert record.state == ("writable" if fault is Fault.FORBIDDEN_403 else "read-only")
     maintain(opened, AT_ONCE)
     assert [each for each in read_reports(root.path) if each.kind is ReportKind.LOSS] == []
     faults.decide = lambda _: None

@@ -12,7 +12,13 @@ from contextlib import ExitStack
 from pulsar_on_spark.ledger.segments.segment_format import Tiles, encode_sidecar
 from pulsar_on_spark.ledger.segments.segment_reader import OpenCopy, verify_file
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.errors import CorruptSegmentError, SegmentGoneError, StorageError, StoragePathError
+from pulsar_on_spark.model.errors import (
+    CorruptSegmentError,
+    NoAccessError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+)
 from pulsar_on_spark.model.ids import PathId, SegmentName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unreachable, verdict_on
@@ -127,4 +133,5 @@ def _write(
 
 
 def _unwritten(file: FileRecord, target: StoragePath, error: OSError) -> StoragePathError:
-    return StoragePathError(f"A copy of file {file.file_id} cannot be written to {target} ({error}): check its disk.")
+    kind = NoAccessError if isinstance(error, PermissionError) else StoragePathError
+    return kind(f"A copy of file {file.file_id} cannot be written to {target} ({error}): check its disk.")

@@ -31,7 +31,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsUnreachableError
+from pulsar_on_spark.model.errors import InvalidArgumentError, ObjectsForbiddenError, ObjectsUnreachableError
 from pulsar_on_spark.storage.daemon_calls import ENDING
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.objects.contract import Created, Exists, Fetched, Listed, Upload, Version
@@ -323,14 +323,14 @@ class RemoteObjects:
         """
         _require_first_process(self.url)
         began_s = time.monotonic()
-        reason = "the write was refused, and the object is not there"
+        reason, is_forbidden = "the write was refused, and the object is not there", False
         for pause_s in _pauses():
             try:
                 if (answer := attempt()) is not None:
                     self._refusals.forget()
                     return answer
             except _ERRORS as error:
-                reason = _reason(error)
+                reason, is_forbidden = _reason(error), _is_forbidden(error)
                 if _is_refusal(error):
                     self._refusals.note(time.monotonic())
                 self._renew()
@@ -339,7 +339,7 @@ class RemoteObjects:
             if ENDING.wait(pause_s):
                 break
         limit_s = min(self._patience_s, REFUSED_PATIENCE_S if self._refusals.end_s < math.inf else math.inf)
-        raise unreachable(self.url, f"{what} in {limit_s:g} s", reason)
+        raise unreachable(self.url, f"{what} in {limit_s:g} s", reason, is_forbidden=is_forbidden)
 
 
 class _RemoteUpload:
@@ -393,7 +393,8 @@ class _RemoteUpload:
         try:
             yield
         except _ERRORS as error:
-            raise unreachable(self._objects.url, f"write {self._key}", _reason(error)) from error
+            what, is_forbidden = f"write {self._key}", _is_forbidden(error)
+            raise unreachable(self._objects.url, what, _reason(error), is_forbidden=is_forbidden) from error
 
 
 def _require_first_process(url: str) -> None:
@@ -428,9 +429,9 @@ def _result(error: Exception) -> Result:
     return result_of(None if status is None else int(status[1]))
 
 
-def unreachable(url: str, what: str, reason: str) -> ObjectsUnreachableError:
+def unreachable(url: str, what: str, reason: str, *, is_forbidden: bool = False) -> ObjectsUnreachableError:
     """Make the error for a store without a certain answer."""
-    return ObjectsUnreachableError(
+    return (ObjectsForbiddenError if is_forbidden else ObjectsUnreachableError)(
         f"{url} could not {what} ({reason}): check the store, its endpoint and the credentials of this process, and "
         "try again."
     )
@@ -462,6 +463,11 @@ def _is_refusal(error: Exception) -> bool:
     A missing object is handled before, so here "not found" is about a bucket or a user.
     """
     return _result(error) in (Result.REFUSED, Result.ABSENT) and _found(_STATUS, error) not in _PASSING
+
+
+def _is_forbidden(error: Exception) -> bool:
+    """Return True if the store refuses the user or the permission."""
+    return _is_refusal(error) and _result(error) is Result.REFUSED
 
 
 def _condition(version: Version) -> PutMode:

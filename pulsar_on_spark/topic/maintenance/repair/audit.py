@@ -16,7 +16,7 @@ from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import DurableView, View
-from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.errors import NoAccessError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
@@ -101,11 +101,18 @@ def live(view: View) -> list[FileRecord]:
     return [file for file in view.all(FileRecord) if file.replaced_at is None]
 
 
-def audit(root: RootHandle, limits: RepairLimits) -> Audit:
+def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audit:
     """Check all storage paths once.
 
-    An unreachable path is marked as failed, so that no process writes to it and its downtime is recorded. So is a cold
-    path that another copy of the root has changed; its copies are not judged, because it may be in an earlier state.
+    The copies on a cold path that another copy of the root has changed are not judged, because the path may be in an
+    earlier state.
+
+    Args:
+        root: The root.
+        limits: The limits of the pass.
+        marks: True to mark a path as failed that cannot be reached, so that no process writes to it and its downtime is
+            recorded; and a cold path that another copy of the root has changed. A path for which this process lacks
+            credentials or permissions is never marked, because it may be well.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -119,19 +126,23 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     }
     stored: dict[PathId, dict[SegmentName, StoredCopy]] = {}
     problems: dict[PathId, str] = {}
+    failures: list[PathFailure] = []
     for path_id, path in listable.items():
         try:
             stored[path_id] = listed(path)
         except StoragePathError as error:
             problems[path_id] = str(error)
-    if problems:
-        root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
+            if marks and not isinstance(error, NoAccessError):
+                failures.append(PathFailure(path_id, str(error)))
+    if failures:
+        root.mark_failed(failures)
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
-    if foreign := {path_id: path.reason for path_id, path in paths.items() if path.is_foreign}:
+    foreign = {path_id: path.reason for path_id, path in paths.items() if path.is_foreign}
+    if foreign and marks:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in foreign.items()])
-        problems |= foreign
-        stored = {path_id: copies for path_id, copies in stored.items() if path_id not in foreign}
+    problems |= foreign
+    stored = {path_id: copies for path_id, copies in stored.items() if path_id not in foreign}
     files = {FileId(file.file_id): file for file in live(view)}
     bad = {
         (file_id, path_id): reason

@@ -40,14 +40,14 @@ class CheckReport:
 
 
 def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
-    """Read every copy in full, or every copy on one path. Bad copies are reported for repair.
+    """Read every copy in full, or every copy on one path. Bad copies are reported for repair, and no path is marked.
 
     Raises:
         InvalidArgumentError: there is no such path.
         MetadataError: the metadata cannot be read or written.
         StorageError: a report cannot be cleared.
     """
-    audited = audit(root, RepairLimits())
+    audited = audit(root, RepairLimits(), marks=False)
     paths = root.storage_paths(audited.view)
     if path_id is not None and path_id not in paths:
         raise InvalidArgumentError(f"There is no storage path {path_id}: give one that `pulsarpy storage list` shows.")

@@ -25,7 +25,7 @@ from pulsar_on_spark.metadata.records import FileRecord, PathRecord, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, NoAccessError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, write_report
@@ -55,7 +55,8 @@ class Restored:
         copies: The new copies, by target path.
         failures: Paths that failed.
         loss: The reason why no copy is good, if all copies were examined; else None.
-        undecided: The reason why no good copy was found, if some copies could not be examined; else None.
+        undecided: The reason why nothing is known, if some copies could not be examined, or this process lacks access
+            to a target; else None.
     """
 
     plan: FilePlan
@@ -178,6 +179,8 @@ def restore(
         except CopiesUnreachableError as error:
             undecided = str(error)
             break
+        except NoAccessError as error:
+            undecided = str(error)
         except StoragePathError as error:
             failures.append(PathFailure(path_id, str(error)))
         else:

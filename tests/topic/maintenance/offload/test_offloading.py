@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import threading
@@ -27,8 +29,11 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage import bounded_path
+from pulsar_on_spark.storage import bounded_path, local_path
+from pulsar_on_spark.storage.files import FileOps
+from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.storage.segment_files import FileSink
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
@@ -297,6 +302,54 @@ def test_a_cold_path_that_is_away_loses_nothing(cold_root: Root, memory_path: Pa
     assert (record.state, record.check_since) == ("writable", None)
     assert messages.read(cold_root, "t")[:8] == before
     assert offload(cold_root, ALL).moved.moved == 1
+
+
+def test_a_check_marks_no_path_as_failed(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    (memory_path / "cold").rename(memory_path / "away")
+    assert str(memory_path / "cold") in " ".join(check(cold_root).reasons)
+    assert {record.state for record in cold_root.store.view().all(PathRecord)} == {"writable"}
+
+
+def test_a_path_without_access_is_not_marked_as_failed(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    offload(cold_root, now=later)
+    read_file = local_path.read_file
+
+    def refuse(ops: FileOps, path: Path) -> bytes:
+        if path.is_relative_to(memory_path / "cold"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_file(ops, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_path, "read_file", refuse)
+        done = repair(cold_root, RepairLimits(replace_after=timedelta()))
+        assert "Permission denied" in " ".join(done.away)
+        assert (done.work.lost, done.work.restored) == ((), 0)
+        assert offload(cold_root, ALL, now=later).waiting == 2
+        assert check(cold_root, COLD).reasons
+    assert {record.state for record in cold_root.store.view().all(PathRecord)} == {"writable"}
+    assert offload(cold_root, ALL).moved.moved == 2
+
+
+def test_a_target_without_access_is_not_marked_as_failed(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment = LocalPath.write_segment
+
+    def refuse(path: LocalPath, *args: Any, **options: Any) -> FileSink:
+        if path.path_id == COLD:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.directory))
+        return write_segment(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPath, "write_segment", refuse)
+        done = offload(cold_root, ALL)
+    assert (done.moved.moved, "Permission denied" in done.problems[0]) == (0, True)
+    assert {record.state for record in cold_root.store.view().all(PathRecord)} == {"writable"}
+    assert offload(cold_root, ALL).moved.moved == len(VALUES)
 
 
 def test_an_empty_cold_path_releases_nothing(cold_root: Root, memory_path: Path) -> None:
