@@ -10,8 +10,8 @@ pass may be killed anywhere: a staged copy that no record names is garbage.
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -22,6 +22,7 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentErr
 from pulsar_on_spark.model.ids import PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
@@ -30,12 +31,19 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
 from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies, Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.offload.plan import Bad, end_of, plan_offload, plan_release
+from pulsar_on_spark.topic.maintenance.offload.plan import (
+    Bad,
+    OffloadPlan,
+    PoliciesOf,
+    end_of,
+    plan_offload,
+    plan_release,
+)
 from pulsar_on_spark.topic.maintenance.repair.audit import path_health
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.repairing import Throttle
-from pulsar_on_spark.topic.maintenance.repair.worker import COMMIT_FILES, WorkReport, carry_out_plans
+from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, carry_out_plans, first_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +143,86 @@ def offload(
     def is_over() -> bool:
         return end_s is not None and clock() > end_s
 
+    unverified: list[str] = []
+    away: set[PathId] = set()
+    planned = OffloadPlan((), 0, 0)
+
+    def known() -> _Known:
+        return _known(root, None if request is None else request.topic, defaults, limits)
+
+    def plan_releases() -> Sequence[FilePlan]:
+        now_known = known()
+        return plan_release(
+            now_known.view, now_known.paths, now_known.bad, now_known.policies_of, now(), now_known.concerned
+        )
+
+    def release(plans: Sequence[FilePlan]) -> WorkReport:
+        done, doubts = _release(root, plans, away, is_over, progress, files)
+        unverified.extend(doubts)
+        return done
+
+    def plan_moves() -> Sequence[FilePlan]:
+        nonlocal planned
+        now_known = known()
+        planned = plan_offload(
+            now_known.view, now_known.paths, now_known.bad, now_known.policies_of, requests, now(), now_known.concerned
+        )
+        return planned.moves
+
+    def move(plans: Sequence[FilePlan]) -> WorkReport:
+        return carry_out_plans(root, plans, is_over=is_over, pace=pace, progress=progress, files=files)
+
+    # First, because it frees disks, and because moves may take hours.
+    released = _in_batches(plan_releases, release, is_over)
+    moved = _in_batches(plan_moves, move, is_over)
+    return OffloadReport(moved, released, planned.waiting, planned.shared, tuple(unverified))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the plan of a batch is based on; `concerned` are the files of a request's topic, None for all files."""
+
+    view: View
+    paths: Mapping[PathId, PathHealth]
+    bad: Bad
+    policies_of: PoliciesOf
+    concerned: Collection[str] | None
+
+
+def _known(root: RootHandle, topic: TopicName | None, defaults: Policies, limits: RepairLimits) -> _Known:
+    view = root.store.view()
+    concerned = None if topic is None else _files_of(view, topic)
+
     def policies_of(topic: TopicRecord) -> OffloadPolicies:
         return effective_policies(view, TopicName.parse(topic.name), defaults).offload_policies
 
-    paths, bad = path_health(root, view, {}, limits), _reported_copies(root)
-    concerned = None if request is None else _files_of(view, request.topic)
-    # First, because it frees disks, and because moves may take hours: what was known before them is old afterwards.
-    due = plan_release(view, paths, bad, policies_of, now(), concerned)
-    released, unverified = _release(root, root.storage_paths(view), due, is_over, progress, files)
-    planned = plan_offload(view, paths, bad, policies_of, requests, now(), concerned)
-    moved = carry_out_plans(root, planned.moves, is_over=is_over, pace=pace, progress=progress, files=files)
-    return OffloadReport(moved, released, planned.waiting, planned.shared, unverified)
+    return _Known(view, path_health(root, view, {}, limits), _reported_copies(root), policies_of, concerned)
+
+
+def _in_batches(
+    plan: Callable[[], Sequence[FilePlan]],
+    carry_out: Callable[[Sequence[FilePlan]], WorkReport],
+    is_over: Callable[[], bool],
+) -> WorkReport:
+    """Carry out plans in batches, and plan again before each batch.
+
+    A pass may take hours. Meanwhile paths fail or are drained, copies are found bad, and policies are changed. No file
+    is tried twice.
+    """
+    total = WorkReport()
+    tried: set[str] = set()
+    while True:
+        left = [each for each in plan() if each.file.file_id not in tried]
+        if tried and is_over():
+            return replace(total, unfinished=total.unfinished + len(left))
+        batch = first_batch(left)
+        if batch:
+            done = carry_out(batch)
+            lost, unfinished = (*total.lost, *done.lost), total.unfinished + done.unfinished
+            total = replace(total.plus(done), lost=lost, unfinished=unfinished)
+            tried.update(each.file.file_id for each in batch)
+        if len(batch) == len(left):
+            return total
 
 
 def requested(view: View, request: OffloadRequest) -> dict[str, Position]:
@@ -184,37 +261,37 @@ def _files_of(view: View, topic: TopicName) -> set[str]:
 
 def _release(
     root: RootHandle,
-    paths: Mapping[PathId, StoragePath],
     due: Sequence[FilePlan],
+    away: set[PathId],
     is_over: Callable[[], bool],
     progress: Progress,
     files: FileOps,
 ) -> tuple[WorkReport, tuple[str, ...]]:
-    """Verify cold copies and delete the other ones, some files at a time. Return the work, and reasons to keep copies.
+    """Verify cold copies and delete the other ones. Return the work, and reasons to keep copies.
 
-    Once a path cannot be reached, its copies are not looked at again in this pass: each look may take a minute.
+    A path that cannot be reached is added to `away`, and its copies are not looked at: each look may take a minute.
     """
-    todo = deque(due)
-    done = WorkReport()
+    paths = root.current_storage_paths()
+    verified: list[FilePlan] = []
     doubts: list[str] = []
-    away: set[PathId] = set()
-    while todo and not is_over():
-        verified: list[FilePlan] = []
-        while todo and len(verified) < COMMIT_FILES and not (verified and is_over()):
-            plan = todo.popleft()
-            if away.intersection(plan.counted):
-                continue
-            try:
-                for path_id in plan.counted:
-                    _look_at(plan.file, paths[path_id], files)
-                verified.append(plan)
-            except (CorruptSegmentError, StoragePathError) as error:
-                if not isinstance(error, CorruptSegmentError):
-                    away.add(path_id)
-                doubt = "keeps its other copies, because its cold copy cannot be verified"
-                doubts.append(f"File {plan.file.file_id} {doubt}: {error}")
-        done = done.plus(carry_out_plans(root, verified, progress=progress, files=files))
-    return replace(done, unfinished=len(todo)), tuple(doubts)
+    looked = 0
+    for plan in due:
+        if verified and is_over():
+            break
+        looked += 1
+        if away.intersection(plan.counted):
+            continue
+        try:
+            for path_id in plan.counted:
+                _look_at(plan.file, paths[path_id], files)
+            verified.append(plan)
+        except (CorruptSegmentError, StoragePathError) as error:
+            if not isinstance(error, CorruptSegmentError):
+                away.add(path_id)
+            doubt = "keeps its other copies, because its cold copy cannot be verified"
+            doubts.append(f"File {plan.file.file_id} {doubt}: {error}")
+    done = carry_out_plans(root, verified, progress=progress, files=files)
+    return replace(done, unfinished=done.unfinished + len(due) - looked), tuple(doubts)
 
 
 def _look_at(file: FileRecord, path: StoragePath, files: FileOps) -> None:

@@ -148,6 +148,16 @@ def carry_out_plans(
     return report
 
 
+def first_batch(plans: Sequence[FilePlan]) -> Sequence[FilePlan]:
+    """Return the first plans that are committed together: those up to a limit of files or of bytes to copy."""
+    size_bytes = 0
+    for number, plan in enumerate(plans, 1):
+        size_bytes += len(plan.targets) * plan.file.length
+        if number >= COMMIT_FILES or size_bytes >= COMMIT_BYTES:
+            return plans[:number]
+    return plans
+
+
 def new_write_id() -> WriteId:
     """Return the write id for a batch of repairs, which are committed together."""
     return WriteId(uuid.uuid4().hex)

@@ -34,6 +34,7 @@ from pulsar_on_spark.storage.files import FileOps
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.segment_files import FileSink
+from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
@@ -657,6 +658,45 @@ def test_what_is_found_during_moves_keeps_copies_for_the_next_pass(cold_root: Ro
     offload(cold_root, ALL, progress=raise_lag)
     assert raised
     assert all(len(file.copies) > 1 for file in files(cold_root) if file.file_id != first)
+
+
+@pytest.mark.parametrize("change", ["policies", "drained", "failed"])
+def test_what_changes_during_a_pass_ends_its_moves(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(worker, "COMMIT_FILES", 2)
+    thresholds = {"managedLedgerOffloadThresholdInBytes": 0}
+    set_namespace_policies(cold_root, "public/default", {"offload_policies": thresholds})
+    batches: list[int] = []
+
+    def change_at_the_second(step: str, number: int, total: int) -> None:
+        if step == "repair" and number == 0:
+            batches.append(total)
+            if len(batches) != 2:
+                return
+            if change == "policies":
+                set_namespace_policies(cold_root, "public/default", {"offload_policies": None})
+            elif change == "drained":
+                storage_paths.drain(cold_root, COLD)
+            else:
+                cold_root.mark_failed([PathFailure(COLD, "disk error")])
+
+    if change == "drained":
+        storage_paths.add(cold_root, memory_path / "other", "other", role="cold")
+        thresholds |= {"managedLedgerOffloadDriver": "archive"}
+        set_namespace_policies(cold_root, "public/default", {"offload_policies": thresholds})
+    done = offload(cold_root, progress=change_at_the_second)
+    assert (batches, done.moved.moved) == ([2, 2], 4)
+    assert sum(file.is_cold for file in files(cold_root)) == 4
+
+
+def test_a_pass_without_time_tells_what_it_left(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "COMMIT_FILES", 3)
+    times = iter(range(100))
+    done = offload(cold_root, ALL, limits=RepairLimits(max_seconds=4), clock=lambda: float(next(times)))
+    assert done.moved.moved + done.moved.unfinished == len(VALUES)
+    assert 0 < done.moved.moved < len(VALUES)
+    assert offload(cold_root, ALL).is_complete
 
 
 def test_the_lag_counts_from_the_commit_of_the_move(cold_root: Root) -> None:
