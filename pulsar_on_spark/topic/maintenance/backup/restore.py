@@ -196,11 +196,12 @@ def _copy_files(
     progress: Progress,
 ) -> set[str]:
     gone = set()
+    sources = _Sources(root)
     for number, file in enumerate(files):
         progress("copy segments", number, len(files))
         try:
             for target in _targets_of(file, targets, quorum):
-                with_present_copies(root, file, partial(_copy, root, target=target))
+                with_present_copies(root, file, partial(_copy, sources, target=target))
         except CorruptSegmentError as error:
             gone.add(file.file_id)
             log.warning("File %s is not in the restored root: %s", file.file_id, error, extra={"file": file.file_id})
@@ -212,7 +213,21 @@ def _targets_of(file: FileRecord, targets: Sequence[StoragePath], quorum: Quorum
     return preferred(targets, file.file_id)[: file.as_restored().write_quorum or quorum.write]
 
 
-def _copy(root: RootHandle, file: FileRecord, target: StoragePath) -> None:
+class _Sources:
+    """The source's storage paths, which are read again for a file on a path that was added meanwhile."""
+
+    def __init__(self, root: RootHandle) -> None:
+        self._root = root
+        self._paths = root.current_storage_paths()
+
+    def of(self, file: FileRecord) -> list[StoragePath]:
+        """Return the paths of a file's copies, without retired ones."""
+        if not self._paths.keys() >= set(file.copies):
+            self._paths = self._root.current_storage_paths()
+        return [self._paths[PathId(path_id)] for path_id in file.copies if PathId(path_id) in self._paths]
+
+
+def _copy(sources: _Sources, file: FileRecord, target: StoragePath) -> None:
     name = SegmentName(FileId(file.file_id))
     if target.has_segment(name):  # a killed attempt wrote it
         try:
@@ -221,43 +236,41 @@ def _copy(root: RootHandle, file: FileRecord, target: StoragePath) -> None:
             target.delete_segment(name)
         else:
             return
-    paths = root.current_storage_paths()
-    sources = [paths[PathId(path_id)] for path_id in file.copies if PathId(path_id) in paths]
-    if not sources:
+    paths = sources.of(file)
+    if not paths:
         raise SegmentGoneError(f"The storage paths of file {file.file_id} were retired.")
-    restore_copy(file, sources, target, name)
+    restore_copy(file, paths, target, name)
 
 
 def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -> set[str]:
     """Look for copies without reading them. Return the ids of the files that have none."""
     absent = set()
+    sources = _Sources(root)
     for number, file in enumerate(files):
         progress("look for segments", number, len(files))
         try:
-            with_present_copies(root, file, partial(_look_for_copy, root))
+            with_present_copies(root, file, partial(_look_for_copy, sources))
         except SegmentGoneError:
             absent.add(file.file_id)
     progress("look for segments", len(files), len(files))
     return absent
 
 
-def _look_for_copy(root: RootHandle, file: FileRecord) -> None:
+def _look_for_copy(sources: _Sources, file: FileRecord) -> None:
     """Look for a copy of a file, good or bad.
 
     Raises:
         CopiesUnreachableError: no path that can be reached has a copy, and some path cannot be reached.
         SegmentGoneError: no path has a copy.
     """
-    paths = root.current_storage_paths()
     away: dict[PathId, Exception] = {}
-    for path_id, name in file.names.items():
-        path = paths.get(PathId(path_id))
+    for path in sources.of(file):
         try:
-            if path is not None and path.has_segment(name):
+            if path.has_segment(file.names[path.path_id]):
                 return
         except StoragePathError as error:
             if verdict_on(error, path) is CopyVerdict.UNREACHABLE:
-                away[PathId(path_id)] = error
+                away[path.path_id] = error
     if away:
         raise unreachable(f"File {file.file_id}", in_words(away))
     raise SegmentGoneError(f"File {file.file_id} has no copy left: its messages are lost.")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -44,10 +45,11 @@ def with_present_copies(root: RootHandle, file: FileRecord, read: Callable[[File
 
 
 def is_named(root: RootHandle, file: FileRecord, path_id: PathId) -> bool:
-    """Return True if the file is still in use, and its present record names the copy on this path that `file` names.
+    """Return True if the present metadata name a copy (see `names_copy`; raises `MetadataError`)."""
+    return names_copy(root.store.view(), file, path_id)
 
-    Raises:
-        MetadataError: the metadata cannot be read.
-    """
-    now = root.store.view().get(FileRecord, file.file_id)
+
+def names_copy(view: View, file: FileRecord, path_id: PathId) -> bool:
+    """Return True if the file is in use in a view, and its record there names the copy on a path that `file` names."""
+    now = view.get(FileRecord, file.file_id)
     return now is not None and now.replaced_at is None and now.names.get(path_id) == file.names[path_id]

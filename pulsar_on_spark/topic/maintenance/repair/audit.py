@@ -23,7 +23,7 @@ from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths
-from pulsar_on_spark.topic.maintenance.files.moved import is_named
+from pulsar_on_spark.topic.maintenance.files.moved import names_copy
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
 
@@ -144,12 +144,13 @@ def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audi
     problems |= foreign
     stored = {path_id: copies for path_id, copies in stored.items() if path_id not in foreign}
     files = {FileId(file.file_id): file for file in live(view)}
-    bad = {
+    suspected = {
         (file_id, path_id): reason
         for (file_id, path_id), reason in compared(files.values(), stored).items()
-        if (reason != MISSING or not _has(listable[path_id], files[file_id].names[path_id]))
-        and is_named(root, files[file_id], path_id)
+        if reason != MISSING or not _has(listable[path_id], files[file_id].names[path_id])
     }
+    now = root.store.view() if suspected else view
+    bad = {key: reason for key, reason in suspected.items() if names_copy(now, files[key[0]], key[1])}
     return Audit(view, paths, problems, bad, tuple(bare_fragments(view, paths)))
 
 
