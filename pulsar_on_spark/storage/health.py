@@ -95,6 +95,11 @@ class PathHealth:
         return self.is_there and self.state not in ("lost", "retired")
 
     @property
+    def is_judged(self) -> bool:
+        """True if copies that are found missing or bad count as such; a foreign path may be in an earlier state."""
+        return self.is_readable and not self.is_foreign
+
+    @property
     def is_away(self) -> bool:
         """True if the path cannot be reached and was not given up, so that its copies may be good."""
         return not self.is_there and self.state not in ("lost", "retired")

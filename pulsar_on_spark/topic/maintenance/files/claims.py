@@ -153,7 +153,7 @@ def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
 
 def _refusal(path: StoragePath) -> str:
     return (
-        f"{str(path).capitalize()} was changed by another copy of this root, or is in an earlier state than this root "
-        f"left it in, so this root only reads from it: run `pulsarpy storage resume {path.path_id}` in the one root "
-        "that is to keep it, and give each other root a cold path of its own."
+        f"Storage path {path.path_id} ({path.place}) was changed by another copy of this root, or is in an earlier "
+        "state than this root left it in, so this root only reads from it: run `pulsarpy storage resume "
+        f"{path.path_id}` in the one root that is to keep it, and give each other root a cold path of its own."
     )

@@ -101,7 +101,7 @@ def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecor
     return [
         (file, at)
         for at in sorted(found.paths)
-        if found.paths[at].is_readable and path_id in (None, at)
+        if found.paths[at].is_judged and path_id in (None, at)
         for file in live(found.view)
         if at in file.copies and (FileId(file.file_id), at) not in found.bad
     ]

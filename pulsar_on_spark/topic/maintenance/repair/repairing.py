@@ -201,7 +201,7 @@ def check_reports(
         if file is None:
             continue  # garbage collection clears the report
         suspects = file.copies if report.kind is ReportKind.LOSS else [report.path_id]
-        existing = [PathId(suspect) for suspect in suspects if suspect in file.copies and _is_readable(found, suspect)]
+        existing = [PathId(suspect) for suspect in suspects if suspect in file.copies and _is_judged(found, suspect)]
         bad = [suspect for suspect in existing if is_bad(file, suspect)]
         is_stale = report.kind is ReportKind.BAD_COPY and report.path_id not in file.copies
         if is_stale or len(bad) < len(existing):
@@ -217,9 +217,9 @@ def _is_good(file: FileRecord, path: StoragePath, pace: Callable[[int], None]) -
         return False
 
 
-def _is_readable(found: Audit, path_id: int) -> bool:
+def _is_judged(found: Audit, path_id: int) -> bool:
     health = found.paths.get(PathId(path_id))
-    return health is not None and health.is_readable
+    return health is not None and health.is_judged
 
 
 def _scrub(
@@ -239,9 +239,8 @@ def _scrub(
     total = ScrubReport(is_complete=True)
     checked = []
     to_check = {PathId(row.path_id): row.check_since for row in view.all(PathRecord) if row.check_since}
-    readable = [path_id for path_id, health in found.paths.items() if health.is_readable and not health.is_foreign]
     for path_id in sorted(
-        readable,
+        (path_id for path_id, health in found.paths.items() if health.is_judged),
         key=lambda path_id: (path_id not in to_check, scrubs.get(path_id, PathScrub()).at_ms),
     ):
         if total.copies and is_over():

@@ -28,6 +28,7 @@ from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.kit import messages
 from tests.topic.maintenance.repair.conftest import assert_consistent
@@ -80,7 +81,9 @@ def assert_refused(root: Root) -> None:
     done = offload(root, ALL, now=later)
     assert (done.moved.moved, done.released.moved) == (0, 0)
     assert done.problems
-    assert REFUSAL in " ".join(repair(root).away)
+    (reason,) = repair(root).away
+    assert REFUSAL in reason
+    assert str(root.path.with_name("cold")) in reason
     assert all(file in files(root) for file in records)
     assert (path_record(root).state, REFUSAL in path_record(root).reason) == ("read-only", True)
     assert heal_paths(root) == ()
@@ -153,6 +156,8 @@ def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: P
     assert offload(cold_root, now=later).released.moved == 0
     report = repair(cold_root)
     assert (REFUSAL in " ".join(report.away), report.work.lost) == (True, ())
+    assert [REFUSAL in reason for reason in check(cold_root, COLD).reasons] == [True]
+    assert read_reports(cold_root.path) == []
     (memory_path / "cold").rename(memory_path / "earlier")
     (memory_path / "present").rename(memory_path / "cold")
     assert heal_paths(cold_root) == (COLD,)
