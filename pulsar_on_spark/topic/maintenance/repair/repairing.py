@@ -179,19 +179,21 @@ def check_reports(
 
     A copy counts as bad without a check if the time limit has passed or the copy cannot be examined now. That is safe:
     rewriting a good copy does no harm, and messages count as lost only if all copies were read. A copy that the file's
-    present record does not name is not bad.
+    present record does not name is neither bad nor good.
 
     Raises:
         StorageError: the reports cannot be read or cleared.
     """
     files = {file.file_id: file for file in live(found.view)}
     paths = root.storage_paths(found.view)
-    verdicts: dict[tuple[FileId, PathId], bool] = {}
+    verdicts: dict[tuple[FileId, PathId], bool | None] = {}
 
-    def is_bad(file: FileRecord, path_id: PathId) -> bool:
+    def is_bad(file: FileRecord, path_id: PathId) -> bool | None:
         key = (FileId(file.file_id), path_id)
         if key not in verdicts:
-            verdicts[key] = is_over() or (not _is_good(file, paths[path_id], pace) and is_named(root, file, path_id))
+            verdicts[key] = is_over() or not _is_good(file, paths[path_id], pace)
+            if verdicts[key] and not is_named(root, file, path_id):
+                verdicts[key] = None
         return verdicts[key]
 
     reports = read_reports(root.place)
@@ -202,9 +204,9 @@ def check_reports(
             continue  # garbage collection clears the report
         suspects = file.copies if report.kind is ReportKind.LOSS else [report.path_id]
         existing = [PathId(suspect) for suspect in suspects if suspect in file.copies and _is_judged(found, suspect)]
-        bad = [suspect for suspect in existing if is_bad(file, suspect)]
+        judged = [is_bad(file, suspect) for suspect in existing]
         is_stale = report.kind is ReportKind.BAD_COPY and report.path_id not in file.copies
-        if is_stale or len(bad) < len(existing):
+        if is_stale or False in judged:
             clear_report(root.place, report)
     progress("check reports", len(reports), len(reports))
     return {key for key, bad in verdicts.items() if bad}
