@@ -661,7 +661,7 @@ def test_what_is_found_during_moves_keeps_copies_for_the_next_pass(cold_root: Ro
 
 
 @pytest.mark.parametrize("change", ["policies", "drained", "failed"])
-def test_what_changes_during_a_pass_ends_its_moves(
+def test_what_changes_during_a_pass_counts_from_the_next_batch_on(
     cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(worker, "COMMIT_FILES", 2)
@@ -677,14 +677,15 @@ def test_what_changes_during_a_pass_ends_its_moves(
             if change == "policies":
                 set_namespace_policies(cold_root, "public/default", {"offload_policies": None})
             elif change == "drained":
+                storage_paths.resume(cold_root, other.path_id)
                 storage_paths.drain(cold_root, COLD)
+                cold_root.mark_failed([PathFailure(PathId(other.path_id), "disk error")])
             else:
                 cold_root.mark_failed([PathFailure(COLD, "disk error")])
 
     if change == "drained":
-        storage_paths.add(cold_root, memory_path / "other", "other", role="cold")
-        thresholds |= {"managedLedgerOffloadDriver": "archive"}
-        set_namespace_policies(cold_root, "public/default", {"offload_policies": thresholds})
+        other = storage_paths.add(cold_root, memory_path / "other", role="cold")
+        cold_root.mark_failed([PathFailure(PathId(other.path_id), "disk error")])
     done = offload(cold_root, progress=change_at_the_second)
     assert (batches, done.moved.moved) == ([2, 2], 4)
     assert sum(file.is_cold for file in files(cold_root)) == 4
