@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.files import claims
 from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths, take_over
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
@@ -187,6 +189,37 @@ def test_a_copy_that_claims_the_path_during_a_pass_is_noticed_at_the_commit(cold
     assert REFUSAL in " ".join(done.problems)
     assert files(cold_root) == before
     assert messages.values(cold_root, "t") == messages.values(copy, "t") == VALUES
+
+
+@pytest.mark.parametrize("run", range(4))
+def test_work_on_two_copies_loses_no_message_of_either(cold_root: Root, run: int) -> None:
+    seed = random.randrange(1 << 32)
+    chance, done, hours = random.Random(seed), [], 0
+    offload(cold_root, chance.choice((ALL, None)))
+    roots = [cold_root, copied(cold_root, "copy")]
+    expected = [list(VALUES), list(VALUES)]
+    for _ in range(30):
+        which = chance.randrange(2)
+        step = chance.choice(["write", "offload", "offload", "wait", "repair", "merge", "maintain"])
+        done.append((which, step))
+        root, now = roots[which], lambda hours=hours: datetime.now(UTC) + timedelta(hours=hours)
+        if step == "write":
+            value = b"%d" % chance.randrange(1 << 40)
+            messages.write(root, "t", [value])
+            expected[which].append(value)
+        elif step == "offload":
+            offload(root, chance.choice((ALL, None)), now=now)
+        elif step == "wait":
+            hours += 5
+        elif step == "repair":
+            assert repair(root).work.lost == ()
+        elif step == "merge":
+            merge(root)
+        else:
+            maintain(root, AT_ONCE)
+        assert [messages.values(each, "t") for each in roots] == expected, f"seed {seed}: {done}"
+        for each in roots:
+            assert_consistent(each)
 
 
 def test_passes_over_one_root_at_once_are_never_refused(cold_root: Root) -> None:
