@@ -192,7 +192,8 @@ def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     """Return the rows of the table, or None if it has no files."""
     if source.version is None or not source.version.files:
         return None
-    schema = StructType.fromJson(json.loads(source.version.schema_text))
+    columns = StructType.fromJson(json.loads(source.version.schema_text))
+    schema = StructType([StructField(column.name, column.dataType) for column in columns])  # without metadata
     files = [f"{source.folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
     reader = spark.read.schema(schema).option("basePath", str(source.folder)).option("__globPaths__", "false")
@@ -221,12 +222,19 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
     ends = {name: [range_.end.ledger, range_.end.entry - 1] for name, range_ in source.ranges.items()}
     reader = spark.read.format("pulsarpy").option("topics", ",".join(source.ranges))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    names = [column.name for column in columns if column.topic is not None]
+    names = [column.topic for column in columns if column.topic is not None]
     if names and all("," not in name and name == name.strip() for name in names):
         reader = reader.option("columns", ",".join(names))  # Spark does not push columns down to Python sources
     else:
         reader = reader.option("includeMetadata", "true")
-    return reader.load(str(source.root.place)).select(*(column.of_topic() for column in columns))
+    frame = reader.load(str(source.root.place))
+    # By positions, because fields that differ only in the case of letters have the same name for Spark.
+    positions = [f"c{number}" for number in range(len(frame.columns))]
+    found = {
+        field.name: (functions.col(position), field.dataType)
+        for field, position in zip(frame.schema, positions, strict=True)
+    }
+    return frame.toDF(*positions).select(*(column.of_topic(found) for column in columns))
 
 
 def _point(position: Position) -> object:

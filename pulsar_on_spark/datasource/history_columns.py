@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
-    ByteType,
     DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
     LongType,
+    MapType,
     NullType,
-    ShortType,
+    NumericType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
 )
 
-from pulsar_on_spark.datasource.options import Typed
-from pulsar_on_spark.datasource.typed import typed_values
-from pulsar_on_spark.history_table.columns import SYSTEM, VALUE
+from pulsar_on_spark.history_table.columns import SYSTEM
 from pulsar_on_spark.history_table.sql import quoted
-from pulsar_on_spark.history_table.values import candidates, is_reserved
+from pulsar_on_spark.history_table.values import (
+    columns_of,
+    described,
+    field_of,
+    is_system,
+    stored_columns,
+    unused,
+    version_of,
+)
 from pulsar_on_spark.metadata.records import SchemaRecord
 
-_WIDENED: Mapping[type[DataType], DataType] = {
-    ByteType: LongType(),
-    ShortType: LongType(),
-    IntegerType: LongType(),
-    FloatType: DoubleType(),
-    TimestampNTZType: LongType(),
-}
-_NUMBERS = ("long", "double", "decimal")
+Conversion: TypeAlias = Callable[[Column], Column]
+_UNCAST: Final = (StructType, ArrayType, MapType, BinaryType)
+_EPOCH: Final = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,84 +48,121 @@ class HistoryColumn:
         name: Its name.
         kind: Its type.
         table: The expression over the table; None if the table has no such column.
-        topic: The expression over the topic's columns; None if the topic's schema has no such field.
+        topic: The name of the topic's column; None if the topic's schema has no such field.
     """
 
     name: str
     kind: DataType
     table: Column | None
-    topic: Column | None
+    topic: str | None
 
     def of_table(self) -> Column:
         """Return the column over the table."""
-        return self._named(self.table)
+        return self._null() if self.table is None else self.table.alias(self.name)
 
-    def of_topic(self) -> Column:
-        """Return the column over the topic."""
-        return self._named(self.topic)
+    def of_topic(self, columns: Mapping[str, tuple[Column, DataType]]) -> Column:
+        """Return the column over the topic's columns, which are given with their types, by name."""
+        if self.topic is None:
+            return self._null()
+        column, kind = columns[self.topic]
+        convert = _conversion(kind, self.kind)
+        assert convert is not None, "each field has a stored type"
+        return convert(column).alias(self.name)
 
-    def _named(self, column: Column | None) -> Column:
-        return (functions.lit(None).cast(self.kind) if column is None else column).alias(self.name)
+    def _null(self) -> Column:
+        return functions.lit(None).cast(self.kind).alias(self.name)
 
 
 def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, Any]]) -> list[HistoryColumn]:
     """Return all columns: the fields of the topic's latest schema, other columns of the table, those of messages.
 
+    A column of the table with an earlier type of a field is part of the field's column, unless its values cannot be
+    converted.
+
     Args:
         schema: The topic's latest schema.
         table: The table's columns as Delta's JSON; empty if there is no table.
+
+    Raises:
+        InvalidArgumentError: a field of the schema cannot be stored in Delta.
     """
     made: list[HistoryColumn] = []
-    used: set[str] = set()
-    for field in _fields(schema):
-        stored = _WIDENED.get(type(field.dataType), field.dataType)
-        parts = [column for column in candidates(field.name, table) if _is_castable(column["type"], stored)]
-        parts.sort(key=lambda column: column["type"] != stored.jsonValue())
-        used |= {column["name"] for column in parts}
-        made.append(HistoryColumn(field.name, stored, _merged(parts, stored), _widened(field, stored)))
+    merged: set[str] = set()
+    used = {name.lower() for name in SYSTEM.names}
+    for field in described(stored_columns(schema)):
+        kind = _kind(field)
+        there = columns_of(field_of(field), table)
+        parts = {each["name"]: _conversion(_kind(each), kind) for each in there}
+        values = {name: convert(functions.col(quoted(name))) for name, convert in parts.items() if convert is not None}
+        merged |= values.keys()
+        name = unused(field["name"], min(map(version_of, [field, *there])), used)
+        made.append(HistoryColumn(name, kind, _first(list(values.values())), field["name"]))
     for column in table:
-        if column["name"] not in used and not is_reserved(column["name"]):
-            kind = StructField.fromJson(dict(column)).dataType
-            made.append(HistoryColumn(column["name"], kind, functions.col(quoted(column["name"])), None))
+        if column["name"] not in merged and not is_system(column):
+            name = unused(column["name"], version_of(column), used)
+            made.append(HistoryColumn(name, _kind(column), functions.col(quoted(column["name"])), None))
     made.extend(
-        HistoryColumn(field.name, field.dataType, functions.col(field.name), functions.col(field.name))
-        for field in from_arrow_schema(SYSTEM)
+        HistoryColumn(each.name, each.dataType, functions.col(each.name), each.name)
+        for each in from_arrow_schema(SYSTEM)
     )
     return made
 
 
-def _fields(schema: SchemaRecord | None) -> list[StructField]:
-    typed = typed_values(Typed(None, None, "PERMISSIVE"), None if schema is None or schema.type == "NONE" else schema)
-    fields = StructType([StructField(VALUE, BinaryType())]) if typed is None else typed.schema.read_type
-    return [field for field in fields if not isinstance(field.dataType, NullType)]
+def _first(columns: Sequence[Column]) -> Column | None:
+    """Return the value that is not null; filters on a single column are pushed down, on a `coalesce` they are not."""
+    return functions.coalesce(*columns) if len(columns) > 1 else next(iter(columns), None)
 
 
-def _merged(parts: Sequence[Mapping[str, Any]], stored: DataType) -> Column | None:
-    """Return a field's values: from the column of its type, else from columns with its earlier types."""
-    if not parts:
-        return None
-    wanted = stored.jsonValue()
-    columns = [functions.col(quoted(part["name"])) for part in parts]
-    same = [
-        column if part["type"] == wanted else column.try_cast(stored)
-        for column, part in zip(columns, parts, strict=True)
-    ]
-    return same[0] if len(same) == 1 else functions.coalesce(*same)
+def _kind(column: Mapping[str, Any]) -> DataType:
+    return StructField.fromJson(dict(column)).dataType
 
 
-def _is_castable(kind: Any, stored: DataType) -> bool:
-    wanted = stored.jsonValue()
+def _conversion(kind: DataType, wanted: DataType) -> Conversion | None:
+    """Return the conversion of values between two types, which makes single values null; None if there is none.
+
+    Records are converted field by field, by their names.
+    """
     if kind == wanted:
+        return lambda column: column
+    if isinstance(kind, StructType) and isinstance(wanted, StructType):
+        return _of_records(kind, wanted)
+    if isinstance(kind, ArrayType) and isinstance(wanted, ArrayType):
+        element = _conversion(kind.elementType, wanted.elementType)
+        return None if element is None else lambda column: functions.transform(column, element)
+    if isinstance(kind, MapType) and isinstance(wanted, MapType):
+        item = _conversion(kind.valueType, wanted.valueType)
+        return None if item is None else lambda column: functions.transform_values(column, lambda _, value: item(value))
+    if isinstance(kind, TimestampNTZType) and isinstance(wanted, LongType):
+        return lambda column: functions.timestamp_diff("MICROSECOND", functions.expr(_EPOCH), column)
+    return (lambda column: column.try_cast(wanted)) if _is_castable(kind, wanted) else None
+
+
+def _of_records(kind: StructType, wanted: StructType) -> Conversion | None:
+    parts: dict[str, Conversion] = {}
+    for field in wanted:
+        if field.name in kind.names:
+            part = _conversion(kind[field.name].dataType, field.dataType)
+            if part is None:
+                return None
+            parts[field.name] = part
+
+    def convert(column: Column) -> Column:
+        fields = (
+            parts[field.name](column.getField(field.name))
+            if field.name in parts
+            else functions.lit(None).cast(field.dataType)
+            for field in wanted
+        )
+        record = functions.struct(*(part.alias(field.name) for part, field in zip(fields, wanted, strict=True)))
+        return functions.when(column.isNotNull(), record)
+
+    return convert
+
+
+def _is_castable(kind: DataType, wanted: DataType) -> bool:
+    if isinstance(kind, NullType):
         return True
-    if not isinstance(kind, str) or not isinstance(wanted, str) or "binary" in (kind, wanted):
+    if isinstance(kind, _UNCAST) or isinstance(wanted, _UNCAST):
         return False
-    are_numbers = kind.startswith(_NUMBERS) and wanted.startswith(_NUMBERS)
-    return are_numbers or isinstance(stored, StringType) or kind == "string"
-
-
-def _widened(field: StructField, stored: DataType) -> Column:
-    column = functions.col(quoted(field.name))
-    if isinstance(field.dataType, TimestampNTZType):
-        epoch = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-        return functions.expr(f"timestampdiff(MICROSECOND, {epoch}, {quoted(field.name)})")
-    return column if field.dataType == stored else column.cast(stored)
+    are_numbers = isinstance(kind, NumericType) and isinstance(wanted, NumericType)
+    return are_numbers or isinstance(kind, StringType) or isinstance(wanted, StringType)

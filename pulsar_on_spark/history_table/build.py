@@ -181,8 +181,7 @@ class _PartBuild:
             if main == NOT_BUILT and sealed <= chain.trimmed_before(view, topic_id):
                 return True  # without messages, no table is made
             if main == NOT_BUILT:
-                values, schema_version = self._values(view)
-                self._table.create(all_columns(placed(values, (), schema_version)))
+                self._table.create(all_columns(placed(self._values(view), ())))
         version = self._table.version()
         try:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
@@ -214,8 +213,7 @@ class _PartBuild:
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""
-        own, schema_version = self._values(view)
-        values = placed(own, version.columns, schema_version)
+        values = placed(self._values(view), version.columns)
         # Files that were written before a conflict are good, unless it has changed what belongs into them, or a VACUUM
         # has deleted them.
         is_written = self._written is not None and self._written[:2] == (step, values.columns)
@@ -234,12 +232,12 @@ class _PartBuild:
         self._table.commit(version, moved_keys(self._part.topic_id, progress), files, columns=columns)
         return progress
 
-    def _values(self, view: View) -> tuple[ValueColumns, int]:
-        """Return the columns of the values, by the topic's latest schema, and the schema's version."""
+    def _values(self, view: View) -> ValueColumns:
+        """Return the columns of the values, by the topic's latest schema."""
         name = TopicName.parse(self._part.name)
         schema = registry.latest(view, catalog.require_topic(view, name))
         writers = WriterSchemas.of(self._root.place, registry.readable(view, name))
-        return value_columns(schema, writers), 0 if schema is None else schema.version
+        return value_columns(schema, writers)
 
     def _files(self, view: DurableView, step: Append, values: ValueColumns) -> list[DataFile]:
         """Write the data files of a step."""

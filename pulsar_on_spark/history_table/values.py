@@ -1,15 +1,16 @@
 """The columns of a topic's values: by the fields of its schema, or one column of bytes.
 
-A table keeps the columns of earlier schemas. A field goes to the column of its name and type; a field whose type has
-changed gets a column `<name>__v<schema version>`. Integers are stored as bigint and floats as double, so that widening
-a field needs no new column.
+A table keeps the columns of earlier schemas. The metadata of a column name its field, and the schema version that it
+was made for; its own name is the field's or, if that is taken, `<name>__v<schema version>`. A field goes to its column
+of the right type. Integers are stored as bigint and floats as double, so that widening a field needs no new column;
+local times are stored as bigint, too, and fields that are always null as string.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.value_decoder import AVRO, ValueDecoder
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
-from pulsar_on_spark.topic.entries.message_columns import MICROSECONDS
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
 
@@ -51,11 +51,15 @@ class ValueColumns:
         if self.decoder is None:
             return [batch.column(VALUE)]
         fields = self.decoder.decode(batch, topic, str).flatten()
-        kept = [array for array in fields if not pa.types.is_null(array.type)]
-        return [_stored(array, column.type) for array, column in zip(kept, self.columns, strict=True)]
+        pairs = zip(fields, self.columns, strict=True)
+        return [array if array.type == column.type else array.cast(column.type) for array, column in pairs]
 
 
-BYTES: Final = pa.schema([(VALUE, pa.binary())])
+FIELD: Final = "pulsarpyField"
+"""Key in a column's metadata: the name of its field; "" for the bytes of whole values."""
+VERSION: Final = "pulsarpyVersion"
+"""Key in a column's metadata: the version of the schema that it was made for."""
+BYTES: Final = pa.schema([pa.field(VALUE, pa.binary(), metadata={FIELD: "", VERSION: "0"})])
 
 
 def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueColumns:
@@ -66,118 +70,116 @@ def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueC
     Raises:
         InvalidArgumentError: a field cannot be stored in Delta.
     """
+    columns, fields = stored_columns(schema), _fields(schema)
+    if schema is None or fields is None:
+        return ValueColumns(None, columns)
+    is_avro = schema.type == AVRO
+    codec = ValueCodec("avro", fields, schema.data) if is_avro else ValueCodec("json", fields)
+    return ValueColumns(ValueDecoder(codec, ParseMode.PERMISSIVE, writers if is_avro else None), columns)
+
+
+def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
+    """Return the columns of `value_columns` alone (raises as it)."""
+    fields = _fields(schema)
+    if schema is None or fields is None:
+        return BYTES
+    version = str(schema.version)
+    return pa.schema(
+        pa.field(field.name, _stored(field.name, field.type), metadata={FIELD: field.name, VERSION: version})
+        for field in fields
+    )
+
+
+def _fields(schema: SchemaRecord | None) -> pa.StructType | None:
+    """Return the fields of a schema as Spark reads them; None if values are bytes for Spark."""
     if schema is None or schema.type not in (AVRO, "JSON"):
-        return ValueColumns(None, BYTES)
+        return None
     try:
         declared = arrow_of_avro(schema.data, logical_types=schema.type == AVRO)
     except InvalidArgumentError:
-        return ValueColumns(None, BYTES)
-    fields: pa.StructType = _as_spark(declared)
-    names = [field.name for field in fields]
-    if not names or len(set(names)) < len(names):
-        return ValueColumns(None, BYTES)
-    if len({name.lower() for name in names}) < len(names):
-        raise InvalidArgumentError(
-            f"The fields {', '.join(names)} of {schema.name} differ only in the case of letters, which Delta does not "
-            "allow: rename one, or build no history."
-        )
-    is_avro = schema.type == AVRO
-    codec = ValueCodec("avro", fields, schema.data) if is_avro else ValueCodec("json", fields)
-    columns = [(field.name, _storage_type(field)) for field in fields if not pa.types.is_null(field.type)]
-    return ValueColumns(ValueDecoder(codec, ParseMode.PERMISSIVE, writers if is_avro else None), pa.schema(columns))
+        return None
+    names = [field.name for field in declared]
+    return _as_spark(declared) if names and len(set(names)) == len(names) else None
 
 
-def placed(values: ValueColumns, table: Sequence[Mapping[str, Any]], version: int) -> ValueColumns:
+def placed(values: ValueColumns, table: Sequence[Mapping[str, Any]]) -> ValueColumns:
     """Give fields the names of their columns in a table.
 
     Args:
         values: The fields, under their own names.
         table: The table's columns, as Delta's JSON.
-        version: The version of the schema, for new columns of fields whose type has changed.
     """
-    kinds = delta_types(values.columns)
-    taken: set[str] = set()
-    columns: list[tuple[str, pa.DataType]] = []
-    for field in values.columns:
-        name = _place(field.name, kinds[field.name], table, version, taken)
-        taken.add(name.lower())
-        columns.append((name, field.type))
+    used = {name.lower() for name in (*SYSTEM.names, *(column["name"] for column in table))}
+    columns: list[pa.Field] = []
+    for field, wanted in zip(values.columns, described(values.columns), strict=True):
+        same = [each["name"] for each in columns_of(field_of(wanted), table) if each["type"] == wanted["type"]]
+        legal = _ILLEGAL.sub("_", field.name)
+        columns.append(field.with_name(same[0] if same else unused(legal, version_of(wanted), used)))
     return ValueColumns(values.decoder, pa.schema(columns))
 
 
-def _place(name: str, kind: object, table: Sequence[Mapping[str, Any]], version: int, taken: set[str]) -> str:
-    there = candidates(name, table)
-    for column in there:
-        if column["type"] == kind and column["name"].lower() not in taken:
-            return str(column["name"])
-    if not there and name.lower() not in taken and not is_reserved(name):
-        return name
-    versioned = f"{name}__v{version}"
-    return versioned if versioned.lower() not in taken else f"{versioned}__v{version}"
+def unused(name: str, version: int, used: set[str]) -> str:
+    """Return a name that differs from used ones in more than the case of letters, and add it to them in lower case."""
+    while name.lower() in used:
+        name = f"{name}__v{version}"
+    used.add(name.lower())
+    return name
 
 
-def candidates(name: str, table: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the columns that a table has for a field: under its name, then under its name with a version."""
-    pattern = re.compile(rf"{re.escape(name)}(__v[0-9]+)?", re.IGNORECASE)
-    return [column for column in table if not is_reserved(column["name"]) and pattern.fullmatch(column["name"])]
+def columns_of(field: str, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the columns, given as Delta's JSON, that a table has for a field."""
+    return [column for column in table if not is_system(column) and field_of(column) == field]
 
 
-def is_reserved(name: str) -> bool:
-    """Return True for the name of a column that is not of the values."""
-    return name.lower() in _RESERVED
+def is_system(column: Mapping[str, Any]) -> bool:
+    """Return True for a column that every table has."""
+    return column["name"] in SYSTEM.names
 
 
-_RESERVED: Final = frozenset(name.lower() for name in SYSTEM.names)
+def field_of(column: Mapping[str, Any]) -> str:
+    """Return the name of a column's field; "" for the bytes of whole values."""
+    return str(column["metadata"][FIELD])
 
 
-def delta_types(columns: pa.Schema) -> dict[str, Any]:
-    """Return the types of columns as Delta's JSON."""
-    return {field["name"]: field["type"] for field in json.loads(schema_json(columns))["fields"]}
+def version_of(column: Mapping[str, Any]) -> int:
+    """Return the version of the schema that a column was made for."""
+    return int(column["metadata"][VERSION])
 
 
-def with_columns(values: pa.Schema, table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+def described(columns: pa.Schema) -> list[Mapping[str, Any]]:
+    """Return columns as Delta's JSON, each by itself: before they are placed, names may differ in case alone."""
+    return [json.loads(schema_json(pa.schema([column])))["fields"][0] for column in columns]
+
+
+def with_columns(values: pa.Schema, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
     """Return a table's columns with new ones of values before the others; None if the table has them all."""
     known = {column["name"] for column in table}
-    new = [
-        {"name": name, "type": kind, "nullable": True, "metadata": {}}
-        for name, kind in delta_types(values).items()
-        if name not in known
-    ]
-    if not new:
-        return None
-    first = next(position for position, column in enumerate(table) if column["name"] == SYSTEM.names[0])
-    return [*map(dict, table[:first]), *new, *map(dict, table[first:])]
+    new = [column for column in described(values) if column["name"] not in known]
+    first = next(position for position, column in enumerate(table) if is_system(column))
+    return [*table[:first], *new, *table[first:]] if new else None
 
 
-def _storage_type(field: pa.Field) -> pa.DataType:
-    kind = field.type
-    if _ILLEGAL.search(field.name):
-        raise InvalidArgumentError(
-            f"The field {field.name!r} has a name that Delta does not allow: rename it, or build no history."
-        )
-    if pa.types.is_integer(kind):
-        return pa.int64()
+def _stored(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type in which a field, or a part of it, is stored."""
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        if len({each.lower() for each in names}) < len(names) or any(map(_ILLEGAL.search, names)):
+            raise InvalidArgumentError(
+                f"The record {name!r} has fields ({', '.join(names)}) whose names Delta does not allow, because of "
+                "their characters or because they differ only in the case of letters: rename them, or keep no history "
+                "of the topic."
+            )
+        return pa.struct([(field.name, _stored(f"{name}.{field.name}", field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _stored(name, kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, pa.field("value", _stored(name, kind.item_type)))
+    if pa.types.is_null(kind):
+        return pa.string()
     if pa.types.is_floating(kind):
         return pa.float64()
-    if pa.types.is_timestamp(kind):
-        return pa.int64() if kind.tz is None else MICROSECONDS
-    _check_nested(field.name, kind)
-    return kind
-
-
-def _check_nested(name: str, kind: pa.DataType) -> None:
-    if (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_null(kind):
-        raise InvalidArgumentError(
-            f"The field {name!r} has {kind} inside, which a history table cannot store: change the schema, or keep no "
-            "history of the topic."
-        )
-    for number in range(kind.num_fields):
-        _check_nested(name, kind.field(number).type)
-
-
-def _stored(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a decoded field in its stored type; local times become microseconds since 1970 in their own zone."""
-    return array if array.type == kind else array.cast(kind)
+    is_local = pa.types.is_timestamp(kind) and kind.tz is None
+    return pa.int64() if pa.types.is_integer(kind) or is_local else kind
 
 
 def _as_spark(kind: pa.DataType) -> pa.DataType:

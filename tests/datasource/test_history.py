@@ -215,6 +215,74 @@ def test_a_field_that_changes_its_type_keeps_its_old_values(
         build(root, TopicName.parse("o"))
 
 
+def evolve(
+    root: Root, topic: str, fields: list[tuple[str, object]], value: dict[str, object], kind: str = "JSON"
+) -> None:
+    """Give a topic another schema, and write a value of it."""
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": of} for name, of in fields]})
+    schema = TopicSchema(kind, text)
+    registry.add_schema(root.store, TopicName.parse(topic), schema, Strategy.ALWAYS_COMPATIBLE)
+    messages.write(root, topic, [json.dumps(value).encode()])
+
+
+def record(*fields: tuple[str, object]) -> dict[str, object]:
+    return {"type": "record", "name": "S", "fields": [{"name": name, "type": of} for name, of in fields]}
+
+
+def test_nested_fields_and_types_without_a_cast_hide_nothing(
+    root_with_topic: Root, frame: Callable[..., DataFrame]
+) -> None:
+    """Fields added inside records, arrays and maps; a type that cannot be cast; a name that looks like a version."""
+    root = root_with_topic
+    root.create_topic("o")
+    inner, wider = record(("x", "int")), record(("x", "long"), ("y", "string"))
+    first: dict[str, object] = {"n": 1, "s": {"x": 1}, "l": [{"x": 1}], "m": {"k": {"x": 1}}, "u": True, "u__v1": "u"}
+    then: dict[str, object] = {
+        "n": 2,
+        "s": {"x": 2, "y": "b"},
+        "l": [{"x": 2, "y": "b"}],
+        "m": {},
+        "u": [7],
+        "u__v1": "w",
+    }
+    kinds: list[tuple[str, object]] = [
+        ("n", "int"),
+        ("s", inner),
+        ("l", {"type": "array", "items": "S"}),
+        ("m", {"type": "map", "values": "S"}),
+    ]
+    evolve(root, "o", [*kinds, ("u", "boolean"), ("u__v1", "string")], first)
+    build(root, TopicName.parse("o"))
+    kinds = [
+        ("n", "int"),
+        ("s", wider),
+        ("l", {"type": "array", "items": "S"}),
+        ("m", {"type": "map", "values": "S"}),
+    ]
+    evolve(root, "o", [*kinds, ("u", {"type": "array", "items": "int"}), ("u__v1", "string")], then)
+    for _ in range(2):
+        old, new = (row.asDict(recursive=True) for row in frame("o", include_metadata=False).orderBy("n").collect())
+        x = {"x": 1, "y": None}
+        assert old == {"n": 1, "s": x, "l": [x], "m": {"k": x}, "u": None, "u__v1": "u", "u__v0": True}
+        assert new == {**then, "u__v0": None}
+        build(root, TopicName.parse("o"))
+
+
+def test_fields_that_delta_has_no_column_for(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
+    """Names that differ in the case of letters, also from columns of messages; fields that are always null."""
+    root = root_with_topic
+    root.create_topic("o")
+    evolve(
+        root,
+        "o",
+        [("id", "int"), ("ID", "int"), ("__KEY", "string"), ("no", "null"), ("l", {"type": "array", "items": "null"})],
+        {"id": 1, "ID": 2, "__KEY": "k", "no": None, "l": [None]},
+    )
+    for _ in range(2):
+        assert frame("o", columns=["id", "ID__v0", "__KEY__v0", "no", "l"]).first()[:] == (1, 2, "k", None, [None])
+        build(root, TopicName.parse("o"))
+
+
 def test_a_schema_that_comes_later(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
     messages.write(root_with_topic, "t", [b"a"])
     build(root_with_topic, T)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pulsar_on_spark.history_table.columns import SYSTEM
 from pulsar_on_spark.history_table.values import (
     BYTES,
     ValueColumns,
-    delta_types,
+    described,
     placed,
     value_columns,
     with_columns,
@@ -24,7 +25,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 
 WRITERS = WriterSchemas(Path("/nowhere"))
-SYSTEM_COLUMNS = [{"name": name, "type": kind} for name, kind in delta_types(SYSTEM).items()]
+SYSTEM_COLUMNS = described(SYSTEM)
 
 
 def schema(fields: list[dict[str, Any]], kind: str = "AVRO") -> SchemaRecord:
@@ -65,35 +66,69 @@ def test_other_schemas_are_bytes(without: SchemaRecord | None) -> None:
     assert value_columns(without, WRITERS) == ValueColumns(None, BYTES)
 
 
-@pytest.mark.parametrize("kind", ["null", {"type": "long", "logicalType": "local-timestamp-micros"}])
-def test_what_delta_has_no_type_for_is_refused_inside_others(kind: object) -> None:
-    with pytest.raises(InvalidArgumentError, match="cannot store"):
-        value_columns(schema(fields(a={"type": "array", "items": kind})), WRITERS)
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 
 
-def place(table: dict[str, str], **types: str) -> list[str]:
-    values = value_columns(schema(fields(**types)), WRITERS)
-    there = [*({"name": name, "type": kind} for name, kind in table.items()), *SYSTEM_COLUMNS]
-    return placed(values, there, 3).columns.names
+def test_what_delta_has_no_type_for_is_stored_in_another() -> None:
+    columns = value_columns(schema(fields(a="null", b={"type": "array", "items": "null"}, c=LOCAL)), WRITERS).columns
+    assert columns.types == [pa.string(), pa.list_(pa.field("element", pa.string())), pa.int64()]
+    nested = value_columns(
+        schema(fields(r={"type": "record", "name": "S", "fields": fields(x=LOCAL, y="int")})), WRITERS
+    )
+    assert nested.columns.types == [pa.struct([("x", pa.int64()), ("y", pa.int64())])]
+
+
+@pytest.mark.parametrize("names", [("x", "X"), ("x y",)])
+def test_names_that_delta_does_not_allow_inside_a_record_are_refused(names: tuple[str, ...]) -> None:
+    record = {"type": "record", "name": "S", "fields": fields(**dict.fromkeys(names, "int"))}
+    with pytest.raises(InvalidArgumentError, match="Delta does not allow"):
+        value_columns(schema(fields(r=record)), WRITERS)
+
+
+class Table:
+    """The columns of a table, as builds of one schema after another make them."""
+
+    def __init__(self) -> None:
+        self.columns: list[Mapping[str, Any]] = SYSTEM_COLUMNS
+
+    def build(self, version: int, **types: Any) -> list[str]:
+        text = schema(fields(**types)).model_copy(update={"version": version})
+        values = placed(value_columns(text, WRITERS), self.columns).columns
+        self.columns = with_columns(values, self.columns) or self.columns
+        names: list[str] = values.names
+        return names
 
 
 def test_a_field_has_the_column_of_its_name_and_type() -> None:
-    assert place({}, a="int") == ["a"]
-    assert place({"a": "long"}, a="int") == ["a"]
-    assert place({"A": "long"}, a="int") == ["A"]
-    assert place({"a": "long"}, a="string") == ["a__v3"]
-    assert place({"a": "long", "a__v1": "string"}, a="string") == ["a__v1"]
+    table = Table()
+    assert table.build(0, a="int") == ["a"]
+    assert table.build(1, a="long") == ["a"]
+    assert table.build(2, a="string") == ["a__v2"]
+    assert table.build(3, a="int") == ["a"]
+    assert table.build(4, a="string") == ["a__v2"]
+    assert table.build(5, a="boolean") == ["a__v5"]
 
 
 def test_two_fields_never_share_a_column() -> None:
-    assert place({"a": "long", "a__v3": "string"}, a__v3="string", a="string") == ["a__v3", "a__v3__v3"]
-    assert place({}, __key="bytes") == ["__key__v3"]
-    with pytest.raises(InvalidArgumentError, match="case of letters"):
-        place({}, a="int", A="int")
+    table = Table()
+    assert table.build(0, a="int", a__v1="string") == ["a", "a__v1"]
+    assert table.build(1, a="string", a__v1="string") == ["a__v1__v1", "a__v1"]
+    assert table.build(2, a__v1="int", a="string") == ["a__v1__v2", "a__v1__v1"]
+    assert table.build(3, A="long", a="int", __KEY="bytes") == ["A__v3", "a", "__KEY__v3"]
+    assert table.build(4, A="long", **{"a b;c": "long"}) == ["A__v3", "a_b_c"]
+
+
+def test_bytes_of_whole_values_are_no_field() -> None:
+    table = Table()
+    assert placed(value_columns(None, WRITERS), table.columns).columns.names == ["value"]
+    table.columns = with_columns(BYTES, table.columns) or []
+    assert table.build(1, value="bytes") == ["value__v1"]
+    assert placed(value_columns(None, WRITERS), table.columns).columns.names == ["value"]
 
 
 def test_new_columns_come_before_those_of_messages() -> None:
-    changed = with_columns(pa.schema([("a", pa.int64()), ("b", pa.string())]), [{"name": "a"}, *SYSTEM_COLUMNS])
-    assert changed is not None
-    assert [column["name"] for column in changed] == ["a", "b", *SYSTEM.names]
-    assert with_columns(pa.schema([("a", pa.int64())]), changed) is None
+    table = Table()
+    table.build(0, a="int")
+    table.build(1, b="string")
+    assert [column["name"] for column in table.columns] == ["a", "b", *SYSTEM.names]
+    assert with_columns(pa.schema([("a", pa.int64())]), table.columns) is None
