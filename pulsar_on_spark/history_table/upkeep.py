@@ -46,12 +46,12 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     Returns:
         A sentence for each topic whose history could not be kept up, although the others were.
     """
-    if not isinstance(root.place, Path):
-        return []
     problems: list[str] = []
     view = root.store.view()
     for topic in catalog.topics(view):
         policies = effective_policies(view, TopicName.parse(topic.name), defaults)
+        if not (policies.history.enabled or isinstance(root.place, Path)):
+            continue  # no root on an object store has tables
         try:
             _keep_up_topic(root, topic, catalog.parts(view, topic), policies.history)
         except TopicNotFoundError:
@@ -62,11 +62,12 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         except Exception as error:  # a defect, or values that no library call expects: other topics' histories go on
             _LOGGER.exception("The history of %s is not kept up.", topic.name, extra={"topic": topic.name})
             problems.append(f"history of {topic.name}: {error!r}")
-    try:
-        _delete_tables(root, root.place / HISTORY)
-    except (PulsarpyError, OSError) as error:
-        _LOGGER.warning("History tables of deleted topics cannot be deleted: %s", error)
-        problems.append(f"history tables of deleted topics: {error}")
+    if isinstance(root.place, Path):
+        try:
+            _delete_tables(root, root.place / HISTORY)
+        except (PulsarpyError, OSError) as error:
+            _LOGGER.warning("History tables of deleted topics cannot be deleted: %s", error)
+            problems.append(f"history tables of deleted topics: {error}")
     return problems
 
 
@@ -77,7 +78,7 @@ def maintain_with_histories(
     repair_limits: RepairLimits = BESIDE_A_BROKER,
     defaults: Policies = DEFAULTS,
 ) -> MaintainReport:
-    """Keep up the histories, and then run a pass of `maintain`, whose retention may trim what is not built yet.
+    """Keep up the histories, and then run a pass of `maintain`, which can then trim what was built.
 
     Arguments and errors are those of `maintain`; the report has the problems of both.
     """

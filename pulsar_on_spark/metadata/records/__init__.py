@@ -31,6 +31,7 @@ from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, Subscripti
 from pulsar_on_spark.metadata.records.topics import (
     CursorMark,
     DedupRecord,
+    HistoryMark,
     HistoryRecord,
     NamespaceRecord,
     SchemaRecord,
@@ -50,6 +51,7 @@ __all__ = [
     "DedupRecord",
     "FileRecord",
     "GivenUpFrames",
+    "HistoryMark",
     "HistoryRecord",
     "IdsRecord",
     "IncarnationRecord",

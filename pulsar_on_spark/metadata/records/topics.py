@@ -149,6 +149,15 @@ class CursorMark(BaseModel):
     seen_at: datetime
 
 
+class HistoryMark(BaseModel):
+    """Position up to which a topic's history was built when a trimmer last saw it advance, with more to build."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    ledger: int
+    entry: int
+    seen_at: datetime
+
+
 class TrimRecord(Record):
     """Progress of trimming a topic, and the state of its trimmer; committed under the topic's key.
 
@@ -160,6 +169,7 @@ class TrimRecord(Record):
             subscription needs them, regardless of retention.
         truncated_entry: The entry of that position.
         marks: Cursor marks of each Spark subscription, in the order of time.
+        history: The mark of the topic's history; None if it is built, or not wanted by policy.
     """
 
     kind: ClassVar[str] = "trim"
@@ -169,6 +179,7 @@ class TrimRecord(Record):
     truncated_ledger: int = 0
     truncated_entry: int = 0
     marks: tuple[CursorMark, ...] = ()
+    history: HistoryMark | None = None
 
     @property
     def record_id(self) -> str:

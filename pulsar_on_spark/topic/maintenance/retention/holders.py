@@ -1,4 +1,4 @@
-"""Holders of a topic's entries: the subscriptions, the compaction and the deduplication that may need them. Pure.
+"""Holders of a topic's entries: the subscriptions, compaction, deduplication and history that may need them. Pure.
 
     holder                               entries are kept from
     -----------------------------------  -----------------------------------------------------------------------------
@@ -6,6 +6,7 @@
     subscription, last read by Spark     its position of ten minutes ago, at least two passes with progress ago
     topic compaction                     its horizon: later entries are not compacted yet
     deduplication                        its record's position: a starting broker replays the entries after it
+    history, if a policy wants it        its end, unless no build has advanced it for a week
 
 For Spark, earlier positions count, because its checkpoints are not synced: a power cut may undo the last batches.
 """
@@ -18,17 +19,31 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pulsar_on_spark.metadata.cursors import WHOLE, Cursors
-from pulsar_on_spark.metadata.records import CursorMark, DedupRecord, SubscriptionRecord, TrimRecord
+from pulsar_on_spark.metadata.records import (
+    CursorMark,
+    DedupRecord,
+    HistoryMark,
+    HistoryRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TrimRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import trim_limit
+from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 
 SPARK_KEEPS: Final = timedelta(minutes=10)
 """Time for which a Spark query's committed batches are kept: its checkpoint is not synced, and may lose the last."""
 MARK_EVERY: Final = timedelta(minutes=5)
 """Minimum time between two marks of a cursor, so that few marks are kept."""
+HISTORY_WAITS: Final = timedelta(days=7)
+"""Time for which entries are kept for a history that no build advances: a disk must not fill for a build that always
+fails. It counts from when a trimmer saw that there is something to build, however old the entries are."""
+_MARK_HISTORY_EVERY: Final = timedelta(hours=1)
+"""Minimum time between two marks of a history that advances, so that a busy topic does not cost a commit each time."""
 _MARKS_BEHIND: Final = 2
 """Minimum number of later marks, hence of passes with committed batches since, that a mark needs to count."""
 
@@ -68,6 +83,9 @@ def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now
     if dedup is not None:
         position_ = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))
         holders_.append(Holder(position_, "deduplication, which replays it when a broker starts"))
+    waiting = history_mark(view, topic_id, policies, now)
+    if waiting is not None and now - waiting.seen_at < HISTORY_WAITS:
+        holders_.append(Holder(_built(view, topic_id), "its history, which is not built so far"))
     return holders_
 
 
@@ -85,6 +103,27 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
             own.append(CursorMark(subscription=record.name, ledger=position.ledger, entry=position.entry, seen_at=now))
         kept += own[max(_last_settled(own, now), 0) :]
     return tuple(kept)
+
+
+def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -> HistoryMark | None:
+    """Return the mark of the history to store; None if nothing waits to be built."""
+    built, last = _built(view, topic_id), view.all(SegmentRecord, topic_id)[-1:]
+    if not policies.history.enabled or all(_end(each) <= built for each in last):
+        return None
+    trim = view.get(TrimRecord, topic_id)
+    old = None if trim is None else trim.history
+    if old is not None and (_at(old) == built or now - old.seen_at < _MARK_HISTORY_EVERY):
+        return old
+    return HistoryMark(ledger=built.ledger, entry=built.entry, seen_at=now)
+
+
+def _built(view: View, topic_id: str) -> Position:
+    record = view.get(HistoryRecord, topic_id)
+    return EARLIEST if record is None else Position(LedgerId(record.to_ledger), EntryId(record.to_entry))
+
+
+def _end(segment: SegmentRecord) -> Position:
+    return Position(LedgerId(segment.ledger_id), EntryId(segment_end(segment)))
 
 
 def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Position:
@@ -110,5 +149,5 @@ def _is_sparks(record: SubscriptionRecord, cursors: Cursors) -> bool:
     return newest.slot != WHOLE
 
 
-def _at(mark: CursorMark) -> Position:
+def _at(mark: CursorMark | HistoryMark) -> Position:
     return Position(LedgerId(mark.ledger), EntryId(mark.entry))

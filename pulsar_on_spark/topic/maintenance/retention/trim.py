@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.retention.holders import holders, marked
+from pulsar_on_spark.topic.maintenance.retention.holders import history_mark, holders, marked
 from pulsar_on_spark.topic.maintenance.retention.retention import (
     KeptSegment,
     Trim,
@@ -179,7 +179,11 @@ def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now:
                 most=_SEGMENTS_AT_ONCE - sum(len(trim.segments) for trim in trims),
             )
             known = view.get(TrimRecord, topic.topic_id) or TrimRecord(topic_id=topic.topic_id)
-            changed = known.model_copy(update={"marks": marked(view, cursors, topic.topic_id, now)})
+            marks = {
+                "marks": marked(view, cursors, topic.topic_id, now),
+                "history": history_mark(view, topic.topic_id, policies, now),
+            }
+            changed = known.model_copy(update=marks)
             trims.append(trim)
             deletes += [*trim.segments, *trim.ledgers]
             if trim.before != EARLIEST:

@@ -13,6 +13,7 @@ from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     DedupRecord,
     FileRecord,
+    HistoryRecord,
     LedgerRecord,
     SegmentRecord,
     SubscriptionRecord,
@@ -390,3 +391,29 @@ def test_truncated_entries_are_trimmed_under_any_retention(root: Root, part: Top
     assert trim_topics(root).segments == 3
     assert kept(root) == [3, 4]
     assert trim_topics(root) == TrimmedTopics()
+
+
+def test_a_history_is_built_before_its_topic_is_trimmed(root: Root, part: TopicPart) -> None:
+    """Also one that is switched on when the topic has old entries; but nothing waits for ever for builds that fail."""
+
+    def build(entries: int) -> None:
+        (ledger,) = root.store.view().all(LedgerRecord, part.topic_id)
+        built = HistoryRecord(
+            topic_id=part.topic_id, table="x", generation=1, to_ledger=ledger.ledger_id, to_entry=entries
+        )
+        root.store.commit(lambda _: Change(puts=[built], keys={keys.topic(NAME.full): None}))
+
+    fill(root, 3)
+    set_topic_policies(root, NAME, {**NOTHING_KEPT, "history": {"enabled": True}})
+    assert trim_topics(root).segments == 0
+    assert kept_segments(root.store, NAME)[0].reason == "Kept for its history, which is not built so far."
+    build(2)
+    assert (trim_topics(root).segments, kept(root)) == (2, [2])
+    day = 24 * 60.0
+    assert trim_topics(root, now=later(6 * day)).segments == 0  # seen to have advanced
+    assert trim_topics(root, now=later(12 * day)).segments == 0
+    assert trim_topics(root, now=later(13.1 * day)).segments == 1
+    fill(root, 1, 3)
+    assert trim_topics(root, now=later(14 * day)).segments == 0
+    set_topic_policies(root, NAME, {"history": {"enabled": False}})
+    assert trim_topics(root, now=later(14 * day)).segments == 1
