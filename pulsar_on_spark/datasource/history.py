@@ -18,10 +18,10 @@ from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
-from pulsar_on_spark.history_table.plan import ContradictionError, start_behind
+from pulsar_on_spark.history_table.plan import ContradictionError
 from pulsar_on_spark.history_table.sql import quoted
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
-from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
@@ -169,9 +169,18 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
     for part in parts:
         boundary = EARLIEST if source.version is None else _boundary(view, part, source.version)
         trimmed, end = chain.trimmed_before(view, part.topic_id), end_of_messages(view, part.topic_id)
-        if max(boundary, trimmed) < end:
-            source.ranges[part.name] = _Range(start_behind(boundary, trimmed), end)
+        start = max(boundary, trimmed)
+        if start < end:
+            source.ranges[part.name] = _Range(_first(view, part) if start == EARLIEST else start, end)
     return source
+
+
+def _first(view: View, part: TopicPart) -> Position:
+    """Return the beginning of a topic of which nothing was trimmed.
+
+    Unlike "earliest", which moves, it makes a frame fail that is used after entries were built and trimmed.
+    """
+    return Position(LedgerId(view.all(LedgerRecord, part.topic_id)[0].ledger_id), EntryId(0))
 
 
 def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:
@@ -218,7 +227,7 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
     """Return the messages behind the boundary, or None if there are none."""
     if not source.ranges:
         return None
-    starts = {name: _point(range_.start) for name, range_ in source.ranges.items()}
+    starts = {name: [range_.start.ledger, range_.start.entry] for name, range_ in source.ranges.items()}
     ends = {name: [range_.end.ledger, range_.end.entry - 1] for name, range_ in source.ranges.items()}
     reader = spark.read.format("pulsarpy").option("topics", ",".join(source.ranges))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
@@ -235,10 +244,6 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
         for field, position in zip(frame.schema, positions, strict=True)
     }
     return frame.toDF(*positions).select(*(column.of_topic(found) for column in columns))
-
-
-def _point(position: Position) -> object:
-    return "earliest" if position == EARLIEST else [position.ledger, position.entry]
 
 
 def _union(table: DataFrame | None, topic: DataFrame | None) -> DataFrame | None:

@@ -20,6 +20,7 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
@@ -160,19 +161,40 @@ def first_published(
         start: The first position to look at.
         end: The end of the range.
         time_ms: The time, in milliseconds since 1970.
-        fail_on_data_loss: True if a loss is an error.
+        fail_on_data_loss: True if it is an error that the entry may be among lost ones.
+
+    Raises:
+        DataLossError: entries right before the found one, or before the end, are lost.
     """
-    plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, end)
     reader = SliceReader(root.place, root.storage_paths(view), ("entry_id", "publish_time"), fail_on_data_loss)
-    for slice_ in plan.slices:
-        if slice_.segment.publish_max_ms < time_ms:
+    found: Position | None = None
+    loss: chain.Loss | None = None
+    for piece in chain.walk_range(view, part.name, part.topic_id, part.partition, start, end):
+        if isinstance(piece, chain.Loss):
+            loss = piece
             continue
-        if slice_.segment.publish_min_ms >= time_ms:
-            return slice_.start_position
-        for slice_read, batch in reader.read(slice_):
-            late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
-            entries = batch.column("entry_id").filter(late)
-            if len(entries):
-                entry = pc.min(entries).as_py() + slice_read.segment.entry_offset
-                return Position(LedgerId(slice_read.segment.ledger_id), EntryId(entry))
+        found = _first_in(reader, piece, time_ms)
+        if found != piece.start_position:  # earlier messages are behind the loss
+            loss = None
+        if found is not None:
+            break
+    if loss is not None and fail_on_data_loss:
+        raise DataLossError(
+            f"Messages of {part.name} that may be the first since {time_ms} ms are lost: {loss.reason}; to go on "
+            "without them, set option failOnDataLoss to false, or give another time."
+        )
+    return found
+
+
+def _first_in(reader: SliceReader, slice_: SegmentSlice, time_ms: int) -> Position | None:
+    if slice_.segment.publish_max_ms < time_ms:
+        return None
+    if slice_.segment.publish_min_ms >= time_ms:
+        return slice_.start_position
+    for slice_read, batch in reader.read(slice_):
+        late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
+        entries = batch.column("entry_id").filter(late)
+        if len(entries):
+            entry = pc.min(entries).as_py() + slice_read.segment.entry_offset
+            return Position(LedgerId(slice_read.segment.ledger_id), EntryId(entry))
     return None

@@ -21,11 +21,16 @@ from pulsar_on_spark.model.errors import (
     IncompatibleSchemaError,
     InvalidArgumentError,
     NotARootError,
+    StorageError,
     TopicNotFoundError,
 )
+from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.storage.reports import ReportKind, read_reports, sum_losses
 from pulsar_on_spark.topic.data_path.attach import attach
+from tests.kit.journal_logs import LogOnDisk
 from tests.kit.messages import make_rows, new_write_id, stage, write
+from tests.kit.pulsar_entries import ClientMessage, single_entry
+from tests.topic.managed_ledger.sealing import test_lost_frames as lost_frames
 
 
 def reader(root: Path, topic: str | None = "x", /, **options: object) -> PulsarBatchReader:
@@ -191,6 +196,29 @@ def test_positions_and_options_that_do_not_fit(
 ) -> None:
     with pytest.raises(error, match=said):
         rows(reader(filled.path, **options))
+
+
+def test_a_time_whose_first_message_may_be_lost(root: Root) -> None:
+    log = LogOnDisk(root)
+    log.open_ledgers(["x"])
+    for number in range(9):
+        metadata = MessageMetadata(publish_time=number)
+        log.append({"x": [single_entry(ClientMessage(b"%d" % number), metadata=metadata)]})
+        if number == 4:
+            log.roll()
+    log.close()
+    lost_frames.damage(log, 3, lost_frames.HEADER_BYTES + 60)
+    with pytest.raises(StorageError):
+        lost_frames.seal(log)
+    lost_frames.give_up_frames(root, log.incarnation, commit=True)
+    lost_frames.seal(log)
+    left = payloads(root.path, failOnDataLoss="false")
+    first = left[left.index(b"2") + 1]
+    assert first is not None
+    with pytest.raises(DataLossError, match="may be the first since"):
+        payloads(root.path, startingTime=int(first))
+    assert payloads(root.path, startingTime=int(first), failOnDataLoss="false")[0] == first
+    assert payloads(root.path, startingTime=int(first) + 1) == left[left.index(first) + 1 :]
 
 
 def test_positions_by_publish_time(root: Root) -> None:

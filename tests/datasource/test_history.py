@@ -15,6 +15,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from tests.kit import messages
@@ -117,6 +118,22 @@ def test_a_frame_shows_the_same_when_it_is_used_again(root_with_topic: Root, fra
     build(root_with_topic, T)
     assert values(planned) == [b"a", b"b"]
     assert values(frame()) == [b"a", b"b", b"c"]
+
+
+def test_a_frame_of_the_topic_that_is_used_after_a_trim_fails(
+    root_with_topic: Root, frame: Callable[..., DataFrame]
+) -> None:
+    """It would lack what has moved into the table meanwhile."""
+    keeps_nothing = {"retention": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, "history": {"enabled": True}}
+    set_topic_policies(root_with_topic, T, keeps_nothing)
+    for first, last in ((b"a", b"b"), (b"c", b"d")):
+        messages.write(root_with_topic, "t", [first])
+        planned = frame()
+        messages.write(root_with_topic, "t", [last])
+        assert root_with_topic.maintain().trimmed.segments == 2
+        with pytest.raises(Exception, match="trimmed by retention"):
+            planned.collect()
+    assert values(frame()) == [b"a", b"b", b"c", b"d"]
 
 
 def test_sql_over_the_frame(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
