@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
@@ -35,6 +35,7 @@ from pulsar_on_spark.topic.catalog.tenants import require_namespace
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 _PUBLISH_TIME = "__publishTime"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ def _end_at(spark: SparkSession, source: _Source, time: datetime) -> None:
             source.ranges.pop(part.name, None)
         range_ = source.ranges.get(part.name)
         if range_ is not None:
-            _end_range(source, part, range_, int(time.timestamp() * 1000) + 1)
+            _end_range(source, part, range_, (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1) + 1)
 
 
 def _first_in_table(spark: SparkSession, source: _Source, time: datetime) -> Mapping[int, Position]:

@@ -19,6 +19,7 @@ from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.entries.message_columns import MAX_MILLISECONDS
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
@@ -154,6 +155,8 @@ def first_published(
 ) -> Position | None:
     """Return the first entry of [start, end) with a message published at a time or later; None if there is none.
 
+    A publish time that is null in Spark, because it does not fit into microseconds, is not later than any time.
+
     Args:
         root: The root.
         view: The metadata, with the entries in journals.
@@ -189,10 +192,11 @@ def first_published(
 def _first_in(reader: SliceReader, slice_: SegmentSlice, time_ms: int) -> Position | None:
     if slice_.segment.publish_max_ms < time_ms:
         return None
-    if slice_.segment.publish_min_ms >= time_ms:
+    if slice_.segment.publish_min_ms >= time_ms and slice_.segment.publish_max_ms <= MAX_MILLISECONDS:
         return slice_.start_position
     for slice_read, batch in reader.read(slice_):
-        late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
+        times = batch.column("publish_time").cast(pa.int64())
+        late = pc.and_(pc.greater_equal(times, time_ms), pc.less_equal(times, MAX_MILLISECONDS))
         entries = batch.column("entry_id").filter(late)
         if len(entries):
             entry = pc.min(entries).as_py() + slice_read.segment.entry_offset

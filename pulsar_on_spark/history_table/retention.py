@@ -37,7 +37,8 @@ class AgedFile:
     Attributes:
         name: Its name.
         size: Its size in bytes.
-        newest_ms: The publish time of its newest message, in milliseconds since 1970; None if it is unknown.
+        newest_ms: The publish time of its newest message, in milliseconds since 1970, or the time at which the file was
+            written, if that is earlier or the only one known: producers' clocks may be wrong. None if both are unknown.
     """
 
     name: str
@@ -71,8 +72,9 @@ def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
     if policy.retention_time_in_minutes < 0 and policy.retention_size_in_mb < 0:
         return 0
     for _ in range(_ATTEMPTS):
-        version = table.version()
-        names = outdated(map(_aged, version.files.values()), policy, int(time.time() * 1000))
+        version, written_s = table.version(), table.listed_files()
+        files = (_aged(file, written_s.get(file.name)) for file in version.files.values())
+        names = outdated(files, policy, int(time.time() * 1000))
         if not names:
             return 0
         try:
@@ -84,12 +86,12 @@ def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
     return 0
 
 
-def _aged(file: DataFile) -> AgedFile:
+def _aged(file: DataFile, written_s: float | None) -> AgedFile:
     newest = json.loads(file.stats or "{}").get("maxValues", {}).get("__publishTime")
-    newest_ms = None
+    times_s = [] if written_s is None else [written_s]
     if isinstance(newest, str):
-        newest_ms = int(datetime.fromisoformat(newest).timestamp() * 1000)
-    return AgedFile(file.name, file.size, newest_ms)
+        times_s.append(datetime.fromisoformat(newest).timestamp())
+    return AgedFile(file.name, file.size, int(min(times_s) * 1000) if times_s else None)
 
 
 def deletable(

@@ -163,11 +163,11 @@ def _stored(name: str, kind: pa.DataType) -> pa.DataType:
     """Return the type in which a field, or a part of it, is stored."""
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        if len({each.lower() for each in names}) < len(names) or any(map(_ILLEGAL.search, names)):
+        if not names or len({each.lower() for each in names}) < len(names) or any(map(_ILLEGAL.search, names)):
             raise InvalidArgumentError(
-                f"The record {name!r} has fields ({', '.join(names)}) whose names Delta does not allow, because of "
-                "their characters or because they differ only in the case of letters: rename them, or keep no history "
-                "of the topic."
+                f"The record {name!r} has no fields, or fields ({', '.join(names)}) whose names Delta does not allow, "
+                "because of their characters or because they differ only in the case of letters: change the schema, or "
+                "keep no history of the topic."
             )
         return pa.struct([(field.name, _stored(f"{name}.{field.name}", field.type)) for field in kind])
     if pa.types.is_list(kind):

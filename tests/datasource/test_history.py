@@ -146,8 +146,8 @@ def test_sql_over_the_frame(spark: SparkSession, root_with_topic: Root, frame: C
 def test_the_topic_as_of_a_time(
     root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(value: bytes, second: int) -> None:
-        monkeypatch.setattr(messages, "current_ms", lambda: 1_700_000_000_000 + second * 1000)
+    def write(value: bytes, second: float) -> None:
+        monkeypatch.setattr(messages, "current_ms", lambda: 1_700_000_000_000 + int(second * 1000))
         messages.write(root_with_topic, "t", [value])
 
     def at(second: float) -> list[bytes | None]:
@@ -163,6 +163,13 @@ def test_the_topic_as_of_a_time(
     write(b"e", 5)
     assert at(4) == [b"a", b"b", b"c", b"d"]
     assert at(1) == [b"a", b"b"]
+    write(b"f", 6.001)
+    for second, value in ((1 << 52, b"out of range"), (-(10**10), b"year 1653"), (10**12, b"year 33658"), (9, b"g")):
+        write(value, second)
+    for _ in range(2):
+        assert at(6) == [b"a", b"b", b"c", b"d", b"e"]
+        assert at(8)[-3:] == [b"f", b"out of range", b"year 1653"]
+        build(root_with_topic, T)
 
 
 def test_all_partitions_in_one_frame(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:

@@ -89,6 +89,21 @@ def test_retention_removes_old_files_and_keeps_the_boundary(topic: Root, monkeyp
     assert count(topic) == 1
 
 
+@pytest.mark.parametrize("published_ms", [4_102_444_800_000, 1 << 62, -1])
+def test_a_wrong_clock_of_a_producer_keeps_no_file(
+    root: Root, monkeypatch: pytest.MonkeyPatch, published_ms: int
+) -> None:
+    root.create_topic("t")
+    monkeypatch.setattr(messages, "current_ms", lambda: published_ms)
+    messages.write(root, "t", [b"a"])
+    build(root, T)
+    day_ago = time.time() - DAY_S
+    (file,) = table(root).folder.glob("g*.parquet")
+    os.utime(file, (day_ago, day_ago))
+    assert apply_retention(table(root), limits(minutes=2 * 24 * 60)) == (published_ms < 0)
+    assert apply_retention(table(root), limits(minutes=60)) == (published_ms >= 0)
+
+
 def test_removed_files_are_deleted_later(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     build(topic, T)
     apply_retention(table(topic), limits(megabytes=0))

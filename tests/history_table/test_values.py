@@ -78,7 +78,7 @@ def test_what_delta_has_no_type_for_is_stored_in_another() -> None:
     assert nested.columns.types == [pa.struct([("x", pa.int64()), ("y", pa.int64())])]
 
 
-@pytest.mark.parametrize("names", [("x", "X"), ("x y",)])
+@pytest.mark.parametrize("names", [("x", "X"), ("x y",), ()])
 def test_names_that_delta_does_not_allow_inside_a_record_are_refused(names: tuple[str, ...]) -> None:
     record = {"type": "record", "name": "S", "fields": fields(**dict.fromkeys(names, "int"))}
     with pytest.raises(InvalidArgumentError, match="Delta does not allow"):

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
-_MAX_MILLISECONDS: Final = (2**63 - 1) // 1000
+MAX_MILLISECONDS: Final = (2**63 - 1) // 1000
+"""The last time in milliseconds since 1970 that fits into microseconds."""
 
 
 def properties_of(maps: pa.MapArray) -> pa.MapArray:
@@ -41,7 +42,5 @@ def times_of(times: pa.TimestampArray) -> pa.TimestampArray:
         return times.cast(MICROSECONDS)
     except pa.ArrowInvalid:
         milliseconds = times.view(pa.int64())
-        fits = pc.and_(
-            pc.greater_equal(milliseconds, -_MAX_MILLISECONDS), pc.less_equal(milliseconds, _MAX_MILLISECONDS)
-        )
+        fits = pc.and_(pc.greater_equal(milliseconds, -MAX_MILLISECONDS), pc.less_equal(milliseconds, MAX_MILLISECONDS))
         return pc.if_else(fits, times, None).cast(MICROSECONDS)

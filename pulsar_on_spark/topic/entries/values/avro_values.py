@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -21,6 +21,8 @@ _KEPT_LOGICAL_TYPES = ("decimal",)
 _NESTED = ("type", "items", "values", "fields")
 """Attributes of a schema that contain further schemas."""
 _RECORDS = ("record", "error")
+_UNFIT = (pa.ArrowException, OverflowError)
+"""Errors of Arrow for a value that does not fit its type."""
 _UNREADABLE = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, SchemaResolutionError)
 """Errors of fastavro for bytes that are not a datum of the schema."""
 
@@ -33,6 +35,8 @@ def decode_avro(
     writer_schema: str | None = None,
 ) -> pa.StructArray:
     """Return a struct for each row; null where the value is null or is not a datum of the schema.
+
+    A field whose value is beyond its Arrow type is null.
 
     Args:
         values: One Avro datum for each row.
@@ -60,7 +64,36 @@ def decode_avro(
         rows.append(row)
     declared = _nullable(arrow_of_avro(avro_schema))
     annotated = pa.struct([declared.field(field.name) for field in arrow_type])
-    return pa.array(rows, _stored(annotated)).cast(annotated).cast(arrow_type)
+    try:
+        return _converted(rows, annotated, arrow_type)
+    except _UNFIT:
+        return _by_fields(rows, annotated, arrow_type, on_bad_row)
+
+
+def _converted(values: list[Any], annotated: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    return pa.array(values, _stored(annotated)).cast(annotated).cast(wanted)
+
+
+def _by_fields(
+    rows: list[Any], annotated: pa.StructType, wanted: pa.StructType, on_bad_row: Callable[[int, str], None]
+) -> pa.StructArray:
+    """Convert rows whose fields hold values beyond their types, for example a time of the year 300,000, as null."""
+
+    def convert(values: list[Any], first: int, kinds: tuple[pa.Field, pa.Field]) -> pa.Array:
+        try:
+            return _converted(values, kinds[0].type, kinds[1].type)
+        except _UNFIT as error:
+            if len(values) == 1:
+                on_bad_row(first, f"its field {kinds[0].name!r} is beyond {kinds[0].type} ({error})")
+                return pa.nulls(1, kinds[1].type)
+        half = len(values) // 2
+        return pa.concat_arrays([convert(values[:half], first, kinds), convert(values[half:], first + half, kinds)])
+
+    columns = [
+        convert([None if row is None else row[kinds[0].name] for row in rows], 0, kinds)
+        for kinds in zip(annotated, wanted, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=pa.array([row is None for row in rows]))
 
 
 def encode_avro(structs: pa.StructArray, avro_schema: str) -> pa.BinaryArray:

@@ -246,7 +246,7 @@ class _RowConverter:
                 else _BAD
             )
         if pa.types.is_floating(wanted):
-            return float(value) if isinstance(value, int | float | Decimal) else _NAMED_FLOATS.get(str(value), _BAD)
+            return _float(value) if isinstance(value, int | float | Decimal) else _NAMED_FLOATS.get(str(value), _BAD)
         if pa.types.is_decimal(wanted):
             return _decimal(value, wanted)
         if pa.types.is_timestamp(wanted) and isinstance(value, int):
@@ -274,6 +274,13 @@ class _RowConverter:
     def _map(self, value: dict[str, object], wanted: pa.MapType) -> object:
         made = self._all(list(value.values()), wanted.item_type)
         return list(zip(value, made, strict=True)) if isinstance(made, list) else _BAD
+
+
+def _float(value: float | Decimal) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # of an integer; as Arrow's reader, and as for a large number with an exponent
+        return math.inf if value > 0 else -math.inf
 
 
 def _decimal(value: object, wanted: pa.DataType) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -188,10 +189,8 @@ ROW = {
 
 def microseconds(kind: pa.StructType) -> pa.StructType:
     """The type as pyspark has it: all times in microseconds, everything nullable."""
-    zones = {"at": "UTC", "exact": "UTC", "local": None}
-    return pa.struct(
-        [(field.name, pa.timestamp("us", zones[field.name]) if field.name in zones else field.type) for field in kind]
-    )
+    times = {field.name: pa.timestamp("us", field.type.tz) for field in kind if pa.types.is_timestamp(field.type)}
+    return pa.struct([(field.name, times.get(field.name, field.type)) for field in kind])
 
 
 AVRO_CODEC = ValueCodec("avro", microseconds(arrow_of_avro(AVRO)), AVRO)
@@ -230,6 +229,42 @@ def test_a_narrowed_codec_decodes_the_named_fields_only_and_finds_the_same_bad_r
 @given(st.binary(max_size=60))
 def test_avro_of_random_bytes_is_null_or_a_row_and_never_an_error(value: bytes) -> None:
     assert len(decode(AVRO_CODEC, [value])) == 1
+
+
+@pytest.mark.parametrize(
+    ("annotated", "plain", "fits", "beyond"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, "long", 0, 2**63 - 1),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "long", 0, -(2**63)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, "bytes", b"\x01", b"\x7f" * 8),
+    ],
+)
+def test_an_avro_value_beyond_its_type_costs_only_its_field(
+    annotated: object, plain: object, fits: object, beyond: object
+) -> None:
+    def schema(kind: object) -> dict[str, object]:
+        fields = [{"name": "f", "type": ["null", kind]}, {"name": "n", "type": "int"}]
+        return {"type": "record", "name": "R", "fields": fields}
+
+    text = json.dumps(schema(annotated))
+    codec = ValueCodec("avro", microseconds(arrow_of_avro(text)), text)
+    values: list[bytes | None] = [None]
+    for number in range(40):
+        stream = io.BytesIO()
+        row = {"f": beyond if number % 8 == 7 else fits, "n": number}
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema(plain)), row)
+        values.append(stream.getvalue())
+    null, *rows = decode(codec, values)
+    assert null is None
+    assert [row["n"] for row in rows if isinstance(row, dict)] == list(range(40))
+    assert [row["n"] for row in rows if isinstance(row, dict) and row["f"] is None] == [7, 15, 23, 31, 39]
+    with pytest.raises(IncompatibleSchemaError, match=r"message 1:8:-1:0 of topic x.*'f' is beyond"):
+        decode(codec, values, ParseMode.FAILFAST)
+
+
+def test_an_integer_beyond_a_float_is_infinite() -> None:
+    codec = ValueCodec("json", pa.struct([("f", pa.float32()), ("d", pa.float64())]))
+    assert decode(codec, [b'{"f":-1%s,"d":1%s}' % (b"0" * 400, b"0" * 400)]) == [{"f": -math.inf, "d": math.inf}]
 
 
 def test_avro_rows_that_lack_a_required_field() -> None:
