@@ -219,8 +219,6 @@ class _PartBuild:
         is_written = self._written is not None and self._written[:2] == (step, values.columns)
         if self._written is None or not is_written or not self._table.has_files(self._written[2]):
             self._written = step, values.columns, self._files(view, step, values)
-            if not self._table.has_files(self._written[2]):
-                raise ConflictError("a VACUUM has deleted files that were being written")
         files = self._written[2]
         progress = Progress(
             step.after.generation + 1,

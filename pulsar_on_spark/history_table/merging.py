@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,13 +19,16 @@ import pyarrow.parquet as pq
 from pulsar_on_spark.history_table.plan import grouped
 from pulsar_on_spark.history_table.table import MERGES, HistoryTable
 from pulsar_on_spark.metadata.log.chain import ConflictError
+from pulsar_on_spark.metadata.log.creation import arrow_schema
 from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.model.errors import HistoryTableError
 
 SMALL_BYTES: Final = 8 << 20
 """Size below which a file is merged with others."""
 MERGED_BYTES: Final = 16 << 20
-"""Size of the files of a merge together; their rows are in memory, at some ten times this size."""
+"""Size of the files of a merge together."""
+PART_BYTES: Final = 64 << 20
+"""Bytes of rows that a merge has in memory, or a row group more, however well they are compressed in files."""
 WORTH_FILES: Final = 16
 """Number of small files of one partition at which a merge is worth its cost."""
 _LOGGER: Final = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ class PlacedFile:
     first: tuple[int, int]
 
 
-def merges(files: Iterable[DataFile]) -> list[list[DataFile]]:
+def merges(files: Iterable[DataFile]) -> list[list[PlacedFile]]:
     """Choose the groups of files to merge, in order. Pure.
 
     A file whose statistics do not tell its partition, for example because another program has written it, is left
@@ -51,11 +54,10 @@ def merges(files: Iterable[DataFile]) -> list[list[DataFile]]:
         placed = _placed(file)
         if placed is not None and file.size < SMALL_BYTES:
             by_partition.setdefault(placed.partition, []).append(placed)
-    chosen: list[list[DataFile]] = []
+    chosen: list[list[PlacedFile]] = []
     for small in by_partition.values():
         if len(small) >= WORTH_FILES:
-            ordered = [placed.file for placed in sorted(small, key=lambda placed: placed.first)]
-            groups = grouped(ordered, lambda file: file.size, MERGED_BYTES)
+            groups = grouped(sorted(small, key=lambda each: each.first), lambda each: each.file.size, MERGED_BYTES)
             chosen += [group for group in groups if len(group) > 1]
     return chosen
 
@@ -72,14 +74,16 @@ def merge_small_files(table: HistoryTable) -> int:
     done = 0
     for group in merges(table.version().files.values()):
         version = table.version()
-        if not {file.name for file in group} <= version.files.keys():
+        files = [each.file for each in group]
+        if not {file.name for file in files} <= version.files.keys():
             continue
         number = version.snapshot.keys.get(MERGES, 0) + 1
-        rows = pa.concat_tables([_read(table, file) for file in group], promote_options="default")
-        placed = _placed(group[0])
-        merged = table.write_file(f"m{number}", -1 if placed is None else placed.partition, rows)
+        schema = arrow_schema(version.schema_text)
+        parts = (part for file in files for part in _read(table, file, schema))
+        joined = (pa.concat_tables(each) for each in grouped(parts, lambda part: part.nbytes, PART_BYTES))
+        merged = table.write_file(f"m{number}", group[0].partition, schema, joined)
         try:
-            removed = [file.name for file in group]
+            removed = [file.name for file in files]
             table.commit(version, {MERGES: number}, [merged], removed, is_rearrangement=True)
         except ConflictError as error:
             _LOGGER.info("A merge of files of %s is left to the next one: %s", table.folder, error)
@@ -98,19 +102,31 @@ def _placed(file: DataFile) -> PlacedFile | None:
     return PlacedFile(file, partition, (smallest["__ledgerId"], smallest["__entryId"]))
 
 
-def _read(table: HistoryTable, file: DataFile) -> pa.Table:
-    """Read a file, and compare the checksums of its pages."""
+def _read(table: HistoryTable, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a file row group by row group, with the table's columns, and compare the checksums of its pages."""
     try:
-        path = table.folder / file.name
-        rows = pq.read_table(path, page_checksum_verification=True, partitioning=None, use_threads=False)
+        # Spark writes times as INT96, without a zone.
+        options = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
+        with pq.ParquetFile(table.folder / file.name, **options) as found:
+            if found.metadata.num_rows != file.rows:
+                raise HistoryTableError(
+                    f"The file {file.name} of the history table {table.folder} has {found.metadata.num_rows} rows "
+                    f"instead of {file.rows}: restore the table from a copy, or build the history again."
+                )
+            for number in range(found.num_row_groups):
+                yield _as(found.read_row_group(number, use_threads=False), schema)
     except (OSError, pa.ArrowException) as error:
         raise HistoryTableError(
             f"The file {file.name} of the history table {table.folder} cannot be read ({error}): restore the table "
             "from a copy, or build the history again."
         ) from error
-    if rows.num_rows != file.rows:
-        raise HistoryTableError(
-            f"The file {file.name} of the history table {table.folder} has {rows.num_rows} rows instead of "
-            f"{file.rows}: restore the table from a copy, or build the history again."
-        )
-    return rows
+
+
+def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with these columns; those that they lack are null."""
+    names = set(rows.column_names)
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -59,7 +59,7 @@ class Piece:
         for group in grouped(batches, lambda batch: batch.nbytes, self.file_bytes):
             rows = pa.Table.from_batches(group)
             if rows.num_rows:
-                files.append(table.write_file(f"g{self.generation}", self.slices[0].partition, rows))
+                files.append(table.write_file(f"g{self.generation}", self.slices[0].partition, rows.schema, [rows]))
         return files
 
     def _rows(self, reader: SliceReader, slice_: SegmentSlice) -> Iterator[pa.RecordBatch]:

@@ -196,13 +196,14 @@ class HistoryTable:
                 f"({json.dumps(protocol)}): read it with format('delta'); builds cannot go on."
             )
 
-    def write_file(self, prefix: str, partition: int, rows: pa.Table) -> DataFile:
+    def write_file(self, prefix: str, partition: int, schema: pa.Schema, parts: Iterable[pa.Table]) -> DataFile:
         """Write a data file durably, which no version names yet.
 
         Args:
             prefix: `g` with the generation of a build, or `m` with the number of a merge.
             partition: The partition of the rows; -1 for a topic without partitions.
-            rows: The rows.
+            schema: The columns.
+            parts: The rows, in parts that are in memory one after another.
 
         Raises:
             HistoryTableError: the file cannot be written.
@@ -210,13 +211,13 @@ class HistoryTable:
         from pulsar_on_spark.history_table.files import encode_file
 
         name = f"{prefix}-{partition}-{uuid.uuid4().hex}.parquet"
-        content, stats = encode_file(rows)
+        content, rows, stats = encode_file(schema, parts)
         with self._translated():
             self._store.require_writable()
             upload = self._store.objects.upload(name)
             upload.write(content)
             upload.finish()
-        return DataFile(name, len(content), rows.num_rows, 0, 0, None, stats)
+        return DataFile(name, len(content), rows, 0, 0, None, stats)
 
     def commit(
         self,
@@ -239,7 +240,8 @@ class HistoryTable:
             is_rearrangement: True if the added files have the rows of the removed ones.
 
         Raises:
-            ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again.
+            ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again,
+                or another program's VACUUM has deleted an added file: write it again.
             HistoryTableError: the table cannot be written.
         """
         head: list[Mapping[str, Any]] = []
@@ -250,6 +252,8 @@ class HistoryTable:
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         with self._translated():
+            if not self.has_files(content.added):
+                raise ConflictError("a VACUUM has deleted files before they were committed")
             self._store.require_writable()
             try:
                 news = run(append(version.tip, encode, content, token, is_shared=True), self._store.objects)

@@ -242,7 +242,7 @@ def test_readers_skip_nothing_by_floating_numbers() -> None:
     rows = numbers
     for field in SYSTEM:
         rows = rows.append_column(field, pa.nulls(2, field.type))
-    content, _ = encode_file(rows)
+    content, *_ = encode_file(rows.schema, [rows])
     group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
     skippable = {
         column.path_in_schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -84,6 +85,40 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
     assert rows(table) == before
 
 
+def test_times_as_spark_writes_them_are_merged(table: HistoryTable) -> None:
+    """An OPTIMIZE by Spark writes times as INT96, without a zone."""
+    before = DeltaTable(table.folder).to_pyarrow_table()["__publishTime"].to_pylist()
+    for path in sorted(table.folder.glob("g*.parquet"))[:3]:
+        rows = pq.read_table(path)
+        pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+        assert pq.read_schema(path).field("__publishTime").type != rows.schema.field("__publishTime").type
+    assert merge_small_files(table) == 8
+    assert sorted(DeltaTable(table.folder).to_pyarrow_table()["__publishTime"].to_pylist()) == sorted(before)
+
+
+def test_a_merge_has_one_part_in_memory(table: HistoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "PART_BYTES", 1)
+    before = rows(table)
+    assert merge_small_files(table) == 8
+    assert rows(table) == before
+    files = [pq.ParquetFile(path) for path in table.folder.glob("m*.parquet")]
+    assert [file.num_row_groups for file in files] == [4, 4]
+    stats = [json.loads(file.stats)["minValues"]["__entryId"] for file in table.version().files.values()]
+    assert stats == [0, 0]
+
+
+def test_a_vacuum_before_the_commit_ends_the_merge(table: HistoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, commit = rows(table), HistoryTable.commit
+
+    def vacuumed_first(*arguments: object, **named: object) -> None:
+        DeltaTable(table.folder).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HistoryTable, "commit", vacuumed_first)
+    assert merge_small_files(table) == 0
+    assert rows(table) == before
+
+
 def test_a_damaged_file_is_not_merged(table: HistoryTable) -> None:
     victim = sorted(table.folder.glob("g*.parquet"))[0]
     content = bytearray(victim.read_bytes())
@@ -107,5 +142,5 @@ def file(name: str, partition: int | None, ledger: int, size: int = 1) -> DataFi
 def test_small_neighbours_are_chosen(few: None) -> None:
     big = file("big", 0, 2, size=merging.SMALL_BYTES)
     files = [file("b", 0, 3), file("a", 0, 1), big, file("c", 1, 1), file("d", None, 2), file("e", None, 1)]
-    assert [[each.name for each in group] for group in merges(files)] == [["a", "b"], ["e", "d"]]
+    assert [[each.file.name for each in group] for group in merges(files)] == [["a", "b"], ["e", "d"]]
     assert merges([DataFile("foreign", 1, 5, 0, 0, None), *files[:1]]) == []

@@ -86,6 +86,13 @@ def schema_json(schema: pa.Schema) -> str:
     return str(Schema.from_arrow(schema).to_json())
 
 
+def arrow_schema(text: str) -> pa.Schema:
+    """Translate a schema from Delta's JSON, as `schema_json` does the reverse."""
+    from deltalake import Schema
+
+    return pa.schema(Schema.from_json(text).to_arrow())
+
+
 def _metadata(schema: pa.Schema, configuration: Mapping[str, str]) -> dict[str, object]:
     return {
         "id": str(uuid.uuid4()),
