@@ -143,6 +143,12 @@ class Root(RootHandle):
 
         return build(self, TopicName.parse(topic), BuildOptions(fail_on_data_loss=fail_on_data_loss))
 
+    def delete_history(self, topic: str) -> None:
+        """Delete a topic's history table, with the rows that the topic has dropped (see `upkeep.delete_history`)."""
+        from pulsar_on_spark.history_table.upkeep import delete_history
+
+        delete_history(self, TopicName.parse(topic))
+
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
         """Keep up the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`)."""
         from pulsar_on_spark.history_table.upkeep import maintain_with_histories

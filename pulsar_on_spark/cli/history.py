@@ -8,6 +8,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic, open_root
+from pulsar_on_spark.model.names import TopicName
 
 history_app = typer.Typer(help="Histories of topics: Delta tables for SQL.", no_args_is_help=True)
 
@@ -32,6 +33,14 @@ def build(
         ("topic", "up to", "messages", "size"),
         ((built.part.name, str(built.to), built.rows, output.size(built.bytes)) for built in done),
     )
+
+
+@history_app.command()
+def delete(topic: Topic, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+    """Delete a topic's history table, with the rows that the topic has dropped; a build makes another one."""
+    open_root(root, root_option).delete_history(topic)
+    name = TopicName.parse(topic).full
+    output.done(f"Deleted the history of {name}.", as_json, name=name)
 
 
 @history_app.command()

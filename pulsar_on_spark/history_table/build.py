@@ -186,9 +186,11 @@ class _PartBuild:
         try:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
         except ContradictionError as error:
+            if recorded_progress(self._root.store.view(durable=True), topic_id) != main:
+                raise ConflictError("another build has gone on") from error
             raise HistoryTableError(
                 f"The history table {self._table.folder} contradicts the root's metadata ({error}): one of them was "
-                "replaced; restore both from one backup, or delete the topic's history and build it again."
+                "replaced; restore it, or delete the history with `pulsarpy history delete` and build it again."
             ) from error
         if isinstance(step, UpToDate):
             return True
@@ -208,7 +210,9 @@ class _PartBuild:
         topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
         if self._goal is None:
-            self._goal = count_waiting(view, topic_id, start, sealed, max_bytes=self._options.limit_bytes).enough
+            limit = self._options.limit_bytes
+            waits = None if limit is None else count_waiting(view, topic_id, start, sealed, max_bytes=limit)
+            self._goal = sealed if waits is None else waits.enough
         return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._options.step_bytes).enough
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:

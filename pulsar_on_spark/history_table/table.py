@@ -35,7 +35,16 @@ from pulsar_on_spark.metadata.log.chain import (
 )
 from pulsar_on_spark.metadata.log.checkpoints import Snapshot, write_checkpoint
 from pulsar_on_spark.metadata.log.creation import create_table, has_log
-from pulsar_on_spark.metadata.log.entry import Content, DataFile, Tip, encode_entry, entry_key, new_token, new_writer
+from pulsar_on_spark.metadata.log.entry import (
+    Content,
+    DataFile,
+    Entry,
+    Tip,
+    encode_entry,
+    entry_key,
+    new_token,
+    new_writer,
+)
 from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.opening import open_log
 from pulsar_on_spark.metadata.log.requests import run
@@ -80,11 +89,13 @@ class TableVersion:
         tip: The log's last entry.
         snapshot: The files, the versions of app transactions, and the table's metadata.
         checkpointed: The version of the checkpoint that the log was read from.
+        foreign: The files that other programs have written since: entries of the log, and data files that they name.
     """
 
     tip: Tip
     snapshot: Snapshot
     checkpointed: int
+    foreign: tuple[str, ...]
 
     @property
     def files(self) -> Mapping[str, DataFile]:
@@ -158,8 +169,8 @@ class HistoryTable:
         """Read the newest version.
 
         Raises:
-            HistoryTableError: the table is missing or damaged, cannot be read now, or has features of Delta that this
-                version does not know.
+            HistoryTableError: the table is missing or damaged, cannot be read now, has features of Delta that this
+                version does not know, or other rows than builds gave it.
         """
         with self._translated():
             for attempt in range(_ATTEMPTS):
@@ -177,7 +188,11 @@ class HistoryTable:
         base = opened.snapshot
         files, keys, head = dict(base.files), dict(base.keys), dict(base.head)
         removed_ms = dict(base.removed_ms)
+        foreign: list[str] = []
         for entry in opened.entries:
+            if entry.previous is None:
+                self._check_foreign(entry)
+                foreign += [entry_key(entry.version), *(file.name for file in entry.added)]
             for name in entry.removed:
                 files.pop(name, None)
                 removed_ms[name] = entry.written_ms
@@ -186,7 +201,19 @@ class HistoryTable:
             head.update(entry.head)
         tip = opened.entries[-1].tip if opened.entries else opened.tip
         self._check_protocol(head)
-        return TableVersion(tip, Snapshot(tip.version, files, keys, removed_ms, head), base.version)
+        return TableVersion(tip, Snapshot(tip.version, files, keys, removed_ms, head), base.version, tuple(foreign))
+
+    def _check_foreign(self, entry: Entry) -> None:
+        """Check that another program's entry leaves the rows as they are, as OPTIMIZE does.
+
+        Such an entry stays behind the last checkpoint, because no handle writes a checkpoint of a version with it.
+        """
+        if entry.changes_rows:
+            raise HistoryTableError(
+                f"Another program has changed the rows of the history table {self.folder} (entry {entry.version}, "
+                f"{entry.operation}): read it with format('delta'), or delete it with `pulsarpy history delete` and "
+                "build it again."
+            )
 
     def _check_protocol(self, head: Mapping[str, Mapping[str, Any]]) -> None:
         protocol = head.get("protocol", {})
@@ -255,6 +282,7 @@ class HistoryTable:
             if not self.has_files(content.added):
                 raise ConflictError("a VACUUM has deleted files before they were committed")
             self._store.require_writable()
+            self._store.sync_files(version.foreign)  # an entry must not outlive those before it
             try:
                 news = run(append(version.tip, encode, content, token, is_shared=True), self._store.objects)
             except (OvertakenError, UnknownOutcomeError) as error:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import time
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,10 +17,13 @@ from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.metadata.log.tables import HISTORY
-from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.metadata.records import HistoryRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
@@ -31,6 +37,8 @@ from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, Rep
 
 PASS_BYTES: Final = 4 << 30
 """Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
+_ID: Final = re.compile("[0-9a-f]{32}")
+"""The form of topics' ids, which are the names of their tables."""
 GRACE_S: Final = 600.0
 """Time in seconds for which the table of a deleted topic is kept, for frames that read it."""
 _LOGGER: Final = logging.getLogger(__name__)
@@ -87,6 +95,36 @@ def maintain_with_histories(
     return replace(done, problems=(*problems, *done.problems))
 
 
+def delete_history(root: RootHandle, name: TopicName) -> None:
+    """Delete a topic's history, with that of all its partitions; a later build has what the topic still has.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: it is a partition, or the root is on an object store.
+        HistoryTableError: the table's folder cannot be deleted; try again.
+    """
+
+    def decide(view: View) -> Change | None:
+        topic = catalog.require_topic(view, name)
+        if topic.partition_of is not None:
+            raise InvalidArgumentError(f"{name} is a partition: give its topic, whose table has all partitions.")
+        parts = catalog.parts(view, topic)
+        records = [record for part in parts if (record := view.get(HistoryRecord, part.topic_id)) is not None]
+        moved: dict[str, int | None] = {keys.topic(part.name): None for part in parts}
+        return Change(deletes=records, keys=moved) if records else None
+
+    table = HistoryTable(root.place, table_name(catalog.require_topic(root.store.view(durable=True), name).topic_id))
+    root.store.commit(decide)
+    # Under another id, it is at once no table of the topic; if this process dies here, housekeeping deletes it.
+    renamed = table.folder.with_name(uuid.uuid4().hex)
+    try:
+        with suppress(FileNotFoundError):
+            table.folder.rename(renamed)
+            shutil.rmtree(renamed)
+    except OSError as error:
+        raise HistoryTableError(f"The history table {table.folder} cannot be deleted ({error}): try again.") from error
+
+
 def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies) -> None:
     if policy.enabled:
         build(root, TopicName.parse(topic.name), BuildOptions(limit_bytes=PASS_BYTES))
@@ -100,7 +138,8 @@ def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPa
 
 def _delete_tables(root: RootHandle, folder: Path) -> None:
     """Delete the tables of topics that no longer exist. A topic exists before its table, and its id is never reused."""
-    found = list(folder.iterdir()) if folder.exists() else []  # listed before the topics are read
+    # Listed before the topics are read. Other names are not ours, for example copies that an operator has made.
+    found = [each for each in folder.iterdir() if _ID.fullmatch(each.name)] if folder.exists() else []
     live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)} if found else set()
     for table in found:
         if table.name not in live and time.time() - _changed_s(table) > GRACE_S:

@@ -126,7 +126,7 @@ def unused(name: str, version: int, used: set[str]) -> str:
     return name
 
 
-def columns_of(field: str, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def columns_of(field: str | None, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the columns, given as Delta's JSON, that a table has for a field."""
     return [column for column in table if not is_system(column) and field_of(column) == field]
 
@@ -136,14 +136,15 @@ def is_system(column: Mapping[str, Any]) -> bool:
     return column["name"] in SYSTEM.names
 
 
-def field_of(column: Mapping[str, Any]) -> str:
-    """Return the name of a column's field; "" for the bytes of whole values."""
-    return str(column["metadata"][FIELD])
+def field_of(column: Mapping[str, Any]) -> str | None:
+    """Return the name of a column's field; "" for the bytes of whole values, None if another program has made it."""
+    name: str | None = column["metadata"].get(FIELD)
+    return name
 
 
 def version_of(column: Mapping[str, Any]) -> int:
     """Return the version of the schema that a column was made for."""
-    return int(column["metadata"][VERSION])
+    return int(column["metadata"].get(VERSION, 0))
 
 
 def described(columns: pa.Schema) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
-from pulsar_on_spark.model.errors import NamespaceNotFoundError, TopicNotFoundError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 
@@ -28,6 +28,16 @@ def test_build_prints_its_result(root: Root) -> None:
     again = CliRunner().invoke(app, ["history", "build", "t", str(root.path)])
     assert again.exit_code == 0
     assert "persistent://public/default/t" in again.output
+
+
+def test_a_deleted_history_is_built_again(root: Root) -> None:
+    CliRunner().invoke(app, ["history", "build", "t", str(root.path)])
+    done = CliRunner().invoke(app, ["history", "delete", "t", str(root.path)])
+    assert (done.exit_code, list((root.path / "history").iterdir())) == (0, [])
+    assert root.build_history("t")[0].rows == 2
+    root.create_topic("p", 2)
+    part = CliRunner().invoke(app, ["history", "delete", "p-partition-0", str(root.path)])
+    assert isinstance(part.exception, InvalidArgumentError)
 
 
 def test_build_of_a_missing_topic(root: Root) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.history_table import build as building
+from pulsar_on_spark.history_table import table as history_tables
 from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.files import encode_file
 from pulsar_on_spark.history_table.pieces import SYSTEM
-from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, StorageError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.journal_logs import LogOnDisk
+from tests.metadata.log.test_other_readers import by_duckdb
 from tests.topic.managed_ledger.sealing import test_lost_frames as lost_frames
 
 T = TopicName.parse("t")
@@ -164,6 +168,26 @@ def test_a_vacuum_while_files_are_written_does_no_harm(topic: Root, monkeypatch:
     assert values(topic) == [b"a", None, b"c", b"d"]
 
 
+def test_two_builds_that_are_steps_apart_do_not_contradict_each_other(
+    topic: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = HistoryTable.version
+
+    def overtaken(table: HistoryTable) -> TableVersion:
+        """Two steps of another build come between the reading of the metadata and of the table."""
+        monkeypatch.setattr(HistoryTable, "version", version)
+        for value in (b"e", b"f"):
+            messages.write(topic, "t", [value])
+            build(topic, T)
+        return version(table)
+
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    monkeypatch.setattr(HistoryTable, "version", overtaken)
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d", b"e", b"f"]
+
+
 def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
     for number in range(20):
         messages.write(topic, "t", [b"%02d" % number * 50])
@@ -202,6 +226,66 @@ def test_a_table_with_unknown_features_is_refused(topic: Root) -> None:
     messages.write(topic, "t", [b"d"])
     with pytest.raises(HistoryTableError, match="features of Delta"):
         build(topic, T)
+
+
+@pytest.mark.parametrize("change", ["delete", "restore", "append"])
+def test_rows_that_another_program_has_changed_are_noticed(topic: Root, change: str) -> None:
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    build(topic, T)
+    theirs = DeltaTable(folder(topic))
+    if change == "delete":
+        theirs.delete("value = 'a'")
+    elif change == "restore":
+        theirs.restore(theirs.version() - 1)
+    else:
+        write_deltalake(theirs, theirs.to_pyarrow_table().slice(0, 1), mode="append")
+    for _ in range(2):
+        messages.write(topic, "t", [b"e"])
+        with pytest.raises(HistoryTableError, match=r"changed the rows .*`pulsarpy history delete`"):
+            build(topic, T)
+    topic.delete_history("t")
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d", b"e", b"e"]
+
+
+def test_entries_of_other_programs_are_synced_before_the_next_one(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not leave an entry without those before it."""
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    build(topic, T)
+    DeltaTable(folder(topic)).optimize.compact()
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    messages.write(topic, "t", [b"e"])
+    monkeypatch.setattr(os, "fsync", recorded)
+    build(topic, T)
+    assert f"{3:020d}.json" in synced
+    assert any(name.startswith("part-") for name in synced)
+
+
+def test_rows_without_statistics_are_not_counted_as_none(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_tables, "_CHECKPOINT_ENTRIES", 1)
+    build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    build(topic, T)
+    DeltaTable(folder(topic)).optimize.compact()
+    (entry,) = [path for path in sorted(folder(topic).glob("_delta_log/*.json")) if b"OPTIMIZE" in path.read_bytes()]
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    messages.write(topic, "t", [b"e"])
+    build(topic, T)
+    assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
+    adds = pa.table(DeltaTable(folder(topic)).get_add_actions(flatten=True))
+    assert sorted(adds["num_records"].to_pylist(), key=str) == [1, None]
+    assert by_duckdb(str(folder(topic))).num_rows == len(values(topic)) == 5
 
 
 def test_a_deleted_topic_is_not_built(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,11 +179,15 @@ def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monk
     long_ago = time.time() - 2 * upkeep.GRACE_S
     os.utime(folder / "_delta_log", (long_ago, long_ago))
     unfinished = folder.parent / ("0" * 32)  # a creation that died
+    copy, note = folder.with_name(f"{folder.name}.bak"), folder.with_name("note.txt")
     unfinished.mkdir()
-    os.utime(unfinished, (long_ago, long_ago))
+    copy.mkdir()
+    note.write_text("not ours")
+    for each in (unfinished, copy, note):
+        os.utime(each, (long_ago, long_ago))
     assert keep_up(topic) == []
-    assert list(folder.parent.iterdir()) == []
-    folder.parent.rmdir()
+    assert sorted(folder.parent.iterdir()) == sorted([copy, note])
+    shutil.rmtree(folder.parent)
     folder.parent.write_text("not a folder")
     (problem,) = keep_up(topic)
     assert "deleted topics" in problem

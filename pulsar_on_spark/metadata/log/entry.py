@@ -46,7 +46,7 @@ class DataFile:
     Attributes:
         name: Its key in the table.
         size: Its length in bytes.
-        rows: The number of its rows.
+        rows: The number of its rows; 0 if another program has left it out of the statistics.
         min_seq: The smallest `seq` of its rows.
         max_seq: The largest `seq` of its rows.
         crc: The CRC32C of its content; None for a file that format 1 or another program wrote.
@@ -106,6 +106,8 @@ class Entry:
         previous: The token of the entry before it; None if another program, or format 1, wrote the entry.
         written_ms: The time at which its writer began to write it, in milliseconds since 1970.
         head: The table's protocol and metadata, in the entry that creates the table.
+        changes_rows: True if an action says that it changes the rows of the table, instead of rearranging them.
+        operation: What its writer says that it did.
     """
 
     version: int
@@ -117,6 +119,8 @@ class Entry:
     removed: tuple[str, ...]
     keys: Mapping[str, int]
     head: Mapping[str, Mapping[str, Any]]
+    changes_rows: bool
+    operation: str
 
     @property
     def writer(self) -> str:
@@ -183,9 +187,11 @@ def decode_entry(version: int, text: bytes, *, is_shared: bool = False) -> Entry
     removed: list[str] = []
     keys: dict[str, int] = {}
     head: dict[str, Mapping[str, Any]] = {}
+    changes_rows = False
     try:
         for line in text.splitlines():
             ((kind, action),) = json.loads(line).items()
+            changes_rows |= kind in ("add", "remove") and action.get("dataChange", True) is not False
             if kind == "commitInfo":
                 info = action
             elif kind == "add":
@@ -203,7 +209,20 @@ def decode_entry(version: int, text: bytes, *, is_shared: bool = False) -> Entry
         raise BrokenEntryError(str(error)) from error
     if is_shared and token is None:
         token = f"{crc32c(text):08x}"
-    return Entry(version, token or "", previous, boot, written_ms, tuple(added), tuple(removed), keys, head)
+    operation = str(info.get("operation", ""))
+    return Entry(
+        version,
+        token or "",
+        previous,
+        boot,
+        written_ms,
+        tuple(added),
+        tuple(removed),
+        keys,
+        head,
+        changes_rows,
+        operation,
+    )
 
 
 def decode_add(action: Mapping[str, Any]) -> DataFile:
@@ -218,7 +237,7 @@ def decode_add(action: Mapping[str, Any]) -> DataFile:
         min_seq if isinstance(min_seq, int) else 0,  # a history table may have a column of this name
         max_seq if isinstance(max_seq, int) else 0,
         None if crc is None else int(crc, 16),
-        action.get("stats") or "",
+        action.get("stats") or "{}",  # not "", which would count its rows as none when it is written again
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,17 @@ class LocalLog:
         """Sync the names of files; their content was durable before they got their names."""
         for prefix in ("", LOG):
             self.objects.sync(prefix)
+
+    def sync_files(self, keys: Iterable[str]) -> None:
+        """Sync the content of files that other programs wrote, as far as they are there."""
+        for key in keys:
+            with suppress(FileNotFoundError):
+                descriptor = os.open(self._folder / key, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        self.sync()
 
     def housekeeping(self) -> AbstractContextManager[bool]:
         """Hold the root's lock."""
