@@ -19,7 +19,7 @@ from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
 from pulsar_on_spark.history_table.plan import ContradictionError
-from pulsar_on_spark.history_table.sql import quoted
+from pulsar_on_spark.history_table.sql import file_uri, quoted, viewable
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
 from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
@@ -132,7 +132,8 @@ def views(spark: SparkSession, root: str | None = None, namespace: str = "public
         namespace: `tenant/namespace`.
 
     Returns:
-        The names of the views, which are the topics' names without their namespace.
+        The names of the views, which are the topics' names without their namespace. Topics whose names differ only in
+        the case of letters have none.
 
     Raises:
         NamespaceNotFoundError, NotARootError: there is no such namespace or root.
@@ -141,10 +142,10 @@ def views(spark: SparkSession, root: str | None = None, namespace: str = "public
     place = _root(root)
     view = RootHandle.shared(place).store.view()
     require_namespace(view, namespace)
-    found = [name for topic in catalog.topics(view) if (name := TopicName.parse(topic.name)).namespace == namespace]
-    for name in found:
+    names = [name for _, name in viewable(view, namespace)]
+    for name in names:
         history(spark, name.full, str(place)).createOrReplaceTempView(quoted(name.local))
-    return [name.local for name in found]
+    return [name.local for name in names]
 
 
 def _root(given: str | None) -> RootPlace:
@@ -200,13 +201,14 @@ def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[History
 
 def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     """Return the rows of the table, or None if it has no files."""
-    if source.version is None or not source.version.files:
+    if source.version is None or source.folder is None or not source.version.files:
         return None
     columns = StructType.fromJson(json.loads(source.version.schema_text))
     schema = StructType([StructField(column.name, column.dataType) for column in columns])  # without metadata
-    files = [f"{source.folder}/{name}" for name in source.version.files]
+    folder = file_uri(source.folder)
+    files = [f"{folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
-    reader = spark.read.schema(schema).option("basePath", str(source.folder)).option("__globPaths__", "false")
+    reader = spark.read.schema(schema).option("basePath", folder).option("__globPaths__", "false")
     frame = reader.parquet(*files)
     if len(source.parts) == 1 and source.parts[0].partition >= 0:  # one of the table's partitions
         frame = frame.where(functions.col("__partition") == source.parts[0].partition)

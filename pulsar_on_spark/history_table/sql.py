@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def view_statements(root: RootHandle, namespace: str, database: str | None = None) -> list[str]:
@@ -25,14 +34,33 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
     require_namespace(view, namespace)
     into = quoted(database or namespace.replace("/", "_"))
     statements = [f"CREATE DATABASE IF NOT EXISTS {into}"]
-    for topic in catalog.topics(view):
-        name = TopicName.parse(topic.name)
+    for topic, name in viewable(view, namespace):
         table = HistoryTable(root.place, table_name(topic.topic_id))
-        if name.namespace == namespace and table.exists():
+        if table.exists():
             columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
             made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"
-            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(str(table.folder))}")
+            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(file_uri(table.folder))}")
     return statements
+
+
+def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:
+    """Return the topics of a namespace that can have views under their short names.
+
+    For Spark, names of views that differ only in the case of letters are the same. Such topics are left out, with a
+    line in the log, so that no view shows another topic.
+    """
+    named = [(topic, TopicName.parse(topic.name)) for topic in catalog.topics(view)]
+    found = [(topic, name) for topic, name in named if name.namespace == namespace]
+    counts = Counter(name.local.lower() for _, name in found)
+    for _, name in found:
+        if counts[name.local.lower()] > 1:
+            _LOGGER.warning("Topic %s gets no view: another topic's name differs only in the case of letters.", name)
+    return [(topic, name) for topic, name in found if counts[name.local.lower()] == 1]
+
+
+def file_uri(path: Path) -> str:
+    """Return a path as a URI for Spark, which looks in `fs.defaultFS` without a scheme. Hadoop decodes no escapes."""
+    return f"file://{path.absolute()}"
 
 
 def quoted(name: str) -> str:

@@ -69,10 +69,13 @@ _CONFIGURATION: Final = {
     # This project writes the checkpoints, and cleans the log up: a program that did so would leave out its checksums.
     "delta.checkpointInterval": "1000000",
     "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 1 days",
     "delta.dataSkippingStatsColumns": "__partition,__ledgerId,__entryId,__publishTime",
 }
 _CHECKPOINT_ENTRIES: Final = 64
 """Number of log entries after the last checkpoint at which a commit writes the next one."""
+_KEEP_LOG_S: Final = 86_400.0
+"""Minimum age of deleted log entries in seconds, as `delta.logRetentionDuration` says."""
 _REMEMBER_S: Final = 30 * 86_400.0
 """Time in seconds for which checkpoints name removed files: long enough to delete them by name."""
 _ATTEMPTS: Final = 10
@@ -271,10 +274,17 @@ class HistoryTable:
                 or another program's VACUUM has deleted an added file: write it again.
             HistoryTableError: the table cannot be written.
         """
+        metadata = version.snapshot.head["metaData"]
+        is_append_only = str(metadata["configuration"].get("delta.appendOnly")).lower() == "true"
+        if removed and is_append_only and not is_rearrangement:
+            raise HistoryTableError(
+                f"The history table {self.folder} has the property delta.appendOnly, which another program has set, so "
+                "its retention cannot remove rows: unset the property, or the retention."
+            )
         head: list[Mapping[str, Any]] = []
         if columns is not None:
             schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
-            head.append({"metaData": {**version.snapshot.head["metaData"], "schemaString": schema}})
+            head.append({"metaData": {**metadata, "schemaString": schema}})
         content = Content(tuple(added), removed, keys, head, is_rearrangement)
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
@@ -322,7 +332,7 @@ class HistoryTable:
                 since_ms = (time.time() - _REMEMBER_S) * 1000
                 removed_ms = {name: ms for name, ms in version.snapshot.removed_ms.items() if ms >= since_ms}
                 write_checkpoint(self._store.objects, replace(version.snapshot, removed_ms=removed_ms))
-                cleaning.clean_log(self._store, version.tip.version)
+                cleaning.clean_log(self._store, version.tip.version, _KEEP_LOG_S)
                 self._store.sweep()
 
     @contextmanager

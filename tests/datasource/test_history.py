@@ -136,6 +136,18 @@ def test_a_frame_of_the_topic_that_is_used_after_a_trim_fails(
     assert values(frame()) == [b"a", b"b", b"c", b"d"]
 
 
+def test_the_table_is_found_if_another_file_system_is_the_default(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]
+) -> None:
+    messages.write(root_with_topic, "t", [b"a"])
+    build(root_with_topic, T)
+    spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1/")
+    try:
+        assert values(frame()) == [b"a"]
+    finally:
+        spark.conf.unset("fs.defaultFS")
+
+
 def test_sql_over_the_frame(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
     messages.write(root_with_topic, "t", [b"a", b"b"])
     build(root_with_topic, T)

@@ -16,11 +16,14 @@ from pulsar_on_spark.history_table import table as history_tables
 from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.files import encode_file
 from pulsar_on_spark.history_table.pieces import SYSTEM
+from pulsar_on_spark.history_table.retention import apply_retention
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
+from pulsar_on_spark.metadata.log import cleaning
 from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, StorageError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
 from tests.kit import messages
 from tests.kit.journal_logs import LogOnDisk
 from tests.metadata.log.test_other_readers import by_duckdb
@@ -211,6 +214,39 @@ def test_a_checkpoint_shortens_the_log(topic: Root) -> None:
     assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
     assert len(values(topic)) == 73
     assert HistoryTable(topic.path, folder(topic).relative_to(topic.path).as_posix()).version().checkpointed > 0
+
+
+def test_a_users_properties_and_comment_stay(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_tables, "_CHECKPOINT_ENTRIES", 1)
+    topic.declare_schema("t", "id BIGINT")
+    build(topic, T)
+    theirs = DeltaTable(folder(topic))
+    theirs.alter.set_table_description("all orders")
+    theirs.alter.set_table_properties({"delta.appendOnly": "true"})
+    for fields in ("id BIGINT, a STRING", "id BIGINT, a STRING, b STRING"):
+        topic.declare_schema("t", fields)
+        messages.write(topic, "t", [b'{"id": 1}'])
+        build(topic, T)
+    assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
+    found = DeltaTable(folder(topic)).metadata()
+    assert found.description == "all orders"
+    table = HistoryTable(topic.path, folder(topic).relative_to(topic.path).as_posix())
+    with pytest.raises(HistoryTableError, match=r"delta\.appendOnly"):
+        apply_retention(table, HistoryPolicies(retention_size_in_mb=0))
+    assert len(table.version().files) == 3
+
+
+def test_entries_of_the_last_day_stay(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `delta.logRetentionDuration` promises to users who read an older version."""
+    monkeypatch.setattr(history_tables, "_CHECKPOINT_ENTRIES", 1)
+    monkeypatch.setattr(cleaning, "KEEP_ENTRIES", 1)
+    for keep_s, kept in ((86_400.0, 6), (-1.0, 2)):
+        monkeypatch.setattr(history_tables, "_KEEP_LOG_S", keep_s)
+        for number in range(5):
+            messages.write(topic, "t", [b"%d" % number])
+            build(topic, T)
+        assert len(list(folder(topic).glob("_delta_log/*.json"))) == kept
+    assert DeltaTable(folder(topic)).metadata().configuration["delta.logRetentionDuration"] == "interval 1 days"
 
 
 def test_a_missing_table_is_an_error(topic: Root) -> None:

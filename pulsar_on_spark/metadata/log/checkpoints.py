@@ -53,6 +53,8 @@ _SCHEMA: Final = pa.schema(
             pa.struct(
                 [
                     ("id", pa.string()),
+                    ("name", pa.string()),
+                    ("description", pa.string()),
                     ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
                     ("schemaString", pa.string()),
                     ("partitionColumns", pa.list_(pa.string())),

@@ -22,21 +22,21 @@ KEEP_ENTRIES: Final = 512
 """Minimum number of log entries that are kept. The limit is a number, while delta-rs keeps the entries of an hour,
 because opening lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
 KEEP_S: Final = 10.0
-"""Minimum age of deleted log entries, in seconds; a reader that refreshes less often opens the log again. Each commit
-lists the log, so at hundreds of commits a second a longer time would cost more than it saves."""
+"""Minimum age of deleted log entries of metadata tables, in seconds; a reader that refreshes less often opens the log
+again. Each commit lists the log, so at hundreds of commits a second a longer time would cost more than it saves."""
 RETAIN_S: Final = 3600.0
 """Time in seconds for which replaced data files are kept, for programs that read an older version of the table."""
 
 
-def clean_log(store: LogStore, version: int) -> None:
+def clean_log(store: LogStore, version: int, keep_s: float) -> None:
     """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of housekeeping.
 
-    The checkpoint is the newest intact one that is `KEEP_S` old and has `KEEP_ENTRIES` entries behind it. This
+    The checkpoint is the newest intact one that is `keep_s` old and has `KEEP_ENTRIES` entries behind it. This
     checkpoint and every later entry stay, so that damage to a newer checkpoint does no harm.
     """
     objects = store.objects
     listing = list_log(objects)
-    latest_ms = (time.time() - KEEP_S) * 1000
+    latest_ms = (time.time() - keep_s) * 1000
     behind = [each for each in listing.checkpoints if each <= version - KEEP_ENTRIES]
     for kept in reversed(behind):
         entry = next(legible_entries(store, (kept,)), None)

@@ -387,7 +387,7 @@ class TableLog:
                     "pulsar_on_spark."
                 ) from error
             self.checkpointed = version
-            cleaning.clean_log(self._store, version)
+            cleaning.clean_log(self._store, version, cleaning.KEEP_S)
             self._store.sweep()
             return True
 
