@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pulsar_on_spark import history, views
+from pulsar_on_spark.history_table import merging
 from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.sql import view_statements
-from pulsar_on_spark.history_table.table import HISTORY
+from pulsar_on_spark.history_table.table import HISTORY, HistoryTable
+from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from tests.kit import messages
@@ -22,17 +25,27 @@ def folder(root: Root) -> Path:
     return found
 
 
-def test_spark_may_optimize_and_vacuum(delta_spark: SparkSession, root_with_topic: Root) -> None:
+def test_spark_may_optimize_and_vacuum(
+    delta_spark: SparkSession, root_with_topic: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = root_with_topic
+    monkeypatch.setattr(merging, "WORTH_FILES", 2)
+    delta_spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     for number in range(6):
         messages.write(root, "t", [b"%d" % number])
         build(root, T)
         if number in (2, 4):
             delta_spark.sql(f"OPTIMIZE delta.`{folder(root)}`")
             delta_spark.sql(f"VACUUM delta.`{folder(root)}`")
+        if number == 5:
+            assert merging.merge_small_files(HistoryTable(root.path, f"{HISTORY}/{folder(root).name}")) == 2
         frame = history(delta_spark, "t", str(root.path))
         assert sorted(bytes(row.value) for row in frame.collect()) == [b"%d" % each for each in range(number + 1)]
+    delta_spark.conf.unset("spark.sql.parquet.outputTimestampType")
     assert delta_spark.read.format("delta").load(str(folder(root))).count() == 6
+    delta_spark.sql(f"DELETE FROM delta.`{folder(root)}` WHERE value = X'31'")
+    with pytest.raises(HistoryTableError, match="DELETE"):
+        history(delta_spark, "t", str(root.path))
 
 
 def test_persistent_views(delta_spark: SparkSession, root_with_topic: Root) -> None:
