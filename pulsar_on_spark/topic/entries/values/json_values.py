@@ -188,13 +188,11 @@ def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on
         if value is not None and value.strip(_BLANK):
             try:
                 parsed = decoder.raw_decode(value.decode("utf-8").lstrip(" \t\r\n"))[0]
+                row = converter.convert(parsed, arrow_type)
             except (ValueError, RecursionError) as error:
                 converter.reason = f"it is not JSON ({error})"
-            else:
-                row = converter.convert(parsed, arrow_type)
-                row = None if row is _BAD else row
-                if row is None:
-                    converter.reason = converter.reason or "it is null"
+            row = None if row is _BAD else row
+            converter.reason = converter.reason or ("it is null" if row is None else "")
         if converter.reason:
             on_bad_row(first + number, converter.reason)
         rows.append(row)
@@ -234,7 +232,9 @@ class _RowConverter:
         if pa.types.is_map(wanted):
             return self._map(value, wanted) if isinstance(value, dict) else _BAD
         if pa.types.is_string(wanted):
-            return value.encode("utf-16", "replace").decode("utf-16") if isinstance(value, str) else _text_of(value)
+            return _whole(_text_of(value))
+        if pa.types.is_null(wanted):
+            return _BAD
         if pa.types.is_boolean(wanted):
             return value if isinstance(value, bool) else _BAD
         if isinstance(value, bool):
@@ -273,7 +273,12 @@ class _RowConverter:
 
     def _map(self, value: dict[str, object], wanted: pa.MapType) -> object:
         made = self._all(list(value.values()), wanted.item_type)
-        return list(zip(value, made, strict=True)) if isinstance(made, list) else _BAD
+        return list(zip(map(_whole, value), made, strict=True)) if isinstance(made, list) else _BAD
+
+
+def _whole(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which JSON can escape and UTF-8 has no bytes for."""
+    return text.encode("utf-16", "replace").decode("utf-16")
 
 
 def _float(value: float | Decimal) -> float:

@@ -262,6 +262,25 @@ def test_an_avro_value_beyond_its_type_costs_only_its_field(
         decode(codec, values, ParseMode.FAILFAST)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.string(), b'["\\ud800x"]', '["?x"]'),
+        (pa.map_(pa.string(), pa.int64()), b'{"\\ud800":1}', [("?", 1)]),
+        (pa.null(), b'"text"', None),
+        (pa.list_(pa.null()), b'["text"]', None),
+    ],
+)
+def test_json_that_arrow_has_no_value_for(kind: pa.DataType, value: bytes, expected: object) -> None:
+    rows = decode(ValueCodec("json", pa.struct([("f", kind), ("n", pa.int64())])), [b'{"f":%s,"n":1}' % value])
+    assert rows == [{"f": expected, "n": 1}]
+
+
+@pytest.mark.parametrize("depth", range(900, 1001, 5))
+def test_json_of_any_depth_is_a_text_or_null(depth: int) -> None:
+    assert len(decode(SIMPLE, [b'{"s":%s%s}' % (b"[" * depth, b"]" * depth)])) == 1
+
+
 def test_an_integer_beyond_a_float_is_infinite() -> None:
     codec = ValueCodec("json", pa.struct([("f", pa.float32()), ("d", pa.float64())]))
     assert decode(codec, [b'{"f":-1%s,"d":1%s}' % (b"0" * 400, b"0" * 400)]) == [{"f": -math.inf, "d": math.inf}]
