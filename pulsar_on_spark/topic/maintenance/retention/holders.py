@@ -106,13 +106,17 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 
 
 def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -> HistoryMark | None:
-    """Return the mark of the history to store; None if nothing waits to be built."""
-    built, last = _built(view, topic_id), view.all(SegmentRecord, topic_id)[-1:]
-    if not policies.history.enabled or all(_end(each) <= built for each in last):
-        return None
+    """Return the mark of the history to store; None if nothing has waited to be built for a while."""
     trim = view.get(TrimRecord, topic_id)
     old = None if trim is None else trim.history
-    if old is not None and (_at(old) == built or now - old.seen_at < _MARK_HISTORY_EVERY):
+    if not policies.history.enabled:
+        return None
+    if old is not None and now - old.seen_at < _MARK_HISTORY_EVERY:
+        return old
+    built, last = _built(view, topic_id), view.all(SegmentRecord, topic_id)[-1:]
+    if all(_end(each) <= built for each in last):
+        return None
+    if old is not None and _at(old) == built:
         return old
     return HistoryMark(ledger=built.ledger, entry=built.entry, seen_at=now)
 
