@@ -139,7 +139,8 @@ def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPa
 def _delete_tables(root: RootHandle, folder: Path) -> None:
     """Delete the tables of topics that no longer exist. A topic exists before its table, and its id is never reused."""
     # Listed before the topics are read. Other names are not ours, for example copies that an operator has made.
-    found = [each for each in folder.iterdir() if _ID.fullmatch(each.name)] if folder.exists() else []
+    present = list(folder.iterdir()) if folder.exists() else []
+    found = [each for each in present if _ID.fullmatch(each.name) and each.is_dir()]
     live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)} if found else set()
     for table in found:
         if table.name not in live and time.time() - _changed_s(table) > GRACE_S:
