@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
@@ -19,7 +18,7 @@ from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
 from pulsar_on_spark.history_table.plan import ContradictionError
-from pulsar_on_spark.history_table.sql import file_uri, quoted, viewable
+from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
 from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
@@ -56,7 +55,7 @@ class _Source:
         parts: The topic's partitions, or the one that is read.
         schema: The topic's latest schema.
         version: The version of the history table; None if nothing is built.
-        folder: The table's folder.
+        place: The place of the table.
         below: By partition, the position from which on rows of the table are left out; empty without `at_time`.
         ranges: By full name of a topic or partition, the range that is read from the topic itself.
     """
@@ -66,7 +65,7 @@ class _Source:
     parts: Sequence[TopicPart]
     schema: SchemaRecord | None
     version: TableVersion | None = None
-    folder: Path | None = None
+    place: RootPlace | None = None
     below: dict[int, Position] = field(default_factory=dict)
     ranges: dict[str, _Range] = field(default_factory=dict)
 
@@ -164,10 +163,9 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
     with closing(spark_tail(root, True)) as tail:
         view = tail.read_view(parts, durable, settle=True)
     source = _Source(root, view, parts, registry.latest(view, topic))
-    if isinstance(root.place, Path):  # no other root has histories
-        table = HistoryTable(root.place, table_name(owner_id(view, topic)))
-        if table.exists() or any(recorded_progress(view, part.topic_id).generation for part in parts):
-            source.version, source.folder = table.version(), table.folder
+    table = HistoryTable(root.place, table_name(owner_id(view, topic)))
+    if table.exists() or any(recorded_progress(view, part.topic_id).generation for part in parts):
+        source.version, source.place = table.version(), table.place
     for part in parts:
         boundary = EARLIEST if source.version is None else _boundary(view, part, source.version)
         trimmed, end = chain.trimmed_before(view, part.topic_id), end_of_messages(view, part.topic_id)
@@ -201,11 +199,11 @@ def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[History
 
 def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     """Return the rows of the table, or None if it has no files."""
-    if source.version is None or source.folder is None or not source.version.files:
+    if source.version is None or source.place is None or not source.version.files:
         return None
     columns = StructType.fromJson(json.loads(source.version.schema_text))
     schema = StructType([StructField(column.name, column.dataType) for column in columns])  # without metadata
-    folder = file_uri(source.folder)
+    folder = spark_uri(source.place)
     files = [f"{folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
     reader = spark.read.schema(schema).option("basePath", folder).option("__globPaths__", "false")

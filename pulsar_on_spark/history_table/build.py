@@ -100,8 +100,7 @@ def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOption
     Raises:
         TopicNotFoundError: there is no such topic.
         HistoryTableError: the table cannot be read or written, or contradicts the metadata.
-        InvalidArgumentError: the topic's schema has a field that Delta has no column for, or the root is on an object
-            store.
+        InvalidArgumentError: the topic's schema has a field that Delta has no column for.
         DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
         CopiesUnreachableError, MetadataError: the messages or the metadata cannot be read now.
     """
@@ -189,7 +188,7 @@ class _PartBuild:
             if recorded_progress(self._root.store.view(durable=True), topic_id) != main:
                 raise ConflictError("another build has gone on") from error
             raise HistoryTableError(
-                f"The history table {self._table.folder} contradicts the root's metadata ({error}): one of them was "
+                f"The history table {self._table.place} contradicts the root's metadata ({error}): one of them was "
                 "replaced; restore it, or delete the history with `pulsarpy history delete` and build it again."
             ) from error
         if isinstance(step, UpToDate):

@@ -31,6 +31,7 @@ PART_BYTES: Final = 64 << 20
 """Bytes of rows that a merge has in memory, or a row group more, however well they are compressed in files."""
 WORTH_FILES: Final = 16
 """Number of small files of one partition at which a merge is worth its cost."""
+_REMEDY: Final = "restore the table from a copy, or build the history again"
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -86,7 +87,7 @@ def merge_small_files(table: HistoryTable) -> int:
             removed = [file.name for file in files]
             table.commit(version, {MERGES: number}, [merged], removed, is_rearrangement=True)
         except ConflictError as error:
-            _LOGGER.info("A merge of files of %s is left to the next one: %s", table.folder, error)
+            _LOGGER.info("A merge of files of %s is left to the next one: %s", table.place, error)
             break
         done += len(group)
     return done
@@ -104,21 +105,23 @@ def _placed(file: DataFile) -> PlacedFile | None:
 
 def _read(table: HistoryTable, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read a file row group by row group, with the table's columns, and compare the checksums of its pages."""
+    content = table.read_file(file.name)
+    if content is None:
+        raise HistoryTableError(f"The file {file.name} of the history table {table.place} is missing: {_REMEDY}.")
     try:
         # Spark writes times as INT96, without a zone.
         options = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
-        with pq.ParquetFile(table.folder / file.name, **options) as found:
+        with pq.ParquetFile(pa.BufferReader(content), **options) as found:
             if found.metadata.num_rows != file.rows:
                 raise HistoryTableError(
-                    f"The file {file.name} of the history table {table.folder} has {found.metadata.num_rows} rows "
-                    f"instead of {file.rows}: restore the table from a copy, or build the history again."
+                    f"The file {file.name} of the history table {table.place} has {found.metadata.num_rows} rows "
+                    f"instead of {file.rows}: {_REMEDY}."
                 )
             for number in range(found.num_row_groups):
                 yield _as(found.read_row_group(number, use_threads=False), schema)
     except (OSError, pa.ArrowException) as error:
         raise HistoryTableError(
-            f"The file {file.name} of the history table {table.folder} cannot be read ({error}): restore the table "
-            "from a copy, or build the history again."
+            f"The file {file.name} of the history table {table.place} cannot be read ({error}): {_REMEDY}."
         ) from error
 
 

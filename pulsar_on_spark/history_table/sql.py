@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from pulsar_on_spark.history_table.table import HistoryTable, table_name
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
@@ -39,7 +41,7 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
         if table.exists():
             columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
             made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"
-            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(file_uri(table.folder))}")
+            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(spark_uri(table.place))}")
     return statements
 
 
@@ -58,9 +60,11 @@ def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:
     return [(topic, name) for topic, name in found if counts[name.local.lower()] == 1]
 
 
-def file_uri(path: Path) -> str:
-    """Return a path as a URI for Spark, which looks in `fs.defaultFS` without a scheme. Hadoop decodes no escapes."""
-    return f"file://{path.absolute()}"
+def spark_uri(place: RootPlace) -> str:
+    """Return a place as a URI for Spark, which looks in `fs.defaultFS` without a scheme. Hadoop decodes no escapes."""
+    if isinstance(place, Path):
+        return f"file://{place.absolute()}"
+    return re.sub("^s3:", "s3a:", place.url)
 
 
 def quoted(name: str) -> str:

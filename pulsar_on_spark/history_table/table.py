@@ -45,14 +45,12 @@ from pulsar_on_spark.metadata.log.entry import (
     new_token,
     new_writer,
 )
-from pulsar_on_spark.metadata.log.local_log import LocalLog
 from pulsar_on_spark.metadata.log.opening import open_log
 from pulsar_on_spark.metadata.log.requests import run
-from pulsar_on_spark.metadata.log.tables import HISTORY, LOCK
+from pulsar_on_spark.metadata.log.tables import HISTORY, history_log
 from pulsar_on_spark.model.errors import (
     CorruptMetadataError,
     HistoryTableError,
-    InvalidArgumentError,
     MetadataError,
     StorageError,
 )
@@ -144,28 +142,25 @@ class HistoryTable:
         root: The root.
         name: The table's folder, relative to the root.
 
-    Raises:
-        InvalidArgumentError: the root is on an object store.
+    Attributes:
+        place: The table's folder, or its prefix of an object store.
     """
 
     def __init__(self, root: RootPlace, name: str) -> None:
-        if not isinstance(root, Path):
-            raise InvalidArgumentError(
-                f"The root {root} is on an object store, and history tables are only for roots in a folder so far."
-            )
-        self.folder = root / name
-        self._store = LocalLog(self.folder, root / LOCK, is_shared=True)
+        self.place: RootPlace = root / name
+        self._store = history_log(root, name)
         self._writer = new_writer()
 
     def exists(self) -> bool:
         """Return True if the table was created."""
         with self._translated():
-            return self.folder.is_dir() and has_log(self._store.objects)
+            return self._is_there() and has_log(self._store.objects)
 
     def create(self, schema: pa.Schema) -> None:
         """Create the table with these columns, unless it exists (raises `HistoryTableError`)."""
         with self._translated():
-            make_folders(self.folder)
+            if isinstance(self.place, Path):
+                make_folders(self.place)
             create_table(self._store, schema, _CONFIGURATION)
 
     def version(self) -> TableVersion:
@@ -182,11 +177,11 @@ class HistoryTable:
                 except OvertakenError as error:
                     reason: Exception = error
                     time.sleep(0.01 * 2**attempt)
-            raise HistoryTableError(f"The history table {self.folder} changes all the time ({reason}): try again.")
+            raise HistoryTableError(f"The history table {self.place} changes all the time ({reason}): try again.")
 
     def _version(self) -> TableVersion:
-        if not self.folder.is_dir():
-            raise HistoryTableError(f"The history table {self.folder} is missing: restore it from a copy.")
+        if not self._is_there():
+            raise HistoryTableError(f"The history table {self.place} is missing: restore it from a copy.")
         opened = open_log(self._store)
         base = opened.snapshot
         files, keys, head = dict(base.files), dict(base.keys), dict(base.head)
@@ -206,6 +201,10 @@ class HistoryTable:
         self._check_protocol(head)
         return TableVersion(tip, Snapshot(tip.version, files, keys, removed_ms, head), base.version, tuple(foreign))
 
+    def _is_there(self) -> bool:
+        """Return False if the table has no folder. Object stores have no folders."""
+        return not isinstance(self.place, Path) or self.place.is_dir()
+
     def _check_foreign(self, entry: Entry) -> None:
         """Check that another program's entry leaves the rows as they are, as OPTIMIZE does.
 
@@ -213,7 +212,7 @@ class HistoryTable:
         """
         if entry.changes_rows:
             raise HistoryTableError(
-                f"Another program has changed the rows of the history table {self.folder} (entry {entry.version}, "
+                f"Another program has changed the rows of the history table {self.place} (entry {entry.version}, "
                 f"{entry.operation}): read it with format('delta'), or delete it with `pulsarpy history delete` and "
                 "build it again."
             )
@@ -222,7 +221,7 @@ class HistoryTable:
         protocol = head.get("protocol", {})
         if protocol.get("minReaderVersion") != 1 or protocol.get("minWriterVersion", 0) > _MAX_WRITER:
             raise HistoryTableError(
-                f"The history table {self.folder} has features of Delta that were switched on by another program "
+                f"The history table {self.place} has features of Delta that were switched on by another program "
                 f"({json.dumps(protocol)}): read it with format('delta'); builds cannot go on."
             )
 
@@ -278,7 +277,7 @@ class HistoryTable:
         is_append_only = str(metadata["configuration"].get("delta.appendOnly")).lower() == "true"
         if removed and is_append_only and not is_rearrangement:
             raise HistoryTableError(
-                f"The history table {self.folder} has the property delta.appendOnly, which another program has set, so "
+                f"The history table {self.place} has the property delta.appendOnly, which another program has set, so "
                 "its retention cannot remove rows: unset the property, or the retention."
             )
         head: list[Mapping[str, Any]] = []
@@ -316,6 +315,12 @@ class HistoryTable:
                 if "/" not in listed.key and listed.key.endswith(".parquet")
             }
 
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a file, None if it is missing (raises `HistoryTableError`)."""
+        with self._translated():
+            fetched = self._store.objects.fetch(name)
+        return None if fetched is None else fetched.content
+
     def delete_file(self, name: str) -> None:
         """Delete a file that no version names (raises `HistoryTableError`)."""
         with self._translated():
@@ -342,13 +347,13 @@ class HistoryTable:
             yield
         except DamagedEntryError as error:
             raise HistoryTableError(
-                f"The history table {self.folder} is damaged: {entry_key(error.version)} is not what was written; "
+                f"The history table {self.place} is damaged: {entry_key(error.version)} is not what was written; "
                 "restore the table from a copy."
             ) from error
         except CorruptMetadataError as error:
-            raise HistoryTableError(f"The history table {self.folder} is damaged ({error})") from error
+            raise HistoryTableError(f"The history table {self.place} is damaged ({error})") from error
         except (MetadataError, StorageError, OSError) as error:
-            raise HistoryTableError(f"The history table {self.folder} cannot be used now: {error}") from error
+            raise HistoryTableError(f"The history table {self.place} cannot be used now: {error}") from error
 
 
 def table_name(topic_id: str) -> str:

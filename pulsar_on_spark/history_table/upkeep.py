@@ -7,13 +7,13 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.history_table.build import BuildOptions, build
+from pulsar_on_spark.history_table.build import BuildOptions, build, recorded_progress
 from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.history_table.table import HistoryTable, table_name
@@ -25,6 +25,9 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.storage.objects.below import ObjectsBelow
+from pulsar_on_spark.storage.objects.contract import ObjectStore
+from pulsar_on_spark.storage.root_place import ObjectPlace, RootPlace, objects_at
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
@@ -57,11 +60,12 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     problems: list[str] = []
     view = root.store.view()
     for topic in catalog.topics(view):
-        policies = effective_policies(view, TopicName.parse(topic.name), defaults)
-        if not (policies.history.enabled or isinstance(root.place, Path)):
-            continue  # no root on an object store has tables
+        policy = effective_policies(view, TopicName.parse(topic.name), defaults).history
+        parts = catalog.parts(view, topic)
+        if not (policy.enabled or any(recorded_progress(view, part.topic_id).generation for part in parts)):
+            continue
         try:
-            _keep_up_topic(root, topic, catalog.parts(view, topic), policies.history)
+            _keep_up_topic(root, topic, parts, policy)
         except TopicNotFoundError:
             pass  # it was deleted meanwhile
         except (PulsarpyError, OSError) as error:
@@ -70,12 +74,11 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         except Exception as error:  # a defect, or values that no library call expects: other topics' histories go on
             _LOGGER.exception("The history of %s is not kept up.", topic.name, extra={"topic": topic.name})
             problems.append(f"history of {topic.name}: {error!r}")
-    if isinstance(root.place, Path):
-        try:
-            _delete_tables(root, root.place / HISTORY)
-        except (PulsarpyError, OSError) as error:
-            _LOGGER.warning("History tables of deleted topics cannot be deleted: %s", error)
-            problems.append(f"history tables of deleted topics: {error}")
+    try:
+        _delete_tables(root)
+    except (PulsarpyError, OSError) as error:
+        _LOGGER.warning("History tables of deleted topics cannot be deleted: %s", error)
+        problems.append(f"history tables of deleted topics: {error}")
     return problems
 
 
@@ -100,7 +103,7 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it is a partition, or the root is on an object store.
+        InvalidArgumentError: it is a partition, or the root is on an object store, where no name is used twice.
         HistoryTableError: the table's folder cannot be deleted; try again.
     """
 
@@ -113,16 +116,22 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
         moved: dict[str, int | None] = {keys.topic(part.name): None for part in parts}
         return Change(deletes=records, keys=moved) if records else None
 
-    table = HistoryTable(root.place, table_name(catalog.require_topic(root.store.view(durable=True), name).topic_id))
+    topic = catalog.require_topic(root.store.view(durable=True), name)
+    folder = root.place / table_name(topic.topic_id)
+    if not isinstance(folder, Path):
+        raise InvalidArgumentError(
+            f"The history table {folder} cannot be deleted, because no name on an object store is used twice: set its "
+            "retention to 0 to drop its rows, or delete the topic."
+        )
     root.store.commit(decide)
     # Under another id, it is at once no table of the topic; if this process dies here, housekeeping deletes it.
-    renamed = table.folder.with_name(uuid.uuid4().hex)
+    renamed = folder.with_name(uuid.uuid4().hex)
     try:
         with suppress(FileNotFoundError):
-            table.folder.rename(renamed)
+            folder.rename(renamed)
             shutil.rmtree(renamed)
     except OSError as error:
-        raise HistoryTableError(f"The history table {table.folder} cannot be deleted ({error}): try again.") from error
+        raise HistoryTableError(f"The history table {folder} cannot be deleted ({error}): try again.") from error
 
 
 def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies) -> None:
@@ -136,19 +145,45 @@ def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPa
         table.housekeep()
 
 
-def _delete_tables(root: RootHandle, folder: Path) -> None:
+def _delete_tables(root: RootHandle) -> None:
     """Delete the tables of topics that no longer exist. A topic exists before its table, and its id is never reused."""
     # Listed before the topics are read. Other names are not ours, for example copies that an operator has made.
-    present = list(folder.iterdir()) if folder.exists() else []
-    found = [each for each in present if _ID.fullmatch(each.name) and each.is_dir()]
+    found = [name for name in _tables(root.place) if _ID.fullmatch(name)]
     live = {topic.topic_id for topic in root.store.view(durable=True).all(TopicRecord)} if found else set()
-    for table in found:
-        if table.name not in live and time.time() - _changed_s(table) > GRACE_S:
-            _LOGGER.info("The history table %s is deleted with its topic.", table)
-            shutil.rmtree(table)
+    for name in found:
+        if name not in live and time.time() - _changed_s(root.place, name) > GRACE_S:
+            _LOGGER.info("The history table %s is deleted with its topic.", name)
+            _delete(root.place, name)
 
 
-def _changed_s(table: Path) -> float:
-    """Return the time of a table's last commit, in seconds since 1970."""
-    log = table / LOG
-    return (log if log.exists() else table).stat().st_mtime
+def _tables(root: RootPlace) -> Iterator[str]:
+    """Return the names below the folder of history tables; a request for each on an object store."""
+    if isinstance(root, Path):
+        yield from (each.name for each in root.joinpath(HISTORY).glob("*"))
+        return
+    objects, after = objects_at(root), ""
+    while (first := next(objects.list_after(HISTORY, after), None)) is not None:
+        name = first.key.split("/")[1]
+        yield name
+        after = f"{HISTORY}/{name}0"  # "0" follows "/", so this is behind all keys of the table
+
+
+def _changed_s(root: RootPlace, name: str) -> float:
+    """Return the time of a table's last commit, or of its last file, in seconds since 1970."""
+    if isinstance(root, Path):
+        folder, log = root / HISTORY / name, root / HISTORY / name / LOG
+        return (log if log.exists() else folder).stat().st_mtime
+    return max((listed.written_s for listed in _objects(root, name).list_after("")), default=0.0)
+
+
+def _delete(root: RootPlace, name: str) -> None:
+    if isinstance(root, Path):
+        shutil.rmtree(root / HISTORY / name)
+        return
+    objects = _objects(root, name)
+    for listed in list(objects.list_after("")):
+        objects.delete(listed.key)
+
+
+def _objects(root: ObjectPlace, name: str) -> ObjectStore:
+    return ObjectsBelow(objects_at(root), f"{HISTORY}/{name}")

@@ -43,7 +43,7 @@ def table(root: Root, few: None) -> HistoryTable:
 
 
 def rows(table: HistoryTable) -> list[tuple[int, str | None]]:
-    found = DeltaTable(table.folder).to_pyarrow_table()
+    found = DeltaTable(table.place).to_pyarrow_table()
     return sorted(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True))
 
 
@@ -55,7 +55,7 @@ def test_each_partition_has_one_file_afterwards(table: HistoryTable) -> None:
     assert len(version.files) == 2
     assert rows(table) == before
     assert merge_small_files(table) == 0
-    entry = (table.folder / "_delta_log" / f"{version.tip.version:020d}.json").read_text()
+    entry = (table.place / "_delta_log" / f"{version.tip.version:020d}.json").read_text()
     assert '"dataChange":true' not in entry
 
 
@@ -77,7 +77,7 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
     before, commit = rows(table), HistoryTable.commit
 
     def optimized_first(*arguments: object, **named: object) -> None:
-        DeltaTable(table.folder).optimize.compact()
+        DeltaTable(table.place).optimize.compact()
         commit(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HistoryTable, "commit", optimized_first)
@@ -87,13 +87,13 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
 
 def test_times_as_spark_writes_them_are_merged(table: HistoryTable) -> None:
     """An OPTIMIZE by Spark writes times as INT96, without a zone."""
-    before = DeltaTable(table.folder).to_pyarrow_table()["__publishTime"].to_pylist()
-    for path in sorted(table.folder.glob("g*.parquet"))[:3]:
+    before = DeltaTable(table.place).to_pyarrow_table()["__publishTime"].to_pylist()
+    for path in sorted(table.place.glob("g*.parquet"))[:3]:
         rows = pq.read_table(path)
         pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
         assert pq.read_schema(path).field("__publishTime").type != rows.schema.field("__publishTime").type
     assert merge_small_files(table) == 8
-    assert sorted(DeltaTable(table.folder).to_pyarrow_table()["__publishTime"].to_pylist()) == sorted(before)
+    assert sorted(DeltaTable(table.place).to_pyarrow_table()["__publishTime"].to_pylist()) == sorted(before)
 
 
 def test_a_merge_has_one_part_in_memory(table: HistoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_merge_has_one_part_in_memory(table: HistoryTable, monkeypatch: pytest
     before = rows(table)
     assert merge_small_files(table) == 8
     assert rows(table) == before
-    files = [pq.ParquetFile(path) for path in table.folder.glob("m*.parquet")]
+    files = [pq.ParquetFile(path) for path in table.place.glob("m*.parquet")]
     assert [file.num_row_groups for file in files] == [4, 4]
     stats = [json.loads(file.stats)["minValues"]["__entryId"] for file in table.version().files.values()]
     assert stats == [0, 0]
@@ -111,7 +111,7 @@ def test_a_vacuum_before_the_commit_ends_the_merge(table: HistoryTable, monkeypa
     before, commit = rows(table), HistoryTable.commit
 
     def vacuumed_first(*arguments: object, **named: object) -> None:
-        DeltaTable(table.folder).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        DeltaTable(table.place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         commit(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HistoryTable, "commit", vacuumed_first)
@@ -120,7 +120,7 @@ def test_a_vacuum_before_the_commit_ends_the_merge(table: HistoryTable, monkeypa
 
 
 def test_a_damaged_file_is_not_merged(table: HistoryTable) -> None:
-    victim = sorted(table.folder.glob("g*.parquet"))[0]
+    victim = sorted(table.place.glob("g*.parquet"))[0]
     content = bytearray(victim.read_bytes())
     content[content.index(b"\x28\xb5\x2f\xfd") + 8] ^= 1  # in the first compressed page
     victim.write_bytes(content)

@@ -72,7 +72,7 @@ def table(root: Root) -> HistoryTable:
 
 
 def count(root: Root) -> int:
-    return int(DeltaTable(table(root).folder).to_pyarrow_table().num_rows)
+    return int(DeltaTable(table(root).place).to_pyarrow_table().num_rows)
 
 
 def test_retention_removes_old_files_and_keeps_the_boundary(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_wrong_clock_of_a_producer_keeps_no_file(
     messages.write(root, "t", [b"a"])
     build(root, T)
     day_ago = time.time() - DAY_S
-    (file,) = table(root).folder.glob("g*.parquet")
+    (file,) = table(root).place.glob("g*.parquet")
     os.utime(file, (day_ago, day_ago))
     assert apply_retention(table(root), limits(minutes=2 * 24 * 60)) == (published_ms < 0)
     assert apply_retention(table(root), limits(minutes=60)) == (published_ms >= 0)
@@ -109,10 +109,10 @@ def test_removed_files_are_deleted_later(topic: Root, monkeypatch: pytest.Monkey
     build(topic, T)
     apply_retention(table(topic), limits(megabytes=0))
     keep_up(topic)
-    assert len(list(table(topic).folder.glob("g*.parquet"))) == 1
+    assert len(list(table(topic).place.glob("g*.parquet"))) == 1
     monkeypatch.setattr(retention, "KEEP_REMOVED_S", -1.0)
     keep_up(topic)
-    assert list(table(topic).folder.glob("g*.parquet")) == []
+    assert list(table(topic).place.glob("g*.parquet")) == []
 
 
 def test_policies_of_namespace_and_topic_decide(topic: Root) -> None:
@@ -136,7 +136,7 @@ def test_metrics_tell_what_is_built_and_what_waits(topic: Root) -> None:
     set_topic_policies(topic, T, {"history": {}})
     state = counted(topic.store.view())
     assert (state.history_rows, state.history_waiting_bytes) == (1, 5)
-    assert state.history_bytes == sum(file.stat().st_size for file in table(topic).folder.glob("g*.parquet"))
+    assert state.history_bytes == sum(file.stat().st_size for file in table(topic).place.glob("g*.parquet"))
 
 
 def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
@@ -144,7 +144,7 @@ def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
     keep_up(topic)
     topic.create_topic("u")
     messages.write(topic, "u", [b"x"])
-    folder = table(topic).folder
+    folder = table(topic).place
     (folder / "_delta_log" / f"{0:020d}.json").write_bytes(b"{")
     messages.write(topic, "t", [b"b"])
     (problem,) = keep_up(topic)
@@ -171,7 +171,7 @@ def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
 
 def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     build(topic, T)
-    folder = table(topic).folder
+    folder = table(topic).place
     topic.delete_topic("t")
     assert topic.store.view().all(HistoryRecord) == []
     keep_up(topic)

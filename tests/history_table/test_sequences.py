@@ -161,7 +161,7 @@ class World:
         source = history._source(self.root.path, T)
         if source.version is None:
             return []
-        return [value for name in source.version.files for value in _values(source.folder, name)]
+        return [value for name in source.version.files for value in _values(source.place, name)]
 
     def in_topic(self) -> list[bytes]:
         return self._behind(history._source(self.root.path, T), everything=True)
@@ -171,7 +171,7 @@ class World:
         source = history._source(self.root.path, T)
         found = self._behind(source)
         if source.version is not None:
-            found += [value for name in source.version.files for value in _values(source.folder, name)]
+            found += [value for name in source.version.files for value in _values(source.place, name)]
         return found
 
     def _behind(self, source: history._Source, *, everything: bool = False) -> list[bytes]:

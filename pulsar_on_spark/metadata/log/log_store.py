@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -66,3 +66,14 @@ class LogStore(Protocol):
 
     def sweep(self) -> None:
         """Delete unfinished files that killed writers have left behind."""
+
+
+class SharedLog(LogStore, Protocol):
+    """A log to which other programs may write, too."""
+
+    def sync_files(self, keys: Iterable[str]) -> None:
+        """Make files that other programs wrote survive a power cut, as far as they are there, and all entries.
+
+        Raises:
+            UnsyncedFolderError: they may not survive it.
+        """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from pulsar_on_spark.model.errors import MetadataError
@@ -15,19 +15,23 @@ class ObjectLog:
     Args:
         objects: The table's objects.
         url: The table's URL.
+        is_shared: True if other programs may write to the table, too.
     """
 
     boot: str | None = None
-    is_shared: bool = False
 
-    def __init__(self, objects: ObjectStore, url: str) -> None:
+    def __init__(self, objects: ObjectStore, url: str, *, is_shared: bool = False) -> None:
         self.objects = objects
         self.place = url
+        self.is_shared = is_shared
 
     def require_writable(self) -> None:
         """Do nothing: the store itself refuses a write that is not possible."""
 
     def sync(self) -> None:
+        """Do nothing: objects are durable."""
+
+    def sync_files(self, keys: Iterable[str]) -> None:
         """Do nothing: objects are durable."""
 
     def housekeeping(self) -> AbstractContextManager[bool]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pulsar_on_spark.metadata.log.creation import has_log
 from pulsar_on_spark.metadata.log.local_log import LocalLog
-from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.log_store import LogStore, SharedLog
 from pulsar_on_spark.metadata.log.object_log import ObjectLog
 from pulsar_on_spark.model.errors import MetadataError, ObjectsUnreachableError
 from pulsar_on_spark.storage.objects.below import ObjectsBelow
@@ -33,6 +33,18 @@ def read_only_log(root: RootPlace, table: str) -> LogStore:
         return LocalLog(root / METADATA / table)
     below = f"{METADATA}/{table}"
     return ObjectLog(ObjectsBelow(objects_at(root), below), str(root / below))
+
+
+def history_log(root: RootPlace, name: str) -> SharedLog:
+    """Return the place of the log of a history table, to which other programs may write, too.
+
+    Args:
+        root: The root.
+        name: The table's folder, relative to the root.
+    """
+    if isinstance(root, Path):
+        return LocalLog(root / name, root / LOCK, is_shared=True)
+    return ObjectLog(ObjectsBelow(objects_at(root), name), str(root / name), is_shared=True)
 
 
 def has_table(root: RootPlace, table: str) -> bool:
