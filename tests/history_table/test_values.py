@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsar_on_spark.datasource.value_types import topic_value_schema
 from pulsar_on_spark.history_table.columns import SYSTEM
@@ -16,6 +18,7 @@ from pulsar_on_spark.history_table.values import (
     BYTES,
     ValueColumns,
     described,
+    field_of,
     placed,
     value_columns,
     with_columns,
@@ -124,6 +127,27 @@ def test_bytes_of_whole_values_are_no_field() -> None:
     table.columns = with_columns(BYTES, table.columns) or []
     assert table.build(1, value="bytes") == ["value__v1"]
     assert placed(value_columns(None, WRITERS), table.columns).columns.names == ["value"]
+
+
+NAMES = st.sampled_from(["a", "A", "a__v0", "a__v1", "A__V1", "a__v1__v1", "a b", "a_b", "value", "__key", "__KEY"])
+SCHEMAS = st.dictionaries(NAMES, st.sampled_from(["int", "long", "string", "bytes", "null"]), max_size=5)
+
+
+@given(st.lists(SCHEMAS, max_size=6))
+def test_any_evolution_keeps_columns_apart(schemas: list[dict[str, Any]]) -> None:
+    """An empty schema is one of bytes. A table's columns never change, and each has one field and one type."""
+    columns: list[Mapping[str, Any]] = SYSTEM_COLUMNS
+    for version, types in enumerate(schemas):
+        text = schema(fields(**types)).model_copy(update={"version": version})
+        wanted = value_columns(text, WRITERS)
+        before, names = columns, placed(wanted, columns).columns.names
+        columns = with_columns(placed(wanted, before).columns, before) or before
+        assert [column for column in columns if column in before] == before
+        assert len({column["name"].lower() for column in columns}) == len(columns)
+        by_name = {column["name"]: column for column in columns}
+        for field, name in zip(described(wanted.columns), names, strict=True):
+            assert (field_of(by_name[name]), by_name[name]["type"]) == (field_of(field), field["type"])
+        assert placed(wanted, columns).columns.names == names
 
 
 def test_new_columns_come_before_those_of_messages() -> None:
