@@ -121,14 +121,14 @@ def main(
     console = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="bench-objects-", dir=work) as made, ExitStack() as stack:
         folder = Path(made)
-        jars = _jars((work or folder).resolve() / "s3a-lib")
+        jars = s3a_jars((work or folder).resolve() / "s3a-lib")
         write_parquet(folder / "parquet", rows, -(-rows // _FILES))
         buckets = folder / "s3"
         buckets.mkdir()
         server = stack.enter_context(S3Server(buckets))
         places = [_place(server, delay, stack) for delay in delay_ms]
         _write_profiles(folder / "storage.toml", places)
-        spark = spark_session("bench-objects", delta=False, **_confs(jars, places))
+        spark = spark_session("bench-objects", delta=False, **s3a_confs(jars, places))
         spark.sparkContext.setLogLevel("OFF")
         source = spark.read.schema("key STRING, value BINARY").parquet(str(folder / "parquet")).select("value")
         for place in places:
@@ -256,7 +256,8 @@ def _sent(place: Place) -> int:
     return len(place.proxy.outcomes) if place.proxy is not None else 0
 
 
-def _jars(folder: Path) -> list[str]:
+def s3a_jars(folder: Path) -> list[str]:
+    """Return the JARs of Hadoop's S3A, which Maven resolves into a folder at the first call."""
     if not folder.exists():
         if shutil.which("mvn") is None:
             raise typer.BadParameter("Maven is missing, which resolves Hadoop's S3A: install it")
@@ -274,7 +275,8 @@ def _write_profiles(file: Path, places: Sequence[Place]) -> None:
     os.environ[FILE_VARIABLE] = str(file)
 
 
-def _confs(jars: list[str], places: Sequence[Place]) -> dict[str, str]:
+def s3a_confs(jars: list[str], places: Sequence[Place]) -> dict[str, str]:
+    """Return Spark's settings for S3A at some places."""
     confs = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",

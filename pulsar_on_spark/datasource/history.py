@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
@@ -92,7 +95,8 @@ def history(
     journals. Filters and columns are pushed down to the table's Parquet files.
 
     Args:
-        spark: The session; its driver must see the root's folder.
+        spark: The session; its driver must see the root's folder. For a root on an object store, it needs Hadoop's
+            file system of that store.
         topic: The topic, or one partition of it.
         root: The root; by default the environment variable PULSARPY_ROOT.
         columns: The columns of the frame; by default all.
@@ -207,7 +211,15 @@ def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     files = [f"{folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
     reader = spark.read.schema(schema).option("basePath", folder).option("__globPaths__", "false")
-    frame = reader.parquet(*files)
+    try:
+        frame = reader.parquet(*files)
+    except (PySparkException, Py4JError) as error:
+        if isinstance(source.place, Path):
+            raise
+        raise HistoryTableError(
+            f"Spark cannot read {folder}: give its session the file system of this store and its options, for s3a: "
+            "Hadoop's package hadoop-aws and spark.hadoop.fs.s3a.*, or read the topic with format('pulsarpy')."
+        ) from error
     if len(source.parts) == 1 and source.parts[0].partition >= 0:  # one of the table's partitions
         frame = frame.where(functions.col("__partition") == source.parts[0].partition)
     for partition, below in source.below.items():

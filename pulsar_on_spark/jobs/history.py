@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from functools import partial
-from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -52,7 +51,7 @@ def _write_pieces(batches: Rows) -> Rows:
 
 def main(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    root: Annotated[Path, typer.Argument(help="The root's folder; every executor must be able to reach it.")],
+    root: Annotated[str, typer.Argument(help="The root; every executor must be able to reach it.")],
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Leave out lost and unreadable messages for good, with a log line.")
     ] = False,

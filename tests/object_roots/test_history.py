@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
+from pulsar_on_spark.datasource.history import history
 from pulsar_on_spark.history_table import merging, retention, upkeep
 from pulsar_on_spark.history_table.build import build, recorded_progress
 from pulsar_on_spark.history_table.merging import merge_small_files
@@ -16,7 +22,7 @@ from pulsar_on_spark.history_table.sql import view_statements
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import HistoryRecord
-from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects import remote
@@ -114,6 +120,31 @@ def test_tables_of_deleted_topics_are_deleted(root: Root, monkeypatch: pytest.Mo
     assert f"{HISTORY}/copy-of-mine/file" in after
 
 
+def half_built(root: Root) -> None:
+    messages.write(root, "t", [b"a", b"b"])
+    build(root, T)
+    messages.write(root, "t", [b"c"])
+
+
+def test_spark_without_the_stores_file_system_is_told_so(root: Root, spark: SparkSession) -> None:
+    half_built(root)
+    with pytest.raises(HistoryTableError, match="give its session the file system of this store"):
+        history(spark, "t", str(root.place))
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven is missing, which resolves Hadoop's S3A")
+def test_spark_reads_the_table_and_what_is_behind_it(
+    root: Root, bucket: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    half_built(root)
+    arguments = [str(root.place), bucket, json.dumps(s3_server.options()), str(tmp_path / "jars")]
+    command = [sys.executable, "-m", "tests.object_roots.history_app", *arguments]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True, timeout=600)
+    said = [line for line in done.stdout.splitlines() if line.startswith("value ")]
+    assert sorted(said) == ["value a", "value b", "value c"]
+
+
 @pytest.mark.parametrize("fault", list(Fault))
 def test_builds_beside_faults_have_each_message_once(
     fault: Fault,
@@ -132,8 +163,8 @@ def test_builds_beside_faults_have_each_message_once(
     seed = random.randrange(1 << 40)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    faults.decide = lambda _: fault if chance.random() < BY_CHANCE else None
     faulty = Root(parse_place(f"{bucket}/root", "faulty"))
+    faults.decide = lambda _: fault if chance.random() < BY_CHANCE else None
     written = [b"%d" % number for number in range(6)]
     for value in written:
         messages.write(clean, "t", [value])
