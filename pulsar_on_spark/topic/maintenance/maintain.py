@@ -132,18 +132,23 @@ def heal_paths(
     view = root.store.view()
     paths = root.storage_paths(view)
     trials = trials or Trials(wait_s=_ANSWER_WITHIN_S)
-    failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
+    all_failed = [record for record in view.all(PathRecord) if _has_failed(record)]
+    failed = [record for record in all_failed if trials.may_try(PathId(record.path_id))]
     records = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
     ills: dict[int, str] = {health.path_id: health.reason for health in records if not health.is_well}
-    ills.update(foreign_paths(root, view, [health.path_id for health in records if health.is_well]).items())
+    foreign = foreign_paths(root, view, [health.path_id for health in records if health.is_well])
+    ills.update(foreign.items())
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d still fails: %s", path_id, ill, extra={"path": path_id})
+    tried = {record.path_id for record in failed}
     if told is not None:
+        paused = {record.path_id for record in all_failed} - tried
+        ills |= {path_id: ill for path_id, ill in told.items() if path_id in paused}
         told.clear()
         told.update(ills)
-    well = {record.path_id for record in failed} - ills.keys()
-    for path_id in well:
+    well = tried - ills.keys()
+    for path_id in (*well, *foreign):  # a foreign path seems well, and a trial writes to it
         trials.record_trial(PathId(path_id))
     healed: list[PathRecord] = []
     now = datetime.now(UTC)

@@ -20,6 +20,8 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, read_claim
+from pulsar_on_spark.storage.local_path import LocalPath
+from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.storage.reports import read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
@@ -238,6 +240,28 @@ def test_passes_over_one_root_at_once_are_never_refused(cold_root: Root) -> None
         thread.join()
     assert refused == []
     assert len(path_record(cold_root).claims) <= claims.MAX_TOKENS
+
+
+def test_a_foreign_path_is_tried_with_pauses_and_told_of_once(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offload(cold_root, ALL)
+    copy = copied(cold_root, "copy")
+    assert claim(cold_root, [COLD]) == {}
+    repair(copy)
+    tried: list[float] = []
+    now_s, told = [0.0], dict[int, str]()
+    monkeypatch.setattr(LocalPath, "try_write", lambda _: tried.append(now_s[0]))
+    trials = Trials(clock=lambda: now_s[0])
+    caplog.clear()
+    for _ in range(200):
+        assert heal_paths(copy, told, trials) == ()
+        now_s[0] += 1.0
+    assert 4 < len(tried) < 9
+    assert [REFUSAL in record.message for record in caplog.records] == [True]
+    take_over(copy, copy.current_storage_paths()[COLD])
+    now_s[0] += 60.0
+    assert heal_paths(copy, told, trials) == (COLD,)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 2, "token": "x"}'])
