@@ -74,6 +74,27 @@ def test_a_restore_copies_the_moved_files(
     assert messages.values(Root.open(memory_path / "restored"), "t") == VALUES
 
 
+def test_a_restore_copies_files_from_a_path_that_was_added_meanwhile(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore_copy = restore.restore_copy
+
+    def move_first(*args: object) -> None:
+        monkeypatch.setattr(restore, "restore_copy", restore_copy)
+        storage_paths.add(cold_root, memory_path / "new", role="cold")
+        offload(cold_root, ALL)
+        storage_paths.drain(cold_root, 3)
+        repairing.repair(cold_root)
+        offload(cold_root, now=lambda: datetime.now(UTC) + timedelta(hours=5))
+        assert {file.copies for file in files(cold_root)} == {(4,)}
+        restore_copy(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(restore, "restore_copy", move_first)
+    done = restore.restore_root(cold_root, memory_path / "restored", cold_root.store.view().version)
+    assert (done.missing, done.files) == ((), len(VALUES))
+    assert messages.values(Root.open(memory_path / "restored"), "t") == VALUES
+
+
 def test_a_dry_run_of_a_restore_finds_the_moved_files(
     cold_root: Root, memory_path: Path, move_before: MoveBefore
 ) -> None:
