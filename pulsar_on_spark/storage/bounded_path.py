@@ -23,7 +23,7 @@ from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.segment_files import FileSink, FileSource
-from pulsar_on_spark.storage.storage_path import DiskSpace, StoredFile
+from pulsar_on_spark.storage.storage_path import DiskSpace, StoragePath, StoredFile
 
 ANSWER_WITHIN_S: Final = 30.0
 """Time after which a path whose call has not ended counts as unreachable, in seconds."""
@@ -242,6 +242,15 @@ class _Source(_Open[FileSource]):
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read from the file."""
         return self._answer(partial(self._file.read_into, offset, target))
+
+
+def in_time(path: StoragePath, call: Callable[[], _T]) -> _T:
+    """Return the result of a call that uses a path's place, in bounded time if the path is a `BoundedPath`.
+
+    Raises:
+        StoragePathError: the call has not ended in time, or an earlier one of the same directory has not ended yet.
+    """
+    return _answer(path.place, call) if isinstance(path, BoundedPath) else call()
 
 
 def _answer(place: Path, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:

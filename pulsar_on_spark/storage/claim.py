@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.storage.bounded_path import in_time
 from pulsar_on_spark.storage.objects.contract import Created, Version
 from pulsar_on_spark.storage.root_place import objects_at
 from pulsar_on_spark.storage.segment_objects import translated
@@ -39,7 +40,7 @@ def read_claim(path: StoragePath) -> Claim:
     """
     path.check()
     with translated():
-        fetched = objects_at(path.place).fetch(CLAIM_NAME)
+        fetched = in_time(path, lambda: objects_at(path.place).fetch(CLAIM_NAME))
     if fetched is None:
         path.check()  # an absence counts only if the place is still the path
         return Claim(UNCLAIMED, None)
@@ -67,8 +68,12 @@ def write_claim(path: StoragePath, token: str, found: Claim) -> bool:
         StoragePathError: there was no certain answer; the path has either claim, or will have the new one.
     """
     content = json.dumps({"format_version": _FORMAT, "token": token}).encode()
-    with translated():
+
+    def replace() -> bool:
         objects = objects_at(path.place)
         if found.version is None:
             return isinstance(objects.create(CLAIM_NAME, content), Created)
         return objects.replace(CLAIM_NAME, content, found.version) is not None
+
+    with translated():
+        return in_time(path, replace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -13,6 +14,7 @@ from pulsar_on_spark.model.errors import SegmentGoneError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
 from pulsar_on_spark.storage import bounded_path
 from pulsar_on_spark.storage.bounded_path import BoundedPath
+from pulsar_on_spark.storage.claim import CLAIM_NAME, read_claim, write_claim
 from pulsar_on_spark.storage.files import OsFiles
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.storage.local_path import LocalPath
@@ -151,3 +153,21 @@ def test_errors_of_the_directory_are_raised_as_they_are(path: BoundedPath) -> No
     (path.place / IDENTITY_NAME).unlink()
     with pytest.raises(StoragePathError, match="mount its disk there"):
         path.check()
+
+
+def test_a_claim_that_hangs_is_out_of_reach(path: BoundedPath) -> None:
+    assert write_claim(path, "token", read_claim(path))
+    claim = path.place / CLAIM_NAME
+    content = claim.read_bytes()
+    claim.unlink()
+    os.mkfifo(claim)
+    try:
+        for _ in range(2):
+            with pytest.raises(StoragePathError, match=HANGS):
+                read_claim(path)
+    finally:
+        claim.rename(path.place / "pipe")
+        claim.write_bytes(content)
+        (path.place / "pipe").write_bytes(content)
+    wait_until(lambda: not bounded_path._hangs(path.place))
+    assert read_claim(path).token == "token"
