@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
@@ -213,7 +211,7 @@ def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     reader = spark.read.schema(schema).option("basePath", folder).option("__globPaths__", "false")
     try:
         frame = reader.parquet(*files)
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:  # of Py4J without Hadoop's class, of PySpark without its options
         if isinstance(source.place, Path):
             raise
         raise HistoryTableError(

@@ -1,4 +1,4 @@
-"""A Spark application with Hadoop's S3A: prints the values of a topic's history and of what is behind it.
+"""A Spark application with Hadoop's S3A: prints the values of a topic's history and of what is behind it as JSON.
 
 Arguments: the root's URL, the bucket's URL, the store's options as JSON, and a folder for the JARs.
 """
@@ -15,9 +15,9 @@ def main() -> None:
     root, bucket, options, folder = sys.argv[1:]
     place = Place(bucket, json.loads(options), 0.0, None)
     spark = spark_session("history", delta=False, **s3a_confs(s3a_jars(Path(folder)), [place]))
-    for row in history(spark, "t", root).select("value").collect():
-        print("value", bytes(row.value).decode(), flush=True)
+    values = [bytes(row.value).decode() for row in history(spark, "t", root).collect()]
     spark.stop()
+    print(f"\n{json.dumps(sorted(values))}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import FileId, PathId, SegmentName
-from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
@@ -34,7 +33,6 @@ from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.objects import remote
 from pulsar_on_spark.storage.root_place import objects_at, parse_place
 from pulsar_on_spark.testing.s3_faults import Fault, Request, S3Faults
-from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.maintenance.backup import restore
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
@@ -56,15 +54,6 @@ AGES_AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 @pytest.fixture
 def root(bucket: str) -> Root:
     return Root.create(f"{bucket}/a/root")
-
-
-def test_a_history_that_cannot_be_built_is_a_problem(root: Root) -> None:
-    root.create_topic("t")
-    messages.write(root, "t", [b"a"])
-    assert root.maintain().problems == ()
-    set_topic_policies(root, TopicName.parse("t"), {"history": {"enabled": True}})
-    (problem,) = root.maintain().problems
-    assert "only for roots in a folder" in problem
 
 
 def files(root: Root) -> list[FileRecord]:
