@@ -19,6 +19,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.logs import LogFormat, LogLevel
 from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES
 from pulsar_on_spark.topic.catalog.bundles import MAX_BUNDLES
+from pulsar_on_spark.topic.catalog.policies.policies import DELETION_LAG_MS
 
 ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
@@ -294,6 +295,15 @@ class BrokerSettings(BaseModel):
     """Age after which a topic continues in a new ledger."""
     managed_ledger_min_ledger_rollover_time_minutes: Annotated[float, Field(ge=0)] = 10
     """Age before which a topic stays in its ledger, whatever its entries and size."""
+    managed_ledger_offload_driver: Annotated[str, Field(max_length=255)] = ""
+    """Label of the cold storage paths that topics are offloaded to; any of them if it is empty. Without a path of this
+    label, nothing is offloaded."""
+    managed_ledger_offload_auto_trigger_size_threshold_bytes: Limit = -1
+    """Size of a topic above which its oldest segments are offloaded; -1 for no limit."""
+    managed_ledger_offload_threshold_in_seconds: Limit = -1
+    """Age at which segments are offloaded; -1 for no limit."""
+    managed_ledger_offload_deletion_lag_ms: Count = DELETION_LAG_MS
+    """Time for which the other copies of an offloaded segment are kept."""
 
     broker_deduplication_enabled: bool = False
     """Deduplicate: an entry that a producer sends again is recognised by its sequence id and not stored again."""

@@ -164,3 +164,21 @@ def test_thresholds_are_followed_by_housekeeping(
     assert consumer.receive(WAIT_MS).data() in VALUES[2:4]
     client.close()
     assert [str(id_) for id_ in ids_of(cold_broker, "by-itself")] == [str(id_) for id_ in before]
+
+
+def test_the_settings_of_a_broker_are_the_default(memory_path: Path) -> None:
+    defaults = {
+        "managed_ledger_offload_driver": "archive",
+        "managed_ledger_offload_auto_trigger_size_threshold_bytes": 0,
+        "managed_ledger_offload_deletion_lag_ms": 0,
+    }
+    root = with_cold_path(memory_path)
+    with RunningBroker(root, SETTINGS | defaults) as broker:
+        before = written(broker, "by-default")
+
+        def is_only_cold() -> bool:
+            files = Root.open(root).store.view().all(FileRecord)
+            return any(file.copies == (3,) for file in files if file.replaced_at is None)
+
+        wait_until(is_only_cold, "a file has a cold copy only", limit_s=WAIT_MS / 1000)
+        assert [str(id_) for id_ in ids_of(broker, "by-default")] == [str(id_) for id_ in before]
