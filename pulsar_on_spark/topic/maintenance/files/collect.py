@@ -32,7 +32,7 @@ from pulsar_on_spark.metadata.records import FileRecord, Record, WriteRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import StoragePathError
-from pulsar_on_spark.model.ids import FileId, WriteId
+from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.storage.reports import Finding, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
@@ -48,6 +48,8 @@ _OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 """Pattern of the file ids that collection handles; it ignores all other files."""
 _COMMIT_RECORDS = 1_000
 """Maximum number of records that one commit changes: larger commits lose against those of other writers."""
+CLAIMED_DELETIONS = 20
+"""Number of deletions after which the claims on cold paths are looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,8 @@ def collect(
     collected = _replaced(view, ages, now_s)
     doomed = [nominee for nominee in nominees if is_garbage(view, nominee, collected, ages)]
     refused = claim(root, {nominee.path.path_id for nominee in doomed})
+    files, size_bytes = _delete(root, doomed, refused, progress)
     skipped += refused.values()
-    files, size_bytes = _delete([nominee for nominee in doomed if nominee.path.path_id not in refused], progress)
     _tombstone(store, collected)
     deleted = {nominee.write_id for nominee in doomed if nominee.path.path_id not in refused}
     remaining = {nominee.write_id for nominee in nominees} - deleted
@@ -244,14 +246,22 @@ def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileReco
     }
 
 
-def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
+def _delete(
+    root: RootHandle, doomed: Sequence[Nominee], refused: dict[PathId, str], progress: Progress
+) -> tuple[int, int]:
     """Delete files; return their number and bytes. A file that cannot be deleted is left to the next pass.
 
-    Deletions are not synced: a file that reappears after a power cut is still garbage.
+    Deletions are not synced: a file that reappears after a power cut is still garbage. A path that another copy of the
+    root takes over meanwhile is added to `refused`, and keeps its other files.
     """
     count = size_bytes = 0
     for number, nominee in enumerate(doomed):
         progress("collect", number, len(doomed))
+        if number and number % CLAIMED_DELETIONS == 0:
+            following = {each.path.path_id for each in doomed[number : number + CLAIMED_DELETIONS]}
+            refused |= foreign_paths(root, root.store.view(), following - refused.keys())
+        if nominee.path.path_id in refused:
+            continue
         try:
             if not nominee.path.delete_stored(nominee.stored):
                 continue  # another collection has deleted it

@@ -32,7 +32,7 @@ from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, w
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim
+from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,8 @@ class Committed:
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
     """Name the restored copies in the records, clear their reports, and delete the copies that no record names.
 
-    A cold path is claimed before. If that is refused, its copies do not count, and none of them is deleted.
+    A cold path is claimed before. If that is refused, its copies do not count, and none of them is deleted. If another
+    copy of the root has taken the path over by the time of the commit, no other copy is given up for one on it.
 
     Args:
         root: The root.
@@ -229,8 +230,12 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     failures = [failure for restored in batch for failure in restored.failures]
     if failures:
         root.mark_failed(failures)
-    refused = claim(root, {PathId(each) for done in batch for each in (*done.plan.file.copies, *done.copies)})
+    concerned = {PathId(each) for done in batch for each in (*done.plan.file.copies, *done.copies)}
+    refused = claim(root, concerned)
     named = _name(root, write_id, batch, refused)
+    if taken := foreign_paths(root, root.store.view(), concerned - refused.keys()):
+        _name_again(root, named.changes)
+        refused |= taken
     dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, refused, files)
     needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
     problems = [reason for path_id, reason in refused.items() if path_id in needed]
@@ -241,11 +246,19 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The files that a commit moved, those with outdated plans, and True if garbage collection aborted the repair."""
+    """The result of a commit of names.
+
+    Attributes:
+        moved: The files that have other copies now.
+        outdated: The files with outdated plans.
+        is_aborted: True if garbage collection aborted the repair.
+        changes: The records before and after the commit.
+    """
 
     moved: frozenset[str] = frozenset()
     outdated: frozenset[str] = frozenset()
     is_aborted: bool = False
+    changes: tuple[tuple[FileRecord, FileRecord], ...] = ()
 
 
 def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored], refused: Collection[PathId]) -> _Named:
@@ -263,7 +276,7 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored], refuse
         if not changed:
             return None
         moved = frozenset(now.file_id for now, after in changed if set(now.copies) != set(after.copies))
-        named = _Named(moved, outdated)
+        named = _Named(moved, outdated, changes=tuple(changed))
         verdict = WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))
         puts, moves = features.using(view, features.COPY_GENERATIONS)
         return Change(
@@ -273,6 +286,21 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored], refuse
 
     root.store.commit(decide)
     return named
+
+
+def _name_again(root: RootHandle, changes: Sequence[tuple[FileRecord, FileRecord]]) -> None:
+    """Name the copies again that a commit gave up; they are not deleted yet."""
+
+    def decide(view: View) -> Change | None:
+        puts = []
+        for before, after in changes:
+            now = view.get(FileRecord, after.file_id)
+            if now is not None and now.replaced_at is None and now.names == after.names:
+                names = {**before.names, **after.names}
+                puts += [] if names == now.names else [now.with_names(names)]
+        return Change(puts=puts, keys={keys.FILES: None}) if puts else None
+
+    root.store.commit(decide)
 
 
 def _is_outdated(view: View, planned: FileRecord) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,12 +27,13 @@ from pulsar_on_spark.storage.reports import read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.files import claims
+from pulsar_on_spark.topic.maintenance.files import collect as collecting
 from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths, take_over
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
-from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.kit import messages
@@ -191,6 +193,45 @@ def test_a_copy_that_claims_the_path_during_a_pass_is_noticed_at_the_commit(cold
     assert REFUSAL in " ".join(done.problems)
     assert files(cold_root) == before
     assert messages.values(cold_root, "t") == messages.values(copy, "t") == VALUES
+
+
+def test_a_release_keeps_its_copies_if_the_path_is_taken_over_before_the_commit(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other root does not name may be deleted at any time, so the copies elsewhere stay named."""
+    copy = copied(cold_root, "copy")
+    offload(copy, ALL)
+    name, taken = worker._name, []
+
+    def take_over_first(root: Root, *rest: Any) -> Any:
+        if not taken:
+            taken.append(storage_paths.resume(cold_root, COLD))
+        return name(root, *rest)
+
+    monkeypatch.setattr(worker, "_name", take_over_first)
+    assert offload(copy, now=later).released.dropped == 0
+    for _ in range(2):
+        maintain(cold_root, AT_ONCE)
+    assert cold_copies(cold_root) == set()
+    assert [message.value for message in messages.read(copy, "t")] == VALUES
+
+
+def test_a_collection_stops_when_the_path_is_taken_over(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    copy.delete_topic("t", force=True)
+    monkeypatch.setattr(collecting, "CLAIMED_DELETIONS", 1)
+
+    def progress(step: str, done: int, total: int) -> None:
+        if (step, done) == ("collect", 1):
+            storage_paths.resume(cold_root, COLD)
+
+    storage_paths.resume(copy, COLD)
+    maintain(copy, Ages(abort_after_s=-1, keep_replaced_s=600, keep_verdicts_s=-1))
+    report = collecting.collect(copy, AT_ONCE, progress)
+    assert len(cold_copies(cold_root)) == len(VALUES) - 1
+    assert any(REFUSAL in reason for reason in report.skipped_paths)
 
 
 @pytest.mark.parametrize("run", range(4))
