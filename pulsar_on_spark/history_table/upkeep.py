@@ -159,7 +159,8 @@ def _delete_tables(root: RootHandle) -> None:
 def _tables(root: RootPlace) -> Iterator[str]:
     """Return the names below the folder of history tables; a request for each on an object store."""
     if isinstance(root, Path):
-        yield from (each.name for each in root.joinpath(HISTORY).glob("*"))
+        folder = root / HISTORY
+        yield from (each.name for each in (folder.iterdir() if folder.exists() else ()))
         return
     objects, after = objects_at(root), ""
     while (first := next(objects.list_after(HISTORY, after), None)) is not None:
