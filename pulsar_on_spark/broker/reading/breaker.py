@@ -10,59 +10,82 @@ from contextlib import contextmanager
 from typing import Final
 
 from pulsar_on_spark.model.errors import CopiesUnreachableError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.loss import unreachable
 
 PAUSE_S: Final = 5.0
-"""Time after a failed read in which reads of the path fail at once; then one read tries the path again."""
+"""Time after a failed read in which reads of the path, or of the file, fail at once; then one read tries again."""
+MAX_FILES: Final = 1_000
+"""Maximum number of files that are remembered as unreadable."""
 
 
 class Breaker:
-    """The paths that did not answer. Thread-safe.
+    """The paths that did not answer, and the files that cannot be read from paths that do. Thread-safe.
 
     Args:
+        answers: Returns True if a path can be reached.
         clock: Returns monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, answers: Callable[[PathId], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._answers = answers
         self._clock = clock
-        self._try_at_s: dict[PathId, float] = {}
+        self._paths: dict[PathId, float] = {}
         """When a path that did not answer is tried again; infinite while a read tries it."""
+        self._files: dict[FileId, float] = {}
+        """The same of files, the oldest failure first."""
         self._lock = threading.Lock()
 
     @contextmanager
-    def reading(self, paths: Collection[PathId], what: str) -> Iterator[None]:
-        """Read something, in the block, of which each of these paths has a copy; an error of the block is raised.
+    def reading(self, file_id: FileId, paths: Collection[PathId], what: str) -> Iterator[None]:
+        """Read a file, in the block, of which each of these paths has a copy; an error of the block is raised.
 
         Args:
+            file_id: The file.
             paths: The paths; none to read without a check.
             what: The data, for the error.
 
         Raises:
-            CopiesUnreachableError: none of the paths has answered lately.
+            CopiesUnreachableError: none of the paths has answered lately, or the file could not be read from them.
         """
-        self._enter(paths, what)
+        if not paths:
+            yield
+            return
+        self._enter(file_id, paths, what)
+        away: Collection[PathId] = ()
+        is_readable = True
         try:
             yield
         except CopiesUnreachableError:
-            with self._lock:
-                self._try_at_s.update(dict.fromkeys(paths, self._clock() + PAUSE_S))
+            # One unreadable file, such as one with a bad sector, says nothing of the others on its path.
+            away = [path_id for path_id in paths if not self._answers(path_id)]
+            is_readable = len(away) == len(paths)
             raise
-        except BaseException:
-            self._forget(paths)
-            raise
-        self._forget(paths)
+        finally:
+            self._note(file_id, paths, away, is_readable=is_readable)
 
-    def _enter(self, paths: Collection[PathId], what: str) -> None:
+    def _enter(self, file_id: FileId, paths: Collection[PathId], what: str) -> None:
         with self._lock:
-            broken = [path_id for path_id in paths if path_id in self._try_at_s]
-            if broken and len(broken) == len(paths):
-                if all(self._clock() < self._try_at_s[path_id] for path_id in broken):
+            now_s = self._clock()
+            if now_s < self._files.get(file_id, 0.0):
+                raise unreachable(what, "It could not be read a moment ago.")
+            broken = [path_id for path_id in paths if path_id in self._paths]
+            if len(broken) == len(paths):
+                if all(now_s < self._paths[path_id] for path_id in broken):
                     causes = " ".join(f"[path {path_id}] It did not answer a moment ago." for path_id in broken)
                     raise unreachable(what, causes)
-                self._try_at_s.update(dict.fromkeys(broken, math.inf))
+                self._paths.update(dict.fromkeys(broken, math.inf))
+            if file_id in self._files:
+                self._files[file_id] = math.inf
 
-    def _forget(self, paths: Collection[PathId]) -> None:
+    def _note(self, file_id: FileId, paths: Collection[PathId], away: Collection[PathId], *, is_readable: bool) -> None:
         with self._lock:
+            try_at_s = self._clock() + PAUSE_S
             for path_id in paths:
-                self._try_at_s.pop(path_id, None)
+                self._paths.pop(path_id, None)
+            self._paths.update(dict.fromkeys(away, try_at_s))
+            self._files.pop(file_id, None)
+            if not is_readable:
+                self._files[file_id] = try_at_s
+                if len(self._files) > MAX_FILES:
+                    self._files.pop(next(iter(self._files)))

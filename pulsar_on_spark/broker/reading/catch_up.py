@@ -32,6 +32,7 @@ from pulsar_on_spark.model.errors import (
     JournalGoneError,
     PulsarpyError,
     SegmentGoneError,
+    StoragePathError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.reports import report_bad_copy
@@ -74,7 +75,7 @@ class CatchUp:
         self._max_message_size_bytes = max_message_size_bytes
         self._tail = Tail(root) if lane in (None, Lane.JOURNALS) else None
         self._reads_cold = lane in (None, Lane.COLD)
-        self._breaker = Breaker()
+        self._breaker = Breaker(self._answers)
         self._lately: OrderedDict[str, TopicPart] = OrderedDict()
         self._reported: set[tuple[str, PathId]] = set()
 
@@ -304,6 +305,7 @@ class CatchUp:
             file = file.with_names({path_id: name for path_id, name in file.names.items() if path_id not in cold})
             if not file.copies:
                 raise deferred
+        read_from = cold if self._reads_cold else ()
         file_id = FileId(file.file_id)
         batches = read_batches(
             file,
@@ -316,13 +318,23 @@ class CatchUp:
         with closing(batches):
             for where in wanted:
                 try:
-                    with self._breaker.reading(cold, f"Segment file {file_id} with {at_stake}"):
+                    with self._breaker.reading(file_id, read_from, f"Segment file {file_id} with {at_stake}"):
                         batch = next(batches)
                 except (CopiesUnreachableError, CorruptSegmentError) as error:
                     if cold and not self._reads_cold:
                         raise deferred from error
                     raise
                 yield rows_of(where, batch)
+
+    def _answers(self, path_id: PathId) -> bool:
+        """Return True if a storage path can be reached."""
+        path = self._root.current_storage_paths().get(path_id)
+        try:
+            if path is not None:
+                path.check()
+        except StoragePathError:
+            return False
+        return path is not None
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
         """Report a bad or missing copy, once per copy; other copies may be good."""

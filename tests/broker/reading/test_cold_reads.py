@@ -6,25 +6,29 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_on_spark.broker.reading.breaker import PAUSE_S, Breaker
+from pulsar_on_spark.broker.reading.breaker import MAX_FILES, PAUSE_S, Breaker
 from pulsar_on_spark.broker.reading.cache import EntryCache
+from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.extents import chain_shape
+from pulsar_on_spark.broker.reading.jobs import EntrySource, Lane
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
-from pulsar_on_spark.model.ids import EntryId, PathId, Position, TopicId
+from pulsar_on_spark.model.ids import EntryId, FileId, PathId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
@@ -181,11 +185,15 @@ class Clock:
         return self.now_s
 
 
-def passes(breaker: Breaker, *paths: int, error: Exception | None = None) -> bool:
+def breaker(clock: Clock, *away: int) -> Breaker:
+    return Breaker(lambda path_id: path_id not in away, clock)
+
+
+def passes(breaker: Breaker, *paths: int, file: str = "f", error: Exception | None = None) -> bool:
     """Read something; return False if that failed without a try."""
     tried = False
     try:
-        with breaker.reading([PathId(path) for path in paths], "It"):
+        with breaker.reading(FileId(file), [PathId(path) for path in paths], "It"):
             tried = True
             if error is not None:
                 raise error
@@ -194,30 +202,89 @@ def passes(breaker: Breaker, *paths: int, error: Exception | None = None) -> boo
     return tried
 
 
+FAILS = CopiesUnreachableError("no answer")
+
+
 def test_after_a_failure_one_read_tries_the_path_after_a_pause() -> None:
-    clock, away = Clock(), CopiesUnreachableError("away")
-    breaker = Breaker(clock)
-    assert passes(breaker, 3)
-    assert passes(breaker, 3, error=away)
-    assert not passes(breaker, 3)
-    assert passes(breaker, 4)
-    assert passes(breaker, 3, 4)
-    assert passes(breaker)
-    assert passes(breaker, 3, error=away)
+    clock = Clock()
+    broken = breaker(clock, 3)
+    assert passes(broken, 3)
+    assert passes(broken, 3, error=FAILS)
+    assert not passes(broken, 3)
+    assert not passes(broken, 3, file="g")
+    assert passes(broken, 4)
+    assert passes(broken, 3, 4)
+    assert passes(broken)
+    assert passes(broken, 3, error=FAILS)
     clock.now_s += PAUSE_S
-    with breaker.reading([PathId(3)], "It"):
-        assert not passes(breaker, 3)  # while a read tries it
-    assert passes(breaker, 3, error=away)
+    with broken.reading(FileId("f"), [PathId(3)], "It"):
+        assert not passes(broken, 3)  # while a read tries it
+    assert passes(broken, 3, error=FAILS)
     clock.now_s += PAUSE_S
-    assert passes(breaker, 3, error=away)
-    assert not passes(breaker, 3)
+    assert passes(broken, 3, error=FAILS)
+    assert not passes(broken, 3)
     clock.now_s += PAUSE_S
-    assert passes(breaker, 3, error=CorruptSegmentError("bad, so the path answers"))
-    assert passes(breaker, 3)
+    assert passes(broken, 3, error=CorruptSegmentError("bad, so the path answers"))
+    assert passes(broken, 3)
+
+
+def test_an_unreadable_file_on_a_path_that_answers_says_nothing_of_other_files() -> None:
+    clock = Clock()
+    well = breaker(clock)
+    assert passes(well, 3, error=FAILS)
+    assert not passes(well, 3)
+    assert passes(well, 3, file="g")
+    clock.now_s += PAUSE_S
+    with well.reading(FileId("f"), [PathId(3)], "It"):
+        assert not passes(well, 3)
+        assert passes(well, 3, file="g")
+    assert passes(well, 3)
+    half = breaker(clock, 4)
+    assert passes(half, 3, 4, error=FAILS)
+    assert not passes(half, 3, 4)
+    assert passes(half, 3, file="g")
+    assert not passes(half, 4, file="g")
+
+
+def test_the_trial_of_a_path_by_an_unreadable_file_opens_the_path_to_others() -> None:
+    clock, away = Clock(), {PathId(3)}
+    broken = Breaker(lambda path_id: path_id not in away, clock)
+    assert passes(broken, 3, error=FAILS)
+    away.clear()
+    clock.now_s += PAUSE_S
+    assert passes(broken, 3, error=FAILS)
+    assert not passes(broken, 3)
+    assert passes(broken, 3, file="g")
+
+
+def test_unreadable_files_are_remembered_up_to_a_limit() -> None:
+    well = breaker(Clock())
+    for number in range(MAX_FILES + 1):
+        assert passes(well, 3, file=str(number), error=FAILS)
+    assert passes(well, 3, file="0")
+    assert not passes(well, 3, file="1")
 
 
 def test_an_error_names_the_data_and_the_path() -> None:
-    breaker = Breaker(Clock())
-    passes(breaker, 3, error=CopiesUnreachableError("away"))
+    broken = breaker(Clock(), 3)
+    passes(broken, 3, error=FAILS)
     with pytest.raises(CopiesUnreachableError, match=r"^Segment file f cannot be read now.*\[path 3\] "):
-        breaker.reading([PathId(3)], "Segment file f").__enter__()
+        broken.reading(FileId("f"), [PathId(3)], "Segment file f").__enter__()
+
+
+def test_one_unreadable_cold_file_delays_no_reader_of_another(root: Root, cold: Path) -> None:
+    part, chain = part_of(root, "clicks"), chain_of(root, "clicks")
+    bad = root.store.view().all(SegmentRecord, part.topic_id)[0].file_id
+    (path,) = (cold / "segments").glob(f"*/{bad}*.arrow")
+    path.unlink()
+    path.symlink_to(path.name)
+    reader = CatchUp(RootHandle.open(root.path), MIB, Lane.COLD)
+
+    def first_of(entry: int) -> StoredEntry:
+        with closing(reader.read(EntrySource(part), [EntryRange(chain.end.ledger, entry, entry + 1)])) as entries:
+            return next(entries)
+
+    for reason in ("Too many levels of symbolic links", "could not be read a moment ago"):
+        with pytest.raises(CopiesUnreachableError, match=reason):
+            first_of(0)
+        assert read_entry(first_of(1).data)[0].value == b"1"
