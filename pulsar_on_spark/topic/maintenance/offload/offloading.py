@@ -270,6 +270,7 @@ def _release(
     """Verify cold copies and delete the other ones. Return the work, and reasons to keep copies.
 
     A path that cannot be reached is added to `away`, and its copies are not looked at: each look may take a minute.
+    A copy that cannot be read from a path that answers says nothing of others.
     """
     paths = root.current_storage_paths()
     verified: list[FilePlan] = []
@@ -286,12 +287,20 @@ def _release(
                 _look_at(plan.file, paths[path_id], files)
             verified.append(plan)
         except (CorruptSegmentError, StoragePathError) as error:
-            if not isinstance(error, CorruptSegmentError):
+            if not isinstance(error, CorruptSegmentError) and not _answers(paths[path_id], files):
                 away.add(path_id)
             doubt = "keeps its other copies, because its cold copy cannot be verified"
             doubts.append(f"File {plan.file.file_id} {doubt}: {error}")
     done = carry_out_plans(root, verified, progress=progress, files=files)
     return replace(done, unfinished=done.unfinished + len(due) - looked), tuple(doubts)
+
+
+def _answers(path: StoragePath, files: FileOps) -> bool:
+    try:
+        path.check(files)
+    except StoragePathError:
+        return False
+    return True
 
 
 def _look_at(file: FileRecord, path: StoragePath, files: FileOps) -> None:

@@ -21,20 +21,19 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
     CopiesUnreachableError,
-    CorruptSegmentError,
     InvalidArgumentError,
-    StoragePathError,
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage import bounded_path, local_path
-from pulsar_on_spark.storage.files import FileOps
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.segment_files import FileSink
 from pulsar_on_spark.storage.storage_path import PathFailure
+from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
@@ -364,23 +363,39 @@ def test_an_empty_cold_path_releases_nothing(cold_root: Root, memory_path: Path)
     assert [message.value for message in messages.read(cold_root, "t")] == VALUES
 
 
-@pytest.mark.parametrize("away", [True, False])
 def test_a_release_looks_once_at_a_path_that_goes_away(
-    cold_root: Root, monkeypatch: pytest.MonkeyPatch, away: bool
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look may take a minute. A copy that is bad says nothing of others."""
+    """A look may take a minute."""
     offload(cold_root, ALL)
-    looks = 0
+    looks, look_at = 0, offloading._look_at
 
-    def look(*_: object) -> None:
+    def look(*arguments: Any) -> None:
         nonlocal looks
         looks += 1
-        raise StoragePathError("it is away") if away else CorruptSegmentError("it is bad")
+        if looks == 1:
+            (memory_path / "cold").rename(memory_path / "away")
+        look_at(*arguments)
 
     monkeypatch.setattr(offloading, "_look_at", look)
     done = offload(cold_root, now=later)
-    assert (looks, len(done.unverified)) == ((1, 1) if away else (8, 8))
+    assert (looks, len(done.unverified)) == (1, 1)
     assert (done.released.moved, done.is_complete) == (0, False)
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_cold_copy_that_cannot_be_read_holds_up_no_other(
+    cold_root: Root, memory_path: Path, is_damaged: bool
+) -> None:
+    offload(cold_root, ALL)
+    first = files(cold_root)[0].file_id
+    (copy,) = (memory_path / "cold" / "segments").glob(f"*/{first}*.arrow")
+    if is_damaged:
+        copy.write_bytes(b"bad")
+    done = offload(cold_root, now=later, files=OS_FILES if is_damaged else FailingFiles((copy,), "open", 0, errno.EIO))
+    assert (done.released.moved, done.is_complete) == (len(VALUES) - 1, False)
+    (doubt,) = done.unverified
+    assert first in doubt
 
 
 def test_what_is_verified_in_the_time_of_a_pass_is_released(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
