@@ -180,6 +180,8 @@ class _Open(Generic[_H]):
         self._end(self._file.close)
 
     def _answer(self, call: Callable[[], _T]) -> _T:
+        if self._is_closed:
+            raise StoragePathError(f"A file in {self._place} is closed, because a call has taken too long: try again.")
         try:
             return _answer(self._place, call)
         except _HangsError as error:

@@ -146,8 +146,10 @@ class FileSource:
             return self._files.read_into(self._fd, offset, target)
 
     def close(self) -> None:
-        """Close the file."""
-        self._files.close(self._fd)
+        """Close the file; a read after it fails, because the descriptor's number may be another file's by then."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._files.close(fd)
 
     @contextmanager
     def _examining(self, name: str) -> Iterator[None]:

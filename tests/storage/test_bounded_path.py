@@ -149,6 +149,36 @@ def test_a_file_in_use_by_a_call_that_hangs_is_closed_after_it(path: BoundedPath
     wait_until(lambda: not open_files_under(path.place), "nothing is open")
 
 
+def test_a_file_whose_read_hung_is_not_read_again(path: BoundedPath) -> None:
+    """Another file may have got its descriptor's number."""
+    written(path, b"content")
+    SlowFiles.go_on.set()
+    source, target = path.open_segment(NAME, SlowFiles()), bytearray(7)
+    SlowFiles.go_on.clear()
+    with pytest.raises(StoragePathError, match=HANGS):
+        source.read_into(0, memoryview(target))
+    SlowFiles.go_on.set()
+    wait_until(lambda: not open_files_under(path.place), "it is closed")
+    wait_until(lambda: answers(path), "the path answers")
+    (path.place / "other").write_bytes(b"another file")
+    target[:] = bytes(7)
+    with open(path.place / "other", "rb"), pytest.raises(StoragePathError, match="is closed"):
+        source.read_into(0, memoryview(target))
+    assert target == bytes(7)
+
+
+def test_a_closed_file_is_not_read(path: BoundedPath) -> None:
+    written(path, b"content")
+    source = path.path.open_segment(NAME)
+    source.close()
+    source.close()
+    with (
+        open(path.path.segment_file(NAME), "rb"),
+        pytest.raises(StoragePathError, match="Bad file descriptor"),
+    ):
+        source.read_into(0, memoryview(bytearray(7)))
+
+
 def test_errors_of_the_directory_are_raised_as_they_are(path: BoundedPath) -> None:
     (path.place / IDENTITY_NAME).unlink()
     with pytest.raises(StoragePathError, match="mount its disk there"):

@@ -91,7 +91,9 @@ class _Tiles:
             try:
                 return copy.read_tile(number)
             except (CorruptSegmentError, StoragePathError) as error:
-                self._causes[source.path_id] = error
+                # A copy that could not be read once is not judged by what it returned later.
+                if not isinstance(self._causes.get(source.path_id), StoragePathError):
+                    self._causes[source.path_id] = error
                 # The copy may still have other tiles: it goes to the end of the list.
                 self._copies.remove((source, copy))
                 self._copies.append((source, copy))

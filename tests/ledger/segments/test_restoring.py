@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,32 @@ def test_sources_that_cannot_be_read_now_are_no_loss(stored):
         failing = FailingFiles(sources, "read_into", skip, errno.EIO)
         with pytest.raises(CopiesUnreachableError, match="Input/output error"):
             restore(record, store.paths, store.paths[0], files=failing)
+
+
+def test_a_source_that_could_not_be_read_once_is_not_judged_by_later_bytes(stored):
+    store, record = stored
+    for number in (0, 1):
+        flip(store.location(record, number), record.length - 10)
+
+    class OnceAway:
+        """Cannot read the first tile of copy 1."""
+
+        is_over = False
+
+        def __getattr__(self, name):
+            return getattr(OS_FILES, name)
+
+        def read_into(self, fd, offset, target):
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            if not self.is_over and path == str(store.location(record, 1)) and offset < record.length // 2:
+                self.is_over = True
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return OS_FILES.read_into(fd, offset, target)
+
+    files = OnceAway()
+    with pytest.raises(CopiesUnreachableError, match="Input/output error"):
+        restore(record, [store.paths[1], store.paths[0]], store.paths[2], files=files)
+    assert files.is_over
 
 
 def test_a_file_that_is_gone_everywhere_is_gone(stored):
