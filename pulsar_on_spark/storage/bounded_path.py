@@ -1,8 +1,11 @@
 """A storage path in a directory that may hang, such as one of a network file system: each call ends in bounded time.
 
 The operating system waits without a limit for a server that is away. So each call runs in a thread of its own. If it
-takes too long, the path counts as unreachable, and further calls fail at once until that call has ended. It may still
+takes too long, further calls for the same thing, such as a file, fail at once until that call has ended. It may still
 have its effect, like a call of a process that was killed: a file that is written late is garbage.
+
+A call that hangs also begins a check of the path. Until it has ended, the path counts as unreachable and all calls fail
+at once, so a directory that hangs occupies few threads; if only a file hangs, the check ends and other calls go on.
 """
 
 from __future__ import annotations
@@ -26,10 +29,15 @@ from pulsar_on_spark.storage.segment_files import FileSink, FileSource
 from pulsar_on_spark.storage.storage_path import DiskSpace, StoragePath, StoredFile
 
 ANSWER_WITHIN_S: Final = 30.0
-"""Time after which a path whose call has not ended counts as unreachable, in seconds."""
+"""Time after which a call that has not ended counts as hanging, in seconds."""
+MAX_HANGING: Final = 16
+"""Number of things whose calls hang from which on the path counts as unreachable, because each occupies a thread."""
+_CHECKED_WITHIN_S: Final = 1.0
+"""Time that a call that hangs waits for the check of the path: if the path is well, the caller can go on with it."""
 _LISTED_AT_ONCE: Final = 500
-_hanging: Final[dict[tuple[int, Path], Future[Any]]] = {}
-"""The last call of a process to a directory that took too long; it may have ended since."""
+_IDENTITY: Final = "its identity"
+_hanging: Final[dict[tuple[int, Path], dict[str, Future[Any]]]] = {}
+"""The calls of a process to a directory that took too long, and the check that they began, by what they are for."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", FileSink, FileSource)
@@ -97,11 +105,11 @@ class BoundedPath:
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Make the directory and its identity file."""
-        self._answer(partial(self.path.create, files, mode))
+        self._answer("its creation", partial(self.path.create, files, mode))
 
     def check(self, files: FileOps = OS_FILES) -> None:
         """Read the identity file."""
-        self._answer(partial(self.path.check, files))
+        self._answer(_IDENTITY, partial(self.path.check, files))
 
     def hide_identity(self) -> bool:
         """Rename the identity file; back if that was late, because the caller does not retire the path then."""
@@ -110,39 +118,40 @@ class BoundedPath:
             if is_hidden:
                 self.path.show_identity()
 
-        return self._answer(self.path.hide_identity, undo)
+        return self._answer("the name of its identity", self.path.hide_identity, undo)
 
     def show_identity(self) -> None:
         """Rename the identity file back."""
-        self._answer(self.path.show_identity)
+        self._answer("the name of its identity", self.path.show_identity)
 
     def measured(self) -> BoundedPath:
         """Get the free bytes; unchanged if they cannot be got."""
         try:
-            return BoundedPath(self._answer(self.path.measured))
+            return BoundedPath(self._answer("its free space", self.path.measured))
         except StoragePathError:
             return self
 
     def space(self) -> DiskSpace:
         """Get the size and the free bytes of the file system."""
-        return self._answer(self.path.space)
+        return self._answer("its free space", self.path.space)
 
     def try_write(self) -> None:
         """Write and sync a small file."""
-        self._answer(self.path.try_write)
+        self._answer("a trial write", self.path.try_write)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> _Sink:
         """Begin a file under a temporary name."""
         begin = partial(self.path.write_segment, name, files, stays_cached=stays_cached)
-        return _Sink(self.place, self._answer(begin, _close))
+        return _Sink(self.path, name, self._answer(_named(name), begin, _close))
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> _Source:
         """Check the path, and open the file."""
-        return _Source(self.place, self._answer(partial(self.path.open_segment, name, files), _close))
+        begin = partial(self.path.open_segment, name, files)
+        return _Source(self.path, name, self._answer(_named(name), begin, _close))
 
     def has_segment(self, name: SegmentName) -> bool:
         """Look for the file by its name."""
-        return self._answer(partial(self.path.has_segment, name))
+        return self._answer(_named(name), partial(self.path.has_segment, name))
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List the directories."""
@@ -152,26 +161,27 @@ class BoundedPath:
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List without checking the path."""
         listing = self.path.unchecked_segment_files(now_s)
-        while some := self._answer(lambda: list(islice(listing, _LISTED_AT_ONCE))):
+        while some := self._answer("its listing", lambda: list(islice(listing, _LISTED_AT_ONCE))):
             yield from some
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
         """Unlink the files, and sync their directory."""
-        return self._answer(partial(self.path.delete_segment, name, files))
+        return self._answer(_named(name), partial(self.path.delete_segment, name, files))
 
     def delete_stored(self, stored: StoredFile) -> bool:
         """Unlink the file."""
-        return self._answer(partial(self.path.delete_stored, stored))
+        return self._answer(_named(stored.name), partial(self.path.delete_stored, stored))
 
-    def _answer(self, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
-        return _answer(self.place, call, if_late)
+    def _answer(self, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
+        return _answer(self.path, what, call, if_late)
 
 
 class _Open(Generic[_H]):
     """An open file; it is closed when no call uses it, even one that hangs."""
 
-    def __init__(self, place: Path, file: _H) -> None:
-        self._place = place
+    def __init__(self, path: LocalPath, name: SegmentName, file: _H) -> None:
+        self._path = path
+        self._name = name
         self._file: _H = file
         self._is_closed = False
 
@@ -181,9 +191,11 @@ class _Open(Generic[_H]):
 
     def _answer(self, call: Callable[[], _T]) -> _T:
         if self._is_closed:
-            raise StoragePathError(f"A file in {self._place} is closed, because a call has taken too long: try again.")
+            raise StoragePathError(
+                f"{self._path.directory}: {_named(self._name)} is closed, because a call has taken too long: try again."
+            )
         try:
-            return _answer(self._place, call)
+            return _answer(self._path, _named(self._name), call)
         except _HangsError as error:
             self._is_closed = True
             error.call.add_done_callback(lambda _: self._file.close())
@@ -192,7 +204,8 @@ class _Open(Generic[_H]):
     def _end(self, call: Callable[[], None]) -> None:
         if not self._is_closed:
             self._is_closed = True
-            wait([start_call(call, "cold-path")], 0.0 if _hangs(self._place) else ANSWER_WITHIN_S)
+            wait_s = 0.0 if _hangs(self._path, _named(self._name)) else ANSWER_WITHIN_S
+            wait([start_call(call, "cold-path")], wait_s)
 
 
 class _Sink(_Open[FileSink]):
@@ -206,7 +219,7 @@ class _Sink(_Open[FileSink]):
 
     def open_written(self) -> _Source:
         """Open the file under the name that it has now."""
-        return _Source(self._place, _answer(self._place, self._file.open_written, _close))
+        return _Source(self._path, self._name, _answer(self._path, _named(self._name), self._file.open_written, _close))
 
     def seal(self, sidecar: bytes | None) -> None:
         """Make the copy durable under its final name."""
@@ -250,43 +263,72 @@ def in_time(path: StoragePath, call: Callable[[], _T]) -> _T:
     """Return the result of a call that uses a path's place, in bounded time if the path is a `BoundedPath`.
 
     Raises:
-        StoragePathError: the call has not ended in time, or an earlier one of the same directory has not ended yet.
+        StoragePathError: the call has not ended in time, or an earlier one has not ended yet.
     """
-    return _answer(path.place, call) if isinstance(path, BoundedPath) else call()
+    return _answer(path.path, "an object", call) if isinstance(path, BoundedPath) else call()
 
 
-def _answer(place: Path, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
+def _answer(
+    path: LocalPath, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None
+) -> _T:
     """Return the result of a call, or raise its error.
 
     Args:
-        place: The directory.
+        path: The path.
+        what: The thing in its directory that the call is for.
         call: The call.
         if_late: Called with the result of a call that took too long.
 
     Raises:
-        StoragePathError: the call has not ended in time, or an earlier one of the same directory has not ended yet.
+        StoragePathError: the call has not ended in time, or an earlier one for the same thing, or the check of the
+            path, has not ended yet.
     """
     no_answer = (
-        f"{place} has not answered for {ANSWER_WITHIN_S:g} s: check its file system, and the server that it is on."
+        f"{path.directory} has not answered for {ANSWER_WITHIN_S:g} s ({what}): check its file system, and the server "
+        "that it is on."
     )
-    if _hangs(place):
+    if _hangs(path, what):
         raise StoragePathError(no_answer)
     calling = start_call(call, "cold-path")
     if not wait([calling], ANSWER_WITHIN_S).done:
-        _hanging[os.getpid(), place] = calling
 
         def end(late: Future[_T]) -> None:
             with suppress(BaseException):
                 if_late(late.result())
 
         calling.add_done_callback(end)
+        _begin_check(path, what, calling)
         raise _HangsError(no_answer, calling)
     return calling.result()
 
 
-def _hangs(place: Path) -> bool:
-    last = _hanging.get((os.getpid(), place))
-    return last is not None and not last.done()
+def _begin_check(path: LocalPath, what: str, call: Future[Any]) -> None:
+    """Remember a call that hangs, and begin a check of the path, unless the last one has not ended."""
+    hanging = _hanging_calls(path)
+    hanging[what] = call
+    check = hanging.get(_IDENTITY)
+    if check is None:
+        check = hanging[_IDENTITY] = start_call(path.check, "cold-path")
+    if check is not call:
+        wait([check], _CHECKED_WITHIN_S)
+
+
+def _hangs(path: LocalPath, what: str) -> bool:
+    hanging = _hanging_calls(path)
+    return what in hanging or _IDENTITY in hanging or len(hanging) >= MAX_HANGING
+
+
+def _hanging_calls(path: LocalPath) -> dict[str, Future[Any]]:
+    """Return the calls of this process to a directory that took too long and have not ended."""
+    hanging = _hanging.setdefault((os.getpid(), path.directory), {})
+    for what, call in list(hanging.items()):
+        if call.done():
+            hanging.pop(what, None)
+    return hanging
+
+
+def _named(name: SegmentName) -> str:
+    return f"segment file {name}"
 
 
 def _close(file: FileSink | FileSource) -> None:

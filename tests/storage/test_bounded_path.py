@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,26 @@ HANGS = "has not answered for 0.2 s"
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BoundedPath:
+def path(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> BoundedPath:
     monkeypatch.setattr(bounded_path, "ANSWER_WITHIN_S", 0.2)
-    made = BoundedPath(LocalPath(PathId(3), tmp_path / "cold", "cluster"))
+    made = BoundedPath(LocalPath(PathId(3), memory_path / "cold", "cluster"))
     made.create()
     return made
+
+
+class HangingFile:
+    """Context manager in which opening a segment file hangs: a pipe takes its place."""
+
+    def __init__(self, path: BoundedPath, name: SegmentName) -> None:
+        self._pipe = path.path.segment_file(name)
+
+    def __enter__(self) -> HangingFile:
+        self._pipe.parent.mkdir(exist_ok=True)
+        os.mkfifo(self._pipe)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(os.open(self._pipe, os.O_RDWR))
 
 
 def written(path: BoundedPath, content: bytes) -> None:
@@ -199,5 +215,45 @@ def test_a_claim_that_hangs_is_out_of_reach(path: BoundedPath) -> None:
         claim.rename(path.place / "pipe")
         claim.write_bytes(content)
         (path.place / "pipe").write_bytes(content)
-    wait_until(lambda: not bounded_path._hangs(path.place))
-    assert read_claim(path).token == "token"
+    wait_until(lambda: has_token(path), "the claim is read")
+
+
+def has_token(path: BoundedPath) -> bool:
+    try:
+        return read_claim(path).token == "token"
+    except StoragePathError:
+        return False
+
+
+def numbered(number: int) -> SegmentName:
+    return SegmentName(FileId(f"{number:032x}-0"))
+
+
+def test_a_file_that_hangs_holds_up_calls_for_it_only(path: BoundedPath) -> None:
+    written(path, b"content")
+    with HangingFile(path, numbered(0)):
+        for _ in range(3):
+            with pytest.raises(StoragePathError, match=rf"{HANGS} \(segment file {numbered(0)}\)"):
+                path.open_segment(numbered(0))
+            threads = threading.active_count()
+            path.check()
+            path.open_segment(NAME).close()
+            assert threading.active_count() == threads
+    wait_until(lambda: not open_files_under(path.place), "nothing is open")
+
+
+def test_many_files_that_hang_are_a_directory_that_hangs(path: BoundedPath) -> None:
+    written(path, b"content")
+    files = [HangingFile(path, numbered(number)) for number in range(bounded_path.MAX_HANGING)]
+    with ExitStack() as stack:
+        for number, file in enumerate(files):
+            path.open_segment(NAME).close()
+            stack.enter_context(file)
+            with pytest.raises(StoragePathError, match=HANGS):
+                path.open_segment(numbered(number))
+        threads = threading.active_count()
+        with pytest.raises(StoragePathError, match=HANGS):
+            path.open_segment(NAME)
+        assert threading.active_count() == threads
+    wait_until(lambda: answers(path), "the path answers")
+    path.open_segment(NAME).close()
