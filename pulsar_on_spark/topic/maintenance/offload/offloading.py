@@ -254,8 +254,9 @@ def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
 
 
 def _files_of(view: View, topic: TopicName) -> set[str]:
-    """Return the files with segments of a topic, or of its partitions."""
-    parts = catalog.parts(view, catalog.require_topic(view, topic))
+    """Return the files with segments of a topic, or of its partitions; none if it has been deleted meanwhile."""
+    record = view.get(TopicRecord, topic.full)
+    parts = [] if record is None else catalog.parts(view, record)
     return {segment.file_id for part in parts for segment in view.all(SegmentRecord, part.topic_id)}
 
 

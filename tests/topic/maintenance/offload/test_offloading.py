@@ -706,6 +706,21 @@ def test_what_changes_during_a_pass_counts_from_the_next_batch_on(
     assert sum(file.is_cold for file in files(cold_root)) == 4
 
 
+def test_a_topic_that_is_deleted_during_its_pass_ends_the_moves(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "COMMIT_FILES", 2)
+    batches: list[int] = []
+
+    def delete_after_the_first(step: str, number: int, total: int) -> None:
+        if step == "repair" and number == total:
+            batches.append(total)
+            cold_root.delete_topic("t", force=True)
+
+    done = offload(cold_root, ALL, progress=delete_after_the_first)
+    assert (batches, done.moved.moved) == ([2], 2)
+
+
 def test_a_pass_without_time_tells_what_it_left(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "COMMIT_FILES", 3)
     times = iter(range(100))
