@@ -194,9 +194,8 @@ class LocalPath:
             folders = sorted(entry.path for entry in os.scandir(self.directory / SEGMENTS) if entry.is_dir())
             for folder in folders:
                 for entry in os.scandir(folder):
-                    with suppress(FileNotFoundError):
-                        if stored := _stored_file(entry, now_s):
-                            yield stored
+                    if stored := _stored_file(entry, now_s):
+                        yield stored
         except OSError as error:
             kind = NoAccessError if isinstance(error, PermissionError) else StoragePathError
             raise kind(f"{self._name} cannot be listed ({error}): check its disk.") from error
@@ -261,6 +260,12 @@ def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:
     parsed = parse_file_name(final)
     if parsed is None:
         return None
-    state = entry.stat()
+    try:
+        state = entry.stat()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        # A link that leads nowhere is a bad copy of one file, which must not hide all others.
+        state = entry.stat(follow_symlinks=False)
     name, is_sidecar = parsed
     return StoredFile(name, entry.path, now_s - state.st_mtime, state.st_size, is_sidecar, is_tmp=bool(tmp))

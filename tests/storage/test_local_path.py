@@ -90,6 +90,20 @@ def test_file_ids_that_are_not_valid_names_are_refused(tmp_path, file_id):
         LocalPath(PathId(0), tmp_path, "c1").segment_file(SegmentName(FileId(file_id)))
 
 
+def test_a_link_that_leads_nowhere_hides_no_other_file(tmp_path):
+    path = LocalPath(PathId(0), tmp_path / "p", "c1")
+    path.create()
+    loop, dangling, good = (SegmentName(FileId(f"abc-{number}")) for number in range(3))
+    path.make_segment_directory(good)
+    path.segment_file(loop).symlink_to(path.segment_file(loop).name)
+    path.segment_file(dangling).symlink_to("nowhere")
+    path.segment_file(good).write_bytes(b"12345")
+    assert {(stored.name, stored.size_bytes) for stored in path.segment_files(0.0)} == {
+        (loop, len(path.segment_file(loop).name)),
+        (good, 5),
+    }
+
+
 def test_listing_and_deleting(tmp_path):
     path = LocalPath(PathId(0), tmp_path / "p", "c1")
     path.create()
