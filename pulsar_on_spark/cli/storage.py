@@ -78,7 +78,7 @@ def drain(
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write again to a path that was drained, that failed and is healthy now, or that a copy of the root changed."""
+    """Write again to a path that was drained or has failed and is healthy now; claim a cold path for this root."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)

@@ -1,4 +1,4 @@
-"""The claim on a storage path: a small object with the token that the path's root wrote when it last changed the path.
+"""The claim on a storage path: a small object with a token and the root that wrote it when it last changed the path.
 
 A copy of a root has the root's identity, and names the same storage paths outside of it. The identity of a path does
 not tell the two roots apart, the claim does: see `topic.maintenance.files.claims`.
@@ -7,13 +7,15 @@ not tell the two roots apart, the claim does: see `topic.maintenance.files.claim
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.storage.bounded_path import in_time
 from pulsar_on_spark.storage.objects.contract import Created, Version
-from pulsar_on_spark.storage.root_place import objects_at
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.segment_objects import translated
 from pulsar_on_spark.storage.storage_path import StoragePath
 
@@ -26,10 +28,36 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A path's claim: its token, and the version of the object that has it; None for a path without a claim."""
+    """A path's claim.
+
+    Attributes:
+        token: The token that the path's root wrote; `UNCLAIMED` for a path without a claim.
+        root: The root that wrote it, as `named` returns it; "" for a claim of an older version, which names none.
+        version: The version of the object that has the claim; None for a path without a claim.
+    """
 
     token: str
+    root: str
     version: Version | None
+
+
+def named(root: RootPlace) -> str:
+    """Return the text that names a root in a claim: its URL, or its folder's resolved path and inode number.
+
+    A copy of a folder has another inode number, unless a whole disk was copied, and then it has another path, unless
+    it is mounted at the same path of another host.
+
+    Raises:
+        StoragePathError: the root's folder cannot be examined.
+    """
+    if not isinstance(root, Path):
+        return str(root)
+    try:
+        return f"{os.path.realpath(root)} (inode {os.stat(root).st_ino})"
+    except OSError as error:
+        raise StoragePathError(
+            f"The folder of the root {root} cannot be examined ({error}): mount its disk."
+        ) from error
 
 
 def read_claim(path: StoragePath) -> Claim:
@@ -43,31 +71,32 @@ def read_claim(path: StoragePath) -> Claim:
         fetched = in_time(path, lambda: objects_at(path.place).fetch(CLAIM_NAME))
     if fetched is None:
         path.check()  # an absence counts only if the place is still the path
-        return Claim(UNCLAIMED, None)
+        return Claim(UNCLAIMED, "", None)
     try:
         fields = json.loads(fetched.content)
-        token, version = str(fields["token"]), int(fields["format_version"])
-    except (ValueError, KeyError, TypeError) as error:
+        token, root, version = str(fields["token"]), str(fields.get("root", "")), int(fields["format_version"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoragePathError(f"{path}: {CLAIM_NAME} cannot be read ({error}): restore or delete it.") from error
     if version > _FORMAT:
         raise StoragePathError(
             f"{path}: {CLAIM_NAME} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
         )
-    return Claim(token, fetched.version)
+    return Claim(token, root, fetched.version)
 
 
-def write_claim(path: StoragePath, token: str, found: Claim) -> bool:
+def write_claim(path: StoragePath, token: str, root: str, found: Claim) -> bool:
     """Replace the claim that was found; return False if the path has another one by now.
 
     Args:
         path: The storage path.
         token: The new token, which was never used.
+        root: The root that writes it, as `named` returns it.
         found: The claim to replace.
 
     Raises:
         StoragePathError: there was no certain answer; the path has either claim, or will have the new one.
     """
-    content = json.dumps({"format_version": _FORMAT, "token": token}).encode()
+    content = json.dumps({"format_version": _FORMAT, "token": token, "root": root}).encode()
 
     def replace() -> bool:
         objects = objects_at(path.place)

@@ -37,6 +37,14 @@ class Condition(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
+class Hold(StrEnum):
+    """The hold of a root on a storage path by the path's claim: this root's, another copy's, or it cannot be read."""
+
+    OURS = "ours"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathHealth:
     """A storage path: its state in the metadata, and its condition when it was examined.
@@ -49,7 +57,8 @@ class PathHealth:
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
-        is_foreign: True for a cold path that another copy of the root has changed: this root only reads from it.
+        hold: The root's hold on a cold path, of which only maintenance reads the claim; `OURS` until then. A path that
+            is not ours is only read from.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.
@@ -62,7 +71,7 @@ class PathHealth:
     role: PathRole = "both"
     state: PathState = "writable"
     is_checked: bool = True
-    is_foreign: bool = False
+    hold: Hold = Hold.OURS
     is_overdue: bool = False
     condition: Condition = Condition.WELL
     reason: str = ""
@@ -87,7 +96,7 @@ class PathHealth:
     @property
     def is_writable(self) -> bool:
         """True if new copies are written to the path."""
-        return self.is_there and self.state == "writable" and not self.is_foreign
+        return self.is_there and self.state == "writable" and self.hold is Hold.OURS
 
     @property
     def is_readable(self) -> bool:
@@ -96,8 +105,8 @@ class PathHealth:
 
     @property
     def is_judged(self) -> bool:
-        """True if copies that are found missing or bad count as such; a foreign path may be in an earlier state."""
-        return self.is_readable and not self.is_foreign
+        """True if copies that are found missing or bad count as such; another's path may be in an earlier state."""
+        return self.is_readable and self.hold is Hold.OURS
 
     @property
     def is_away(self) -> bool:

@@ -202,7 +202,7 @@ def test_errors_of_the_directory_are_raised_as_they_are(path: BoundedPath) -> No
 
 
 def test_a_claim_that_hangs_is_out_of_reach(path: BoundedPath) -> None:
-    assert write_claim(path, "token", read_claim(path))
+    assert write_claim(path, "token", "root", read_claim(path))
     claim = path.place / CLAIM_NAME
     content = claim.read_bytes()
     claim.unlink()

@@ -19,7 +19,7 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths
+from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
 from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadReport, offload
@@ -136,8 +136,8 @@ def heal_paths(
     failed = [record for record in all_failed if trials.may_try(PathId(record.path_id))]
     records = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
     ills: dict[int, str] = {health.path_id: health.reason for health in records if not health.is_well}
-    foreign = foreign_paths(root, view, [health.path_id for health in records if health.is_well])
-    ills.update(foreign.items())
+    unheld = unheld_paths(root, view, [health.path_id for health in records if health.is_well])
+    ills.update((path_id, each.reason) for path_id, each in unheld.items())
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d still fails: %s", path_id, ill, extra={"path": path_id})
@@ -148,7 +148,7 @@ def heal_paths(
         told.clear()
         told.update(ills)
     well = tried - ills.keys()
-    for path_id in (*well, *foreign):  # a foreign path seems well, and a trial writes to it
+    for path_id in (*well, *unheld):  # the path of another root seems well, and a trial writes to it
         trials.record_trial(PathId(path_id))
     healed: list[PathRecord] = []
     now = datetime.now(UTC)

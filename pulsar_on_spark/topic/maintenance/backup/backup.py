@@ -30,6 +30,7 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.claim import CLAIM_NAME
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
 from pulsar_on_spark.storage.health import keeps_copies
@@ -104,6 +105,9 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
         repair(copy, progress=progress)
         checked = check(copy, progress=progress)
     copy.store.commit(_with_cold_paths_read_only)
+    for path_id in copy.current_storage_paths():
+        # Repair has claimed cold paths for a root at the unfinished place.
+        (unfinished / _own_uri(path_id) / CLAIM_NAME).unlink(missing_ok=True)
     files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
     os.rename(unfinished, target)
@@ -211,7 +215,8 @@ def _with_own_paths(view: View) -> Change:
 def _with_cold_paths_read_only(view: View) -> Change | None:
     """Make the cold paths read-only: they are folders on the copy's disk, which are no place for offloaded files."""
     cold = [record for record in view.all(PathRecord) if record.role == "cold" and keeps_copies(record.state)]
-    closed = [record.model_copy(update={"state": "read-only", "reason": "", "failed_at": None}) for record in cold]
+    changed = {"state": "read-only", "reason": "", "failed_at": None, "claims": ()}
+    closed = [record.model_copy(update=changed) for record in cold]
     return Change(puts=closed, keys={keys.path(record.path_id): None for record in closed}) if closed else None
 
 

@@ -38,7 +38,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim, unheld_paths
 
 log = logging.getLogger(__name__)
 
@@ -171,10 +171,10 @@ def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
     skipped = []
     view = root.store.view()
     paths = root.storage_paths(view)
-    foreign = foreign_paths(root, view, paths)
+    unheld = unheld_paths(root, view, paths)
     for path_id, path in paths.items():
-        if path_id in foreign:
-            skipped.append(foreign[path_id])
+        if path_id in unheld:
+            skipped.append(unheld[path_id].reason)
             continue
         try:
             listed = path.segment_files(now_s)
@@ -259,7 +259,8 @@ def _delete(
         progress("collect", number, len(doomed))
         if number and number % CLAIMED_DELETIONS == 0:
             following = {each.path.path_id for each in doomed[number : number + CLAIMED_DELETIONS]}
-            refused |= foreign_paths(root, root.store.view(), following - refused.keys())
+            unheld = unheld_paths(root, root.store.view(), following - refused.keys())
+            refused |= {path_id: each.reason for path_id, each in unheld.items()}
         if nominee.path.path_id in refused:
             continue
         try:

@@ -18,11 +18,11 @@ from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, Path
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import NoAccessError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
-from pulsar_on_spark.storage.health import Condition, PathHealth
+from pulsar_on_spark.storage.health import Condition, Hold, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths
+from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
 from pulsar_on_spark.topic.maintenance.files.moved import names_copy
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
@@ -104,8 +104,8 @@ def live(view: View) -> list[FileRecord]:
 def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audit:
     """Check all storage paths once.
 
-    The copies on a cold path that another copy of the root has changed are not judged, because the path may be in an
-    earlier state.
+    The copies on a cold path that is not known to be this root's are not judged, because the path may be in an earlier
+    state.
 
     Args:
         root: The root.
@@ -138,11 +138,12 @@ def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audi
         root.mark_failed(failures)
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
-    foreign = {path_id: path.reason for path_id, path in paths.items() if path.is_foreign}
+    foreign = [PathFailure(path_id, path.reason) for path_id, path in paths.items() if path.hold is Hold.FOREIGN]
     if foreign and marks:
-        root.mark_failed([PathFailure(path_id, reason) for path_id, reason in foreign.items()])
-    problems |= foreign
-    stored = {path_id: copies for path_id, copies in stored.items() if path_id not in foreign}
+        root.mark_failed(foreign)
+    unheld = {path_id: path.reason for path_id, path in paths.items() if path.hold is not Hold.OURS}
+    problems = unheld | problems
+    stored = {path_id: copies for path_id, copies in stored.items() if path_id not in unheld}
     files = {FileId(file.file_id): file for file in live(view)}
     suspected = {
         (file_id, path_id): reason
@@ -172,8 +173,8 @@ def path_health(
     """Examine all paths again, with the claims on cold ones; a path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
     health = root.examine_paths(view)
-    for path_id, reason in foreign_paths(root, view, [each for each in health if health[each].is_readable]).items():
-        health[path_id] = replace(health[path_id], is_foreign=True, reason=reason)
+    for path_id, unheld in unheld_paths(root, view, [each for each in health if health[each].is_readable]).items():
+        health[path_id] = replace(health[path_id], hold=unheld.hold, reason=unheld.reason)
     for record in view.all(PathRecord):
         path_id = PathId(record.path_id)
         if path_id in problems and health[path_id].is_there:

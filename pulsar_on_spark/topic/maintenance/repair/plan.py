@@ -29,7 +29,7 @@ from enum import Enum
 
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import PathId, SegmentName
-from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.storage.health import Hold, PathHealth
 from pulsar_on_spark.storage.placement import next_apart, preferred
 
 
@@ -50,7 +50,7 @@ def trust_in(path: PathHealth) -> Trust:
         return Trust.LEAVING if path.is_there else Trust.GONE
     if not path.is_there:
         return Trust.GONE if path.is_overdue and not path.is_cold else Trust.PENDING
-    return Trust.COUNTS if path.is_checked and not path.is_foreign else Trust.PENDING
+    return Trust.COUNTS if path.is_checked and path.hold is Hold.OURS else Trust.PENDING
 
 
 @dataclass(frozen=True, slots=True)

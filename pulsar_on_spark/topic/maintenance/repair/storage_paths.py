@@ -35,7 +35,7 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError
+from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.health import PathRole
@@ -47,7 +47,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import foreign_paths, take_over
+from pulsar_on_spark.topic.maintenance.files.claims import refusal_to_claim, take_over
 from pulsar_on_spark.topic.maintenance.files.collect import write_ids
 from pulsar_on_spark.topic.maintenance.repair.plan import has_drivers
 
@@ -125,7 +125,8 @@ def add(
         raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.place} already.")
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
-        return _added(root, new, found)
+        added = _added(root, new, found)
+        return _claimed(root, added) if role == "cold" else added
     if former.state == "lost":
         return _taken_back(root, former, new)
     raise InvalidArgumentError(
@@ -199,7 +200,7 @@ def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
-    """Make a path writable again that is draining or had failed, or a cold path that another copy of the root changed.
+    """Make a path writable again that is draining or had failed; claim a cold path, whichever root has claimed it.
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
@@ -263,8 +264,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     if record.state == "draining":
         _require_closed(path)
     # Without the identity, no process begins a file on the path. Files begun before are in the listing made below.
-    # A cold path that another copy of the root uses stays visible: this root begins no files on it.
-    is_hidden = not foreign_paths(root, view, [path.path_id]) and _hide_identity(path, record)
+    is_hidden = _hide_identity(root, path, record)
     try:
         if is_hidden:
             _require_no_writes(root, path)
@@ -323,13 +323,17 @@ def _require_closed(path: StoragePath) -> None:
         )
 
 
-def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
+def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> bool:
     """Hide the identity of a path. Return False if that failed and the path is lost, so that it does not matter.
+
+    The cold path of another copy of the root stays visible, and this root begins no files on it: False, too.
 
     Raises:
         StoragePathError: a draining path cannot be reached, so that uncommitted writes may have files on it.
     """
     try:
+        if record.role == "cold" and _is_foreign(root, path):
+            return False
         is_hidden = path.hide_identity()
     except StoragePathError:
         if record.state == "draining":
@@ -340,6 +344,14 @@ def _hide_identity(path: StoragePath, record: PathRecord) -> bool:
             f"The place of {path} holds another path now: bring its disk back, or run `pulsarpy storage lost`."
         )
     return is_hidden
+
+
+def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
+    """Claim a cold path; return True if it is another root's (raises as `refusal_to_claim`)."""
+    try:
+        return bool(refusal_to_claim(root, path))
+    except WrongPathError:  # for example because an interrupted retirement has hidden the identity
+        return False
 
 
 # --- adding ---
@@ -364,6 +376,18 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
         f"{new.place} could not be added in {_ATTEMPTS} attempts, because other processes add storage paths, too: "
         "try again."
     )
+
+
+def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
+    """Claim a new cold path, so that a copy of the root made from now on is known as a copy; return its record."""
+    try:
+        take_over(root, root.current_storage_paths()[PathId(added.path_id)])
+    except StoragePathError as error:
+        raise StoragePathError(
+            f"Storage path {added.path_id} is added, but not claimed ({error}): run `pulsarpy storage resume "
+            f"{added.path_id}`."
+        ) from error
+    return _known(root.store.view(), added.path_id)
 
 
 def _require_empty(path: StoragePath) -> None:

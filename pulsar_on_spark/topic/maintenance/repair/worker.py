@@ -32,7 +32,7 @@ from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, w
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim, unheld_paths
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 
 log = logging.getLogger(__name__)
@@ -233,9 +233,9 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     concerned = {PathId(each) for done in batch for each in (*done.plan.file.copies, *done.copies)}
     refused = claim(root, concerned)
     named = _name(root, write_id, batch, refused)
-    if taken := foreign_paths(root, root.store.view(), concerned - refused.keys()):
+    if taken := unheld_paths(root, root.store.view(), concerned - refused.keys()):
         _name_again(root, named.changes)
-        refused |= taken
+        refused |= {path_id: unheld.reason for path_id, unheld in taken.items()}
     dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, refused, files)
     needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
     problems = [reason for path_id, reason in refused.items() if path_id in needed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -20,15 +21,16 @@ from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, read_claim
+from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, named, read_claim
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.storage.reports import read_reports
+from pulsar_on_spark.storage.root_place import ObjectPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.files import claims
 from pulsar_on_spark.topic.maintenance.files import collect as collecting
-from pulsar_on_spark.topic.maintenance.files.claims import claim, foreign_paths, take_over
+from pulsar_on_spark.topic.maintenance.files.claims import claim, take_over, unheld_paths
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
@@ -43,7 +45,7 @@ COLD = PathId(3)
 ALL = OffloadRequest(TopicName.parse("t"))
 AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 VALUES = [bytes([65 + number]) * 300 for number in range(4)]
-REFUSAL = "was changed by another copy of this root"
+REFUSAL = "so this root only reads from it"
 
 
 def later() -> datetime:
@@ -120,7 +122,7 @@ def test_the_copy_of_a_root_only_reads_what_the_root_maintains(cold_root: Root, 
 def test_the_root_that_is_to_keep_the_path_takes_it_over(cold_root: Root) -> None:
     offload(cold_root, ALL)
     copy = copied(cold_root, "copy")
-    offload(copy, now=later)
+    storage_paths.resume(copy, COLD)
     assert offload(cold_root, now=later).released.moved == 0
     assert REFUSAL in " ".join(repair(cold_root).away)
     assert storage_paths.resume(cold_root, COLD).state == "writable"
@@ -130,12 +132,14 @@ def test_the_root_that_is_to_keep_the_path_takes_it_over(cold_root: Root) -> Non
     assert messages.values(cold_root, "t") == VALUES
 
 
-def test_a_copy_gets_a_cold_path_of_its_own(cold_root: Root, memory_path: Path) -> None:
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_a_copy_gets_a_cold_path_of_its_own(cold_root: Root, memory_path: Path, is_idle: bool) -> None:
     offload(cold_root, ALL)
     offload(cold_root, now=later)
-    copy = copied(cold_root, "copy")
-    messages.write(cold_root, "t", [b"more"])
-    offload(cold_root, ALL)
+    copy, more = copied(cold_root, "copy"), [] if is_idle else [b"more"]
+    if more:
+        messages.write(cold_root, "t", more)
+        offload(cold_root, ALL)
     before = cold_copies(cold_root)
     repair(copy)
     added = storage_paths.add(copy, memory_path / "own", role="cold")
@@ -147,7 +151,126 @@ def test_a_copy_gets_a_cold_path_of_its_own(cold_root: Root, memory_path: Path) 
     assert messages.values(copy, "t") == VALUES
     assert cold_copies(cold_root) == before
     assert repair(cold_root).is_whole
-    assert messages.values(cold_root, "t") == [*VALUES, b"more"]
+    assert messages.values(cold_root, "t") == [*VALUES, *more]
+
+
+def test_the_copy_of_an_idle_root_deletes_nothing_that_the_root_needs(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    (reason,) = claim(copy, [COLD]).values()
+    assert named(cold_root.path) in reason
+    assert f"pulsarpy storage resume {COLD}" in reason
+    copy.delete_topic("t", force=True)
+    for _ in range(2):
+        maintain(copy, AT_ONCE)
+    assert len(cold_copies(cold_root)) == len(VALUES)
+    assert messages.values(cold_root, "t") == VALUES
+
+
+def test_the_copy_of_an_idle_root_gives_the_path_up_and_retires_it(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    copy.delete_topic("t", force=True)
+    storage_paths.give_up(copy, COLD, force=True)
+    for _ in range(2):
+        assert maintain(copy, AT_ONCE).collect.deleted_files == 0
+    assert storage_paths.retire(copy, COLD).state == "retired"
+    assert messages.values(Root.open(cold_root.path), "t") == VALUES
+
+
+def test_a_new_cold_path_belongs_to_the_root_that_added_it(cold_root: Root) -> None:
+    copy = copied(cold_root, "copy")
+    assert offload(copy, ALL).moved.moved == 0
+    assert offload(cold_root, ALL).moved.moved == len(VALUES)
+
+
+def test_a_root_that_was_moved_takes_its_path_over(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    moved = Root.open(cold_root.path.rename(cold_root.path.with_name("moved")))
+    assert messages.values(moved, "t") == VALUES
+    assert offload(moved, now=later).released.moved == 0
+    storage_paths.resume(moved, COLD)
+    assert offload(moved, now=later).released.moved == len(VALUES)
+    assert repair(moved).is_whole
+
+
+def test_a_root_is_named_by_its_place_whatever_it_is_called(cold_root: Root, memory_path: Path) -> None:
+    (memory_path / "link").symlink_to(cold_root.path)
+    assert named(memory_path / "link") == named(cold_root.path)
+    before = named(cold_root.path)
+    copy = shutil.copytree(cold_root.path, memory_path / "copy")
+    cold_root.path.rename(memory_path / "original")
+    copy.rename(cold_root.path)
+    assert named(cold_root.path) != before, "another folder at the same path"
+    assert named(ObjectPlace("s3://bucket/root", "profile")) == "s3://bucket/root"
+    with pytest.raises(StoragePathError, match="mount its disk"):
+        named(memory_path / "absent")
+
+
+@pytest.mark.parametrize("claims_root", ["", None])
+def test_any_copy_may_replace_a_claim_that_names_no_root(
+    cold_root: Root, memory_path: Path, claims_root: str | None
+) -> None:
+    file = memory_path / "cold" / CLAIM_NAME
+    fields = json.loads(file.read_bytes()) | {"root": claims_root}
+    file.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))
+    copy = copied(cold_root, "copy")
+    assert claim(copy, [COLD]) == {}
+    assert list(claim(cold_root, [COLD])) == [COLD]
+
+
+def unreadable(_: StoragePath) -> Claim:
+    raise StoragePathError("no answer")
+
+
+def test_a_path_whose_claim_cannot_be_read_is_not_retired(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    storage_paths.add(copy, memory_path / "own", role="cold")
+    storage_paths.drain(copy, COLD)
+    repair(copy)
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "read_claim", unreadable)
+        with pytest.raises(StoragePathError, match="no answer"):
+            storage_paths.retire(copy, COLD)
+        assert path_record(copy).state == "draining"
+        storage_paths.give_up(copy, COLD)
+        storage_paths.retire(copy, COLD)
+    assert messages.values(Root.open(cold_root.path), "t") == VALUES
+
+
+def test_a_retirement_that_was_interrupted_goes_on(cold_root: Root, memory_path: Path) -> None:
+    storage_paths.add(cold_root, memory_path / "own", role="cold")
+    storage_paths.drain(cold_root, COLD)
+    assert cold_root.current_storage_paths()[COLD].hide_identity()
+    assert storage_paths.retire(cold_root, COLD).state == "retired"
+
+
+def test_a_path_whose_claim_cannot_be_read_is_neither_changed_nor_judged(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    before = cold_copies(cold_root)
+    kept = {file: file.read_bytes() for file in before}
+    for file in before:
+        file.unlink()
+    monkeypatch.setattr(claims, "read_claim", unreadable)
+    done = repair(cold_root)
+    assert (done.missing, done.work.lost, done.away) == (0, (), ("no answer",))
+    assert read_reports(cold_root.path) == []
+    assert path_record(cold_root).state == "writable"
+    for file, content in kept.items():
+        file.write_bytes(content)
+    cold_root.delete_topic("t", force=True)
+    for _ in range(2):
+        assert "no answer" in " ".join(maintain(cold_root, AT_ONCE).collect.skipped_paths)
+    assert cold_copies(cold_root) == before
 
 
 def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: Path) -> None:
@@ -170,6 +293,14 @@ def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: P
     assert offload(cold_root, now=later).released.moved == len(files(cold_root))
 
 
+def test_the_repaired_backup_of_a_root_holds_its_cold_path(cold_root: Root, memory_path: Path) -> None:
+    offload(cold_root, ALL)
+    for file in cold_copies(cold_root):
+        file.unlink()
+    assert back_up(cold_root, memory_path / "backup").check.is_good
+    assert claim(Root.open(memory_path / "backup"), [COLD]) == {}
+
+
 def test_the_backup_of_a_root_has_a_cold_path_of_its_own(cold_root: Root, memory_path: Path) -> None:
     offload(cold_root, ALL)
     back_up(cold_root, memory_path / "backup")
@@ -183,10 +314,11 @@ def test_the_backup_of_a_root_has_a_cold_path_of_its_own(cold_root: Root, memory
 def test_a_copy_that_claims_the_path_during_a_pass_is_noticed_at_the_commit(cold_root: Root, is_release: bool) -> None:
     offload(cold_root, ALL if is_release else OffloadRequest(TopicName.parse("t"), keep_bytes=600))
     copy, before = copied(cold_root, "copy"), files(cold_root)
+    cold = copy.current_storage_paths()[COLD]
 
     def claim_it(step: str, number: int, _: int) -> None:
         if step == "repair" and number == 1:
-            assert claim(copy, [COLD]) == {}
+            take_over(copy, cold)
 
     done = offload(cold_root, ALL, progress=claim_it, now=later if is_release else lambda: datetime.now(UTC))
     assert (done.moved.moved, done.released.moved, done.released.dropped) == (0, 0, 0)
@@ -240,6 +372,7 @@ def test_work_on_two_copies_loses_no_message_of_either(cold_root: Root, run: int
     chance, done, hours = random.Random(seed), [], 0
     offload(cold_root, chance.choice((ALL, None)))
     roots = [cold_root, copied(cold_root, "copy")]
+    storage_paths.resume(chance.choice(roots), COLD)
     expected = [list(VALUES), list(VALUES)]
     for _ in range(30):
         which = chance.randrange(2)
@@ -272,7 +405,7 @@ def test_passes_over_one_root_at_once_are_never_refused(cold_root: Root) -> None
         root = Root.open(cold_root.path)
         for _ in range(8):
             refused.extend(claim(root, [COLD]).items())
-            refused.extend(foreign_paths(root, root.store.view(), [COLD]))
+            refused.extend(unheld_paths(root, root.store.view(), [COLD]))
 
     threads = [threading.Thread(target=go) for _ in range(4)]
     for thread in threads:
@@ -348,20 +481,21 @@ _STEPS = st.tuples(st.integers(0, 3), st.sampled_from(["claim", "claim", "cut be
 def test_of_two_copies_only_the_one_that_claimed_last_goes_on(steps: Sequence[tuple[int, str]]) -> None:
     """Roots are copied, killed before and after they replace the claim, and take over, in any order.
 
-    A root may claim the path if, of all roots, it or its copies before they were made wrote the present claim.
+    A root may claim the path if it wrote the present claim itself.
     """
     with TemporaryDirectory(dir="/dev/shm") as folder:
         first = Root.create(Path(folder) / "root")
         storage_paths.add(first, Path(folder) / "cold", role="cold")
         roots = [first]
-        tokens: list[set[str]] = [{UNCLAIMED}]  # those that each root or its ancestor has written or tried to
+        # The tokens that each root has written or tried to.
+        tokens = [{read_claim(first.current_storage_paths()[COLD]).token}]
         for number, (which, step) in enumerate(steps):
             which %= len(roots)
             root, known = roots[which], tokens[which]
             present = read_claim(root.current_storage_paths()[COLD]).token
             if step == "copy":
                 roots.append(copied(root, f"copy-{number}"))
-                tokens.append(set(known))
+                tokens.append(set())
                 continue
             if step == "force":
                 take_over(root, root.current_storage_paths()[COLD])
@@ -376,10 +510,10 @@ def test_of_two_copies_only_the_one_that_claimed_last_goes_on(steps: Sequence[tu
 def _claim(root: Root, step: str, announce: Callable[[str], None]) -> dict[PathId, str]:
     write = claims.write_claim
 
-    def cut(path: StoragePath, token: str, found: Claim) -> bool:
+    def cut(path: StoragePath, token: str, name: str, found: Claim) -> bool:
         announce(token)
         if step != "cut before":
-            done = write(path, token, found)
+            done = write(path, token, name, found)
             if step == "claim":
                 return done
         raise StoragePathError("cut")
