@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
-from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -291,6 +291,26 @@ def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: P
     (memory_path / "present").rename(memory_path / "cold")
     assert heal_paths(cold_root) == (COLD,)
     assert offload(cold_root, now=later).released.moved == len(files(cold_root))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_backup_does_not_leave_out_what_an_earlier_state_of_the_path_lacks(
+    cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    shutil.copytree(memory_path / "cold", memory_path / "earlier")
+    for _ in range(2):
+        offload(cold_root, ALL)
+        messages.write(cold_root, "t", [b"more"])
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    (memory_path / "cold").rename(memory_path / "present")
+    (memory_path / "earlier").rename(memory_path / "cold")
+    if not is_known:
+        monkeypatch.setattr(claims, "read_claim", unreadable)
+    with pytest.raises(CopiesUnreachableError, match=REFUSAL if is_known else "no answer"):
+        back_up(cold_root, memory_path / "backup")
+    assert not (memory_path / "backup").exists()
 
 
 def test_the_repaired_backup_of_a_root_holds_its_cold_path(cold_root: Root, memory_path: Path) -> None:
