@@ -152,6 +152,8 @@ def spark(
                 "spark.ui.showConsoleProgress": "false",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.databricks.delta.snapshotPartitions": "1",
+                # A VACUUM lists a table by as many tasks as this; the default is 10,000.
+                "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
                 "spark.sql.session.timeZone": "UTC",
                 "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             },

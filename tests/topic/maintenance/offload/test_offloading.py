@@ -796,6 +796,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_kills_at_each_step_of_both_phases(cold_root: Root, start_python: Callable[..., subprocess.Popen[str]]) -> None:
     before = messages.read(cold_root, "t")
     codes = []
