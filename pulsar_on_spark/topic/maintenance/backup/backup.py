@@ -35,12 +35,11 @@ from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
 from pulsar_on_spark.storage.health import keeps_copies
 from pulsar_on_spark.storage.local_path import LocalPath, local_paths
-from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup import snapshot
 from pulsar_on_spark.topic.maintenance.backup.snapshot import VanishedError
-from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
+from pulsar_on_spark.topic.maintenance.files.claims import require_held
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
@@ -181,15 +180,12 @@ def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progre
         raise StorageError(f"The backup {unfinished} cannot be written ({error}): make room, and try again.") from error
     if absent:
         now = root.store.view()
-        unheld = unheld_paths(root, now, targets)
         for file_id in absent:
             record = now.get(FileRecord, file_id)
             known = view.get(FileRecord, file_id)
             if record is None or record.replaced_at is not None or known is None or record.names != known.names:
                 raise VanishedError(f"a copy of file {file_id}")
-            if doubted := [unheld[PathId(each)].reason for each in record.copies if each in unheld]:
-                # The path may be in an earlier state, so a copy that it lacks may be good.
-                raise unreachable(f"File {file_id}", " ".join(doubted))
+            require_held(root, now, record)
             log.warning(
                 "File %s has no readable copy: it is missing in the backup, too.",
                 file_id,

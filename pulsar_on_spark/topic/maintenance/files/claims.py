@@ -26,13 +26,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.claim import UNCLAIMED, Claim, named, read_claim, write_claim
 from pulsar_on_spark.storage.health import Hold
+from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -77,6 +78,18 @@ def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> di
     """
     found = {path.path_id: _unheld(root, path) for path in _cold(root, view, path_ids)}
     return {path_id: unheld for path_id, unheld in found.items() if unheld is not None}
+
+
+def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
+    """Check that the root may judge all copies of a file: a path in an earlier state lacks files that may be good.
+
+    Raises:
+        CopiesUnreachableError: a copy is on a cold path that the root must not judge now.
+        MetadataError: the metadata cannot be read.
+    """
+    unheld = unheld_paths(root, view, [PathId(path_id) for path_id in file.copies])
+    if unheld:
+        raise unreachable(f"File {file.file_id}", " ".join(each.reason for each in unheld.values()))
 
 
 def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:

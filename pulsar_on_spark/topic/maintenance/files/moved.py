@@ -14,6 +14,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.files.claims import require_held
 
 T = TypeVar("T")
 
@@ -30,15 +31,18 @@ def with_present_copies(root: RootHandle, file: FileRecord, read: Callable[[File
         read: Reads the copies that a record names.
 
     Raises:
-        CorruptSegmentError, CopiesUnreachableError: no copy is good, by the present record or the last one.
+        CorruptSegmentError: no copy is good, by the present record or the last one.
+        CopiesUnreachableError: a copy may be good, on a path that cannot be reached, or that the root must not judge.
         MetadataError: the metadata cannot be read.
     """
     for _ in range(_MAX_MOVES):
         try:
             return read(file)
         except (CorruptSegmentError, CopiesUnreachableError):
-            now = root.store.view().get(FileRecord, file.file_id)
+            view = root.store.view()
+            now = view.get(FileRecord, file.file_id)
             if now is None or now.names == file.names:
+                require_held(root, view, file)
                 raise
             file = now
     return read(file)

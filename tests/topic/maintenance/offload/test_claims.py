@@ -28,6 +28,7 @@ from pulsar_on_spark.storage.reports import read_reports
 from pulsar_on_spark.storage.root_place import ObjectPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
+from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
 from pulsar_on_spark.topic.maintenance.files import claims
 from pulsar_on_spark.topic.maintenance.files import collect as collecting
 from pulsar_on_spark.topic.maintenance.files.claims import claim, take_over, unheld_paths
@@ -294,7 +295,7 @@ def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: P
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_backup_does_not_leave_out_what_an_earlier_state_of_the_path_lacks(
+def test_backups_and_restores_do_not_leave_out_what_an_earlier_state_of_the_path_lacks(
     cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
@@ -311,6 +312,9 @@ def test_a_backup_does_not_leave_out_what_an_earlier_state_of_the_path_lacks(
     with pytest.raises(CopiesUnreachableError, match=REFUSAL if is_known else "no answer"):
         back_up(cold_root, memory_path / "backup")
     assert not (memory_path / "backup").exists()
+    for dry_run in (True, False):
+        with pytest.raises(CopiesUnreachableError, match=REFUSAL if is_known else "no answer"):
+            restore_root(cold_root, memory_path / "restored", datetime.now(UTC), dry_run=dry_run)
 
 
 def test_the_repaired_backup_of_a_root_holds_its_cold_path(cold_root: Root, memory_path: Path) -> None:
