@@ -5,24 +5,18 @@ Beside them a Python data source that has nothing to do: the upper bound of any 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import DataFrame
 
-from bench.harness import Benchmark, Goal, Setting, Side, ratio, seconds
+from bench.harness import Benchmark, Goal, Setting, Side, ratio
 from bench.kafka import BOOTSTRAP
 from bench.ready_batches import ReadyBatches
-from bench.topics import kafka_read_topic, pulsarpy_read_topic, rows, to_noop
+from bench.topics import kafka_read_topic, pulsarpy_read_topic, read_rate, rows
 
 WITHOUT_VALUE = "__key,__topic,__messageId,__publishTime,__eventTime,__messageProperties"
 
 
 def benchmark(setting: Setting) -> Benchmark:
     """The benchmark; topics and files are made at their side's first run."""
-
-    def rate(frame: Callable[[], DataFrame]) -> float:
-        scanned = frame()
-        return setting.rows / seconds(lambda: to_noop(scanned))
 
     def pulsarpy(columns: str | None) -> DataFrame:
         reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
@@ -41,11 +35,11 @@ def benchmark(setting: Setting) -> Benchmark:
         unit="rows/s",
         work=f"{setting.rows:,} rows of 1 KiB, 8 partitions, to noop",
         sides=[
-            Side("pulsarpy", lambda: rate(lambda: pulsarpy(None))),
-            Side("pulsarpy, no value", lambda: rate(lambda: pulsarpy(WITHOUT_VALUE))),
-            Side("Parquet (zstd)", lambda: rate(lambda: rows(setting).select("value"))),
-            Side("Kafka source", lambda: rate(kafka)),
-            Side("Python data source, ready batches", lambda: rate(ready)),
+            Side("pulsarpy", lambda: read_rate(setting, lambda: pulsarpy(None))),
+            Side("pulsarpy, no value", lambda: read_rate(setting, lambda: pulsarpy(WITHOUT_VALUE))),
+            Side("Parquet (zstd)", lambda: read_rate(setting, lambda: rows(setting).select("value"))),
+            Side("Kafka source", lambda: read_rate(setting, kafka)),
+            Side("Python data source, ready batches", lambda: read_rate(setting, ready)),
         ],
         goals=[
             Goal("pulsarpy / Kafka source", ratio("pulsarpy", "Kafka source"), at_least=2.5),

@@ -6,13 +6,12 @@ The rows are JSON of 20 fields and about 1 KiB, typed by the topic's schema.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from bench.harness import Benchmark, Goal, Setting, Side, ratio, seconds
-from bench.topics import create_topic, delete_topic, to_noop
+from bench.harness import Benchmark, Goal, Setting, Side, ratio
+from bench.topics import create_topic, delete_topic, read_rate
 from pulsar_on_spark import Root, history
 
 TOPIC = "events"
@@ -24,10 +23,6 @@ GOAL_BUILD = 60_000
 
 def read_benchmark(setting: Setting) -> Benchmark:
     """The reads; the topic and its history are made at the first run."""
-
-    def rate(frame: Callable[[], DataFrame]) -> float:
-        scanned = frame()
-        return setting.rows / seconds(lambda: to_noop(scanned))
 
     def table() -> DataFrame:
         return history(setting.spark, _built(setting), str(setting.root))
@@ -44,10 +39,10 @@ def read_benchmark(setting: Setting) -> Benchmark:
         unit="rows/s",
         work=f"{setting.rows:,} built rows of 20 fields, 1 KiB each, to noop",
         sides=[
-            Side("history()", lambda: rate(table)),
-            Side("Parquet of its files", lambda: rate(files)),
-            Side("history(), 2 columns", lambda: rate(lambda: table().select(*TWO))),
-            Side("segments, 2 columns", lambda: rate(segments)),
+            Side("history()", lambda: read_rate(setting, table)),
+            Side("Parquet of its files", lambda: read_rate(setting, files)),
+            Side("history(), 2 columns", lambda: read_rate(setting, lambda: table().select(*TWO))),
+            Side("segments, 2 columns", lambda: read_rate(setting, segments)),
         ],
         goals=[
             Goal("history() / Parquet of its files", ratio("history()", "Parquet of its files"), at_least=0.95),

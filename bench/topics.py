@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 
-from bench.harness import Setting
+from bench.harness import Setting, seconds
 from bench.kafka import BOOTSTRAP
 from bench.payload import write_parquet
 
@@ -71,3 +73,9 @@ def write_pulsarpy(setting: Setting, frame: DataFrame, topic: str) -> None:
 def to_noop(frame: DataFrame) -> None:
     """Compute every row and every column of the frame, and drop them."""
     frame.write.format("noop").mode("overwrite").save()
+
+
+def read_rate(setting: Setting, frame: Callable[[], DataFrame]) -> float:
+    """Return the rows a second of a read of all rows; the frame is planned before the time begins."""
+    planned = frame()
+    return setting.rows / seconds(lambda: to_noop(planned))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from bench.harness import Benchmark, Goal, Setting, Side, seconds
-from bench.topics import create_topic, to_noop
+from bench.harness import Benchmark, Goal, Setting, Side
+from bench.topics import create_topic, read_rate
 
 TOPIC = "flights"
 SCHEMA = "id BIGINT, origin STRING, delay DOUBLE, at TIMESTAMP, note STRING"
@@ -20,10 +19,6 @@ GOAL_ROWS = 1_290_000
 
 def benchmark(setting: Setting) -> Benchmark:
     """The benchmark; the topic and the files are made at their side's first run."""
-
-    def rate(frame: Callable[[], DataFrame]) -> float:
-        scanned = frame()
-        return setting.rows / seconds(lambda: to_noop(scanned))
 
     def segments(columns: str | None) -> DataFrame:
         reader = setting.spark.read.format("pulsarpy").option("topic", _topic(setting))
@@ -40,9 +35,9 @@ def benchmark(setting: Setting) -> Benchmark:
         unit="rows/s",
         work=f"{setting.rows:,} rows of five JSON fields, 114 bytes each, to noop",
         sides=[
-            Side("pulsarpy, two columns", lambda: rate(lambda: segments(two))),
-            Side("pulsarpy, five columns", lambda: rate(lambda: segments(names))),
-            Side("Parquet, two columns", lambda: rate(lambda: parquet().select(*TWO))),
+            Side("pulsarpy, two columns", lambda: read_rate(setting, lambda: segments(two))),
+            Side("pulsarpy, five columns", lambda: read_rate(setting, lambda: segments(names))),
+            Side("Parquet, two columns", lambda: read_rate(setting, lambda: parquet().select(*TWO))),
         ],
         goals=[Goal("two columns, rows/s", lambda medians: medians["pulsarpy, two columns"], GOAL_ROWS)],
     )

@@ -10,11 +10,11 @@ import secrets
 from typing import Final
 
 _FIRST: Final = 20_131_225
-_KIND: Final = "PULSARPY_TEST_SEEDS"
+_VARIABLE: Final = "PULSARPY_TEST_SEEDS"
 
 
 def first_seed() -> int:
     """Return the seed from which a test counts, and print it: a fresh one with `PULSARPY_TEST_SEEDS=fresh`."""
-    first = secrets.randbelow(1 << 40) if os.environ.get(_KIND) == "fresh" else _FIRST
+    first = secrets.randbelow(1 << 40) if os.environ.get(_VARIABLE) == "fresh" else _FIRST
     print(f"from seed {first} on")
     return first

@@ -149,7 +149,7 @@ class SlowFiles(OsFiles):
 
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_file_in_use_by_a_call_that_hangs_is_closed_after_it(path: BoundedPath, is_written: bool) -> None:
-    """Its descriptor may be another file's once it is closed."""
+    """If it were closed before, the call could use a descriptor that belongs to another file by then."""
     written(path, b"content")
     SlowFiles.go_on.set()
     sink = path.write_segment(SegmentName(NAME.file_id, "a" * 32 + "-" + "0" * 8), SlowFiles())

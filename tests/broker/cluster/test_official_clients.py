@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,24 +63,30 @@ def proxy(cluster: BrokerCluster) -> Iterator[RunningBroker]:
 
 
 @contextmanager
-def moving(cluster: BrokerCluster) -> Iterator[None]:
-    """Transfer a bundle at each interval, and unload all of them at each fourth one."""
-    ended = threading.Event()
+def repeating(act: Callable[[int], object], every_s: float) -> Iterator[list[int]]:
+    """Call a function with the numbers from 1 on, one at each interval; yields the list of these numbers."""
+    ended, calls = threading.Event(), list[int]()
 
-    def move() -> int:
-        moves = 0
-        while not ended.wait(MOVE_EVERY_S):
-            moves += 1
-            (cluster.move if moves % 4 == 0 else cluster.transfer)()
-        return moves
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            calls.append(len(calls) + 1)
+            act(calls[-1])
 
     with ThreadPoolExecutor(1) as threads:
-        moves = threads.submit(move)
+        repeated = threads.submit(repeat)
         try:
-            yield
+            yield calls
         finally:
             ended.set()
-        assert moves.result() >= FLOW_S / MOVE_EVERY_S / 4, "bundles have moved"
+        repeated.result()
+
+
+@contextmanager
+def moving(cluster: BrokerCluster) -> Iterator[None]:
+    """Transfer a bundle at each interval, and unload all of them at each fourth one."""
+    with repeating(lambda number: (cluster.move if number % 4 == 0 else cluster.transfer)(), MOVE_EVERY_S) as moves:
+        yield
+    assert len(moves) >= FLOW_S / MOVE_EVERY_S / 4, "bundles have moved"
 
 
 def run(folder: Path, command: Sequence[str | Path], expected: int, length_s: int = 3) -> None:
@@ -198,19 +204,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
 @contextmanager
 def storing_elsewhere(archive: BrokerCluster, topic: str) -> Iterator[None]:
     """Kill a broker at times; at the end, a topic's messages are in its history, and files on the cold path only."""
-    ended = threading.Event()
-
-    def kill() -> None:
-        while not ended.wait(KILL_EVERY_S):
-            archive.kill()
-
-    with ThreadPoolExecutor(1) as threads:
-        kills = threads.submit(kill)
-        try:
-            yield
-        finally:
-            ended.set()
-        kills.result()
+    with repeating(lambda _: archive.kill(), KILL_EVERY_S):
+        yield
     root = Root.open(archive.brokers[0].root)
     topic_id = catalog.require_topic(root.store.view(), TopicName.parse(topic)).topic_id
 

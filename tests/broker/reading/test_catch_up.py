@@ -317,7 +317,7 @@ def test_the_first_entry_that_was_published_at_a_time_or_later(
 def test_a_position_by_time_in_a_journal_that_is_sealed_and_offloaded_meanwhile(
     root: Root, broker: RunningIncarnation, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search goes on in the lane of cold paths, from its first entry: it began in the middle."""
+    """A search that began in the middle of a journal begins again at its first entry, in the lane of cold paths."""
     made = [single_entry(ClientMessage(b"x"), metadata=MessageMetadata(publish_time=1_000 + at)) for at in range(10)]
     broker.send_entries("clicks", made)
     ledger = broker.acknowledged_ids[0].ledger

@@ -1,4 +1,4 @@
-"""Reads of cold paths that hang or are away: they delay nobody else, fail fast, and go on once the path answers."""
+"""Reads of cold paths that hang or are away: they delay no other read, fail fast, and succeed once the path answers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def seconds(work: Coroutine[Any, Any, object]) -> float:
 
 
 async def is_served(reader: EntryReader, root: Root) -> None:
-    """What has a copy on disks is read at once: another topic's messages, and the same topic's."""
+    """Messages with a copy on disks are read at once, those of another topic and those of the same one."""
     other, clicks = chain_of(root, "other"), part_of(root, "clicks")
     assert await seconds(read(reader, root, "other", 0)) < SOON_S
     assert await seconds(read(reader, root, "clicks", OFFLOADED)) < SOON_S

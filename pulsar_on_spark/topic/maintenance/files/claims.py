@@ -105,7 +105,7 @@ def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
     refused: dict[PathId, str] = {}
     for path in _cold(root, root.store.view(), path_ids):
         try:
-            if reason := refusal_to_claim(root, path):
+            if reason := try_claim(root, path):
                 refused[path.path_id] = reason
         except StoragePathError as error:
             refused[path.path_id] = str(error)
@@ -113,17 +113,20 @@ def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
 
 
 def take_over(root: RootHandle, path: StoragePath) -> None:
-    """Claim a cold path whoever has claimed it, because an operator says that it is this root's.
+    """Claim a cold path even if its claim is another root's, because an operator gives it to this root.
 
     Raises:
         StoragePathError: the path cannot be reached, or other processes claim it all the time.
         MetadataError: the metadata cannot be read or written.
     """
-    refusal_to_claim(root, path, by_force=True)
+    try_claim(root, path, by_force=True)
 
 
-def refusal_to_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) -> str:
-    """Replace a cold path's claim by a new one of this root; return the reason if the claim is another's, else "".
+def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) -> str:
+    """Replace a cold path's claim by a new one of this root.
+
+    Returns:
+        The reason for a refusal, because the claim is another root's; "" if the path is claimed now.
 
     Raises:
         StoragePathError: the path cannot be reached, or other processes claim it all the time.

@@ -123,7 +123,7 @@ def collect(
     collected = _replaced(view, ages, now_s)
     doomed = [nominee for nominee in nominees if is_garbage(view, nominee, collected, ages)]
     refused = claim(root, {nominee.path.path_id for nominee in doomed})
-    files, size_bytes = _delete(root, doomed, refused, progress)
+    files, size_bytes = _delete(root, view, doomed, refused, progress)
     skipped += refused.values()
     _tombstone(store, collected)
     deleted = {nominee.write_id for nominee in doomed if nominee.path.path_id not in refused}
@@ -247,7 +247,7 @@ def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileReco
 
 
 def _delete(
-    root: RootHandle, doomed: Sequence[Nominee], refused: dict[PathId, str], progress: Progress
+    root: RootHandle, view: View, doomed: Sequence[Nominee], refused: dict[PathId, str], progress: Progress
 ) -> tuple[int, int]:
     """Delete files; return their number and bytes. A file that cannot be deleted is left to the next pass.
 
@@ -259,7 +259,7 @@ def _delete(
         progress("collect", number, len(doomed))
         if number and number % CLAIMED_DELETIONS == 0:
             following = {each.path.path_id for each in doomed[number : number + CLAIMED_DELETIONS]}
-            unheld = unheld_paths(root, root.store.view(), following - refused.keys())
+            unheld = unheld_paths(root, view, following - refused.keys())
             refused |= {path_id: each.reason for path_id, each in unheld.items()}
         if nominee.path.path_id in refused:
             continue

@@ -1,7 +1,7 @@
 """Copies that were moved while a pass works by older metadata: by offloading, repair or a drain, beside the pass.
 
-A copy that is missing or bad by an older record says nothing about the file. So before a pass judges that a copy is bad
-or a file is lost, it reads the file's record again, and goes on with the copies that the present record names.
+A copy that is missing or bad by an older record says nothing about the file. So a pass reads the file's record again
+before it judges that a copy is bad or that a file is lost. If the record names other copies now, it looks at these.
 """
 
 from __future__ import annotations

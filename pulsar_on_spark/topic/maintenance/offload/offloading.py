@@ -180,7 +180,15 @@ def offload(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the plan of a batch is based on; `concerned` are the files of a request's topic, None for all files."""
+    """The state that a batch is planned by.
+
+    Attributes:
+        view: The metadata.
+        paths: The health of the storage paths.
+        bad: The copies that are reported as bad.
+        policies_of: Returns a topic's policies.
+        concerned: The files of a request's topic; None for all files.
+    """
 
     view: View
     paths: Mapping[PathId, PathHealth]

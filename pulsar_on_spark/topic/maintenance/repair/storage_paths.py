@@ -47,7 +47,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import refusal_to_claim, take_over
+from pulsar_on_spark.topic.maintenance.files.claims import take_over, try_claim
 from pulsar_on_spark.topic.maintenance.files.collect import write_ids
 from pulsar_on_spark.topic.maintenance.repair.plan import has_drivers
 
@@ -347,9 +347,9 @@ def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> b
 
 
 def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
-    """Claim a cold path; return True if it is another root's (raises as `refusal_to_claim`)."""
+    """Claim a cold path; return True if it is another root's (raises as `try_claim`)."""
     try:
-        return bool(refusal_to_claim(root, path))
+        return bool(try_claim(root, path))
     except WrongPathError:  # for example because an interrupted retirement has hidden the identity
         return False
 

@@ -233,10 +233,12 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     concerned = {PathId(each) for done in batch for each in (*done.plan.file.copies, *done.copies)}
     refused = claim(root, concerned)
     named = _name(root, write_id, batch, refused)
-    if taken := unheld_paths(root, root.store.view(), concerned - refused.keys()):
+    view = root.store.view(durable=True)
+    if taken := unheld_paths(root, view, concerned - refused.keys()):
         _name_again(root, named.changes)
         refused |= {path_id: unheld.reason for path_id, unheld in taken.items()}
-    dropped = _drop(root, root.store.view(durable=True), batch, named.outdated, refused, files)
+        view = root.store.view(durable=True)
+    dropped = _drop(root, view, batch, named.outdated, refused, files)
     needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
     problems = [reason for path_id, reason in refused.items() if path_id in needed]
     if named.is_aborted:

@@ -40,6 +40,7 @@ from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.kit import messages
+from tests.topic.maintenance.offload.conftest import root_with_cold_path
 from tests.topic.maintenance.repair.conftest import assert_consistent
 
 COLD = PathId(3)
@@ -56,12 +57,7 @@ def later() -> datetime:
 @pytest.fixture
 def cold_root(memory_path: Path) -> Root:
     """A root with a topic of four files, and a cold path outside of it."""
-    made = Root.create(memory_path / "root")
-    made.create_topic("t")
-    for value in VALUES:
-        messages.write(made, "t", [value])
-    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
-    return made
+    return root_with_cold_path(memory_path, VALUES)
 
 
 def copied(root: Root, name: str) -> Root:
@@ -354,7 +350,7 @@ def test_a_copy_that_claims_the_path_during_a_pass_is_noticed_at_the_commit(cold
 def test_a_release_keeps_its_copies_if_the_path_is_taken_over_before_the_commit(
     cold_root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the other root does not name may be deleted at any time, so the copies elsewhere stay named."""
+    """The other root may delete all files that it does not name, so the copies on other paths stay named."""
     copy = copied(cold_root, "copy")
     offload(copy, ALL)
     name, taken = worker._name, []

@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest,
 from pulsar_on_spark.topic.maintenance.repair import audit, checking, repairing, scrub, storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from tests.kit import messages
+from tests.topic.maintenance.offload.conftest import root_with_cold_path
 
 ALL = OffloadRequest(TopicName.parse("t"))
 VALUES = [bytes([65 + number]) * 300 for number in range(4)]
@@ -29,12 +30,7 @@ VALUES = [bytes([65 + number]) * 300 for number in range(4)]
 @pytest.fixture
 def cold_root(memory_path: Path) -> Root:
     """A root with a topic of four files, and a cold path."""
-    made = Root.create(memory_path / "root")
-    made.create_topic("t")
-    for value in VALUES:
-        messages.write(made, "t", [value])
-    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
-    return made
+    return root_with_cold_path(memory_path, VALUES)
 
 
 @pytest.fixture

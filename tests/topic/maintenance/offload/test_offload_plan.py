@@ -26,6 +26,7 @@ from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.worker import commit, new_write_id, restore
 from tests.kit import messages
+from tests.topic.maintenance.offload.conftest import root_with_cold_path
 
 COLD = PathId(3)
 ALL = OffloadRequest(TopicName.parse("t"))
@@ -36,11 +37,7 @@ NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
 @pytest.fixture
 def cold_root(memory_path: Path) -> Root:
     """A root with a topic of one file, and a cold path."""
-    made = Root.create(memory_path / "root")
-    made.create_topic("t")
-    messages.write(made, "t", [b"v" * 100])
-    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
-    return made
+    return root_with_cold_path(memory_path, [b"v" * 100])
 
 
 def planned(root: Root, policies: Mapping[str, OffloadPolicies], requests: Mapping[str, Position]) -> OffloadPlan:

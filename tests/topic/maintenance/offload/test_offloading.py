@@ -53,6 +53,7 @@ from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
 from tests.kit.hanging_path import HangingPath
 from tests.kit.waiting import wait_until
+from tests.topic.maintenance.offload.conftest import root_with_cold_path
 from tests.topic.maintenance.repair.conftest import assert_consistent
 
 COLD = PathId(3)
@@ -65,12 +66,7 @@ VALUES = [bytes([65 + number]) * 300 for number in range(8)]
 @pytest.fixture
 def cold_root(memory_path: Path) -> Root:
     """A root with a topic of eight files, and a cold path."""
-    made = Root.create(memory_path / "root")
-    made.create_topic("t")
-    for value in VALUES:
-        messages.write(made, "t", [value])
-    storage_paths.add(made, memory_path / "cold", "archive", role="cold")
-    return made
+    return root_with_cold_path(memory_path, VALUES)
 
 
 def files(root: Root) -> list[FileRecord]:

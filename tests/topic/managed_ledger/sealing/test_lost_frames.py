@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, SealRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError, MetadataError
+from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError, MetadataError, StorageError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, PathId, Position
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path import tail as tail_module
@@ -82,6 +82,15 @@ def close_ledger(log: LogOnDisk, topic: str, entries: int) -> None:
 
 def seal(log: LogOnDisk) -> int:
     return Sealer(log.root, log.incarnation, is_live=False).seal(tail=True).entries
+
+
+def lose(log: LogOnDisk, frame: int) -> None:
+    """Lose the content of a frame, which an operator gives up, and seal the others."""
+    damage(log, frame, HEADER_BYTES + 60)
+    with pytest.raises(StorageError):
+        seal(log)
+    give_up_frames(log.root, log.incarnation, commit=True)
+    seal(log)
 
 
 def ranges(root: Root, topic: str) -> tuple[list[tuple[int, int]], int]:
