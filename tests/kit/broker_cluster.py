@@ -49,6 +49,7 @@ class BrokerCluster:
         self._settings = dict(settings or {})
         self._ports = [(free_port(), free_port()) for _ in range(count)]
         self._brokers: list[RunningBroker] = []
+        self._started: list[RunningBroker] = []
         with ExitStack() as undo:
             for number in range(count):
                 self._brokers.append(undo.enter_context(self._start(number)))
@@ -70,8 +71,8 @@ class BrokerCluster:
 
     @property
     def said(self) -> str:
-        """Return what the brokers of now have printed and logged."""
-        return "\n".join(broker.said for broker in self._brokers)
+        """Return what the brokers have printed and logged, those that have ended, too."""
+        return "\n".join(f"{broker.url}, process {broker.pid}:\n{broker.said}" for broker in self._started)
 
     def url_of(self, topic: str) -> str:
         """Return the URL of the broker that serves a topic of `public/default`, asked of any broker that answers."""
@@ -154,7 +155,8 @@ class BrokerCluster:
         binary, web = self._ports[number]
         settings = {**self._settings_of(number), "broker_service_port": binary, "web_service_port": web}
         command = "standalone" if isinstance(self._root, Path) else "broker"
-        return RunningBroker(self._root, settings, command=command, prefix=self._prefix_of(number))
+        self._started.append(RunningBroker(self._root, settings, command=command, prefix=self._prefix_of(number)))
+        return self._started[-1]
 
     def _prefix_of(self, number: int) -> tuple[str, ...]:
         """Return the program that runs a broker (`RunningBroker`'s prefix)."""

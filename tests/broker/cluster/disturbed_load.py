@@ -14,9 +14,9 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -319,6 +319,7 @@ def disturb(run: Run) -> str:
     Root.create(place).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
         broker = at_end.enter_context(run.brokers(settings))
+        at_end.enter_context(telling(broker))
         log = run.folder / "client.log"
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
@@ -379,6 +380,16 @@ def disturb(run: Run) -> str:
         confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
         assert sum(each.subscription == name for each in confirmed) > run.times
     return told(histories, kept)
+
+
+@contextmanager
+def telling(broker: RestartingBroker | BrokerCluster) -> Iterator[None]:
+    """Add what the brokers said to an error, which another process may show."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(broker.said)
+        raise
 
 
 def judged(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]], deduplicated: bool) -> list[str]:

@@ -196,7 +196,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
     storage_paths.add(root, folder / "cold", "archive", role="cold")
     at_once = {"managedLedgerOffloadThresholdInBytes": 0, "managedLedgerOffloadDeletionLagInMillis": 0}
     set_namespace_policies(root, "public/default", {"offload_policies": at_once, "history": {"enabled": True}})
-    settings = {"maintain_interval_s": 1, "seal_within_s": 1, "managed_ledger_max_entries_per_ledger": 20}
+    settings = {
+        "maintain_interval_s": 1,
+        "seal_within_s": 1,
+        "managed_ledger_max_entries_per_ledger": 20,
+        "broker_deduplication_enabled": True,  # what a client sends again after a kill is stored once
+    }
     with BrokerCluster(root.path, settings, count=2) as brokers:
         yield brokers
 

@@ -954,7 +954,9 @@ func (s *scenario) flowOf(topic string, length time.Duration) error {
 // may change: the same messages come with the same ids, in the same order.
 func (s *scenario) again() error {
 	const count = 500
-	producer, err := s.producer(pulsar.ProducerOptions{BatchingMaxMessages: 10})
+	producer, err := opened(func() (pulsar.Producer, error) {
+		return s.producer(pulsar.ProducerOptions{BatchingMaxMessages: 10})
+	})
 	if err != nil {
 		return err
 	}
@@ -981,7 +983,9 @@ func (s *scenario) again() error {
 
 // fromTheStart reads a topic whose messages are the numbers from 0 on, and returns their ids.
 func (s *scenario) fromTheStart(count int) ([]pulsar.MessageID, error) {
-	reader, err := s.client.CreateReader(pulsar.ReaderOptions{Topic: s.topic, StartMessageID: pulsar.EarliestMessageID()})
+	reader, err := opened(func() (pulsar.Reader, error) {
+		return s.client.CreateReader(pulsar.ReaderOptions{Topic: s.topic, StartMessageID: pulsar.EarliestMessageID()})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -1000,6 +1004,17 @@ func (s *scenario) fromTheStart(count int) ([]pulsar.MessageID, error) {
 		ids = append(ids, message.ID())
 	}
 	return ids, nil
+}
+
+// opened opens a producer or a reader of a broker that may end meanwhile: unlike the other clients, this one reconnects
+// what is open, and tells the application of a connection that is lost while it opens something.
+func opened[T any](open func() (T, error)) (T, error) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		result, err := open()
+		if err == nil || time.Now().After(deadline) {
+			return result, err
+		}
+	}
 }
 
 // flowTime is the length of scenarios that go on while something else happens.
