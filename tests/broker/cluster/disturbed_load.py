@@ -109,6 +109,8 @@ MAX_BEHIND = 2_000
 consumers that begin again with a growing backlog each time."""
 END_S = 120
 """For anything, but the end of the last backlog: that may take as long as there is progress."""
+TOLD_AT_MOST = 6_000
+"""Characters of output that an error shows."""
 THE_END = b"the end"
 """The last message of the topic with large messages; the history does not check it."""
 DISCARDED = re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) ")
@@ -319,10 +321,10 @@ def disturb(run: Run) -> str:
     Root.create(place).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
         broker = at_end.enter_context(run.brokers(settings))
-        at_end.enter_context(telling(broker))
         log = run.folder / "client.log"
+        at_end.enter_context(telling(broker, log))
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))
         reading_large = pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
         clients = [reading_large, *(new_client(broker.url) for _ in range(2))]
         for client in clients:
@@ -383,12 +385,12 @@ def disturb(run: Run) -> str:
 
 
 @contextmanager
-def telling(broker: RestartingBroker | BrokerCluster) -> Iterator[None]:
-    """Add what the brokers said to an error, which another process may show."""
+def telling(broker: RestartingBroker | BrokerCluster, log: Path) -> Iterator[None]:
+    """Add to an error, which another process may show, the ends of the brokers' output and of the clients' log."""
     try:
         yield
     except Exception as error:
-        error.add_note(broker.said)
+        error.add_note("\n".join(text[-TOLD_AT_MOST:] for text in (broker.said, log.read_text())))
         raise
 
 
