@@ -16,7 +16,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,12 +91,15 @@ class TableVersion:
         snapshot: The files, the versions of app transactions, and the table's metadata.
         checkpointed: The version of the checkpoint that the log was read from.
         foreign: The files that other programs have written since: entries of the log, and data files that they name.
+        listed: The data files that the log lists, by name. They differ from the snapshot's files after an OPTIMIZE that
+            repeats rows, until `HistoryTable.commit` corrects the log.
     """
 
     tip: Tip
     snapshot: Snapshot
     checkpointed: int
     foreign: tuple[str, ...]
+    listed: Mapping[str, DataFile]
 
     @property
     def files(self) -> Mapping[str, DataFile]:
@@ -184,22 +187,23 @@ class HistoryTable:
             raise HistoryTableError(f"The history table {self.place} is missing: restore it from a copy.")
         opened = open_log(self._store)
         base = opened.snapshot
-        files, keys, head = dict(base.files), dict(base.keys), dict(base.head)
-        removed_ms = dict(base.removed_ms)
+        listed, keys, head = dict(base.files), dict(base.keys), dict(base.head)
+        files, removed_ms = dict(listed), dict(base.removed_ms)
         foreign: list[str] = []
         for entry in opened.entries:
             if entry.previous is None:
                 self._check_foreign(entry)
                 foreign += [entry_key(entry.version), *(file.name for file in entry.added)]
-            for name in entry.removed:
-                files.pop(name, None)
-                removed_ms[name] = entry.written_ms
-            files.update((file.name, file) for file in entry.added)
+            _apply(entry, listed)
+            if entry.previous is not None or repeats_no_rows(entry, files):
+                _apply(entry, files)
+                removed_ms.update(dict.fromkeys(entry.removed, entry.written_ms))
             keys.update(entry.keys)
             head.update(entry.head)
         tip = opened.entries[-1].tip if opened.entries else opened.tip
         self._check_protocol(head)
-        return TableVersion(tip, Snapshot(tip.version, files, keys, removed_ms, head), base.version, tuple(foreign))
+        snapshot = Snapshot(tip.version, files, keys, removed_ms, head)
+        return TableVersion(tip, snapshot, base.version, tuple(foreign), listed)
 
     def _is_there(self) -> bool:
         """Return False if the table has no folder. Object stores have no folders."""
@@ -260,6 +264,8 @@ class HistoryTable:
     ) -> None:
         """Commit durably, unless another commit has come first that changes what this one was decided on.
 
+        If the log lists rows twice, a commit of its own corrects this first.
+
         Args:
             version: The version that the commit was decided on.
             keys: The app transactions that it moves.
@@ -269,10 +275,13 @@ class HistoryTable:
             is_rearrangement: True if the added files have the rows of the removed ones.
 
         Raises:
-            ConflictError: nothing was committed, or the outcome is unknown: read the newest version, and decide again,
-                or another program's VACUUM has deleted an added file: write it again.
+            ConflictError: nothing else was committed, or the outcome is unknown: read the newest version, and decide
+                again, or another program's VACUUM has deleted an added file: write it again.
             HistoryTableError: the table cannot be written.
         """
+        if version.listed != version.files:
+            self._correct(version)
+            raise ConflictError("another program's OPTIMIZE, of an older version, is undone")
         metadata = version.snapshot.head["metaData"]
         is_append_only = str(metadata["configuration"].get("delta.appendOnly")).lower() == "true"
         if removed and is_append_only and not is_rearrangement:
@@ -284,7 +293,22 @@ class HistoryTable:
         if columns is not None:
             schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
             head.append({"metaData": {**metadata, "schemaString": schema}})
-        content = Content(tuple(added), removed, keys, head, is_rearrangement)
+        self._append(version, Content(tuple(added), removed, keys, head, is_rearrangement))
+
+    def _correct(self, version: TableVersion) -> None:
+        """Undo the entries of other programs that repeat rows (errors as `commit`)."""
+        files, listed = version.files, version.listed
+        added = [file for name, file in files.items() if name not in listed]
+        removed = [name for name in listed if name not in files]
+        _LOGGER.warning(
+            "Another program has optimized an older version of %s, which repeats rows: %d files are removed again.",
+            self.place,
+            len(removed),
+        )
+        self._append(version, Content(added, removed, is_rearrangement=True))
+
+    def _append(self, version: TableVersion, content: Content) -> None:
+        """Append an entry behind a version (errors as `commit`)."""
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         with self._translated():
@@ -327,10 +351,19 @@ class HistoryTable:
             self._store.objects.delete(name)
 
     def housekeep(self) -> None:
-        """Write a checkpoint if many entries were committed since the last one, and clean the log up behind it."""
+        """Correct the log if it lists rows twice; write a checkpoint if it is long, and clean it up behind that.
+
+        Raises:
+            HistoryTableError: the table cannot be read or written.
+        """
         version = self.version()
-        if version.tip.version - version.checkpointed < _CHECKPOINT_ENTRIES:
-            return
+        if version.listed != version.files:
+            with suppress(ConflictError):  # else the next commit corrects it
+                self._correct(version)
+        elif version.tip.version - version.checkpointed >= _CHECKPOINT_ENTRIES:
+            self._write_checkpoint(version)
+
+    def _write_checkpoint(self, version: TableVersion) -> None:
         with self._translated(), self._store.housekeeping() as is_alone:
             if is_alone:
                 self._store.sync()
@@ -354,6 +387,26 @@ class HistoryTable:
             raise HistoryTableError(f"The history table {self.place} is damaged ({error})") from error
         except (MetadataError, StorageError, OSError) as error:
             raise HistoryTableError(f"The history table {self.place} cannot be used now: {error}") from error
+
+
+def repeats_no_rows(entry: Entry, files: Mapping[str, DataFile]) -> bool:
+    """Return True unless an entry of another program replaces a file that a version no longer has. Pure.
+
+    The rows of such a file are in the files that have replaced it, or have been removed by retention. delta-rs makes
+    such entries: it does not notice that another commit has rearranged its files meanwhile.
+
+    Args:
+        entry: The entry.
+        files: The files of the version before it, by name.
+    """
+    return files.keys() >= set(entry.removed)
+
+
+def _apply(entry: Entry, files: dict[str, DataFile]) -> None:
+    """Remove and add an entry's files."""
+    for name in entry.removed:
+        files.pop(name, None)
+    files.update((file.name, file) for file in entry.added)
 
 
 def table_name(topic_id: str) -> str:

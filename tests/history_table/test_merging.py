@@ -85,6 +85,40 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
     assert rows(table) == before
 
 
+@pytest.mark.parametrize("is_merged_in_part", [False, True])
+def test_an_optimize_of_an_older_version_repeats_no_rows(
+    root: Root, table: HistoryTable, is_merged_in_part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs commits it, although its files were merged meanwhile."""
+    before = rows(table)
+    old = DeltaTable(table.place)
+    if is_merged_in_part:
+        chosen = merging.merges(table.version().files.values())[0][:2]
+        monkeypatch.setattr(merging, "merges", lambda _: [chosen])
+    assert merge_small_files(table) == (2 if is_merged_in_part else 8)
+    files = table.version().files
+    monkeypatch.undo()
+    old.optimize.compact()
+    assert rows(table) != before, "delta-rs would notice"
+    assert table.version().files == files
+    messages.write(root, "p", [b'{"id": 99}'], [b"0"])
+    build(root, P)
+    assert table.version().files.keys() > files.keys()
+    assert rows(table) == [*before, (99, None)]
+    DeltaTable(table.place).optimize.compact()
+    assert rows(table) == [*before, (99, None)]
+
+
+def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table: HistoryTable) -> None:
+    before, old = rows(table), DeltaTable(table.place)
+    assert merge_small_files(table) == 8
+    old.optimize.compact()
+    DeltaTable(table.place).optimize.compact()
+    assert rows(table) != before
+    assert keep_up(root) == []
+    assert rows(table) == before
+
+
 def test_times_as_spark_writes_them_are_merged(table: HistoryTable) -> None:
     """An OPTIMIZE by Spark writes times as INT96, without a zone."""
     before = DeltaTable(table.place).to_pyarrow_table()["__publishTime"].to_pylist()
