@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.errors import HistoryTableError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
@@ -92,6 +92,8 @@ class BuildOptions:
 def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
+    Each partition is built, even if another one cannot be; the first error is raised at the end.
+
     Args:
         root: The root.
         name: The topic or partition.
@@ -106,7 +108,17 @@ def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOption
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
-    return [_PartBuild(root, topic, part, options).run() for part in catalog.parts(view, topic)]
+    done, errors = [], []
+    for part in catalog.parts(view, topic):
+        try:
+            done.append(_PartBuild(root, topic, part, options).run())
+        except (PulsarpyError, OSError) as error:
+            errors.append(error)
+    for further in errors[1:]:
+        _LOGGER.warning("A partition of %s was not built: %s", name, further)
+    if errors:
+        raise errors[0]
+    return done
 
 
 def recorded_progress(view: View, topic_id: str) -> Progress:

@@ -7,9 +7,10 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,7 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         defaults: The policies for fields that neither a topic nor its namespace sets.
 
     Returns:
-        A sentence for each topic whose history could not be kept up, although the others were.
+        A sentence for each step that failed; the other steps were done.
     """
     problems: list[str] = []
     view = root.store.view()
@@ -64,16 +65,7 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
         parts = catalog.parts(view, topic)
         if not (policy.enabled or any(recorded_progress(view, part.topic_id).generation for part in parts)):
             continue
-        try:
-            _keep_up_topic(root, topic, parts, policy)
-        except TopicNotFoundError:
-            pass  # it was deleted meanwhile
-        except (PulsarpyError, OSError) as error:
-            _LOGGER.warning("The history of %s cannot be kept up: %s", topic.name, error, extra={"topic": topic.name})
-            problems.append(f"history of {topic.name}: {error}")
-        except Exception as error:  # a defect, or values that no library call expects: other topics' histories go on
-            _LOGGER.exception("The history of %s is not kept up.", topic.name, extra={"topic": topic.name})
-            problems.append(f"history of {topic.name}: {error!r}")
+        problems += _keep_up_topic(root, topic, parts, policy)
     try:
         _delete_tables(root)
     except (PulsarpyError, OSError) as error:
@@ -134,15 +126,36 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
         raise HistoryTableError(f"The history table {folder} cannot be deleted ({error}): try again.") from error
 
 
-def _keep_up_topic(root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies) -> None:
-    if policy.enabled:
-        build(root, TopicName.parse(topic.name), BuildOptions(limit_bytes=PASS_BYTES))
-    table = HistoryTable(root.place, table_name(topic.topic_id))
-    if table.exists():
-        apply_retention(table, policy)
-        merge_small_files(table)
-        delete_files(table, parts)
-        table.housekeep()
+def _keep_up_topic(
+    root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies
+) -> list[str]:
+    """Keep up a topic's history; returns a sentence for each part, or for the table, that could not be kept up."""
+
+    def keep_up_table() -> None:
+        table = HistoryTable(root.place, table_name(topic.topic_id))
+        if table.exists():
+            apply_retention(table, policy)
+            merge_small_files(table)
+            delete_files(table, parts)
+            table.housekeep()
+
+    options = BuildOptions(limit_bytes=PASS_BYTES)
+    steps: list[tuple[str, Callable[[], object]]] = [
+        (part.name, partial(build, root, TopicName.parse(part.name), options)) for part in parts if policy.enabled
+    ]
+    problems = []
+    for name, step in [*steps, (topic.name, keep_up_table)]:
+        try:
+            step()
+        except TopicNotFoundError:
+            pass  # it was deleted meanwhile
+        except (PulsarpyError, OSError) as error:
+            _LOGGER.warning("The history of %s cannot be kept up: %s", name, error, extra={"topic": topic.name})
+            problems.append(f"history of {name}: {error}")
+        except Exception as error:  # a defect, or values that no library call expects: other histories go on
+            _LOGGER.exception("The history of %s is not kept up.", name, extra={"topic": topic.name})
+            problems.append(f"history of {name}: {error!r}")
+    return list(dict.fromkeys(problems))
 
 
 def _delete_tables(root: RootHandle) -> None:

@@ -18,9 +18,11 @@ from pulsar_on_spark.history_table.build import BuildOptions, Built, build
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord
+from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -150,6 +152,42 @@ def test_a_problem_of_one_topic_does_not_stop_the_others(topic: Root) -> None:
     (problem,) = keep_up(topic)
     assert "history of persistent://public/default/t" in problem
     assert len(topic.store.view().all(HistoryRecord)) == 2
+
+
+def lose_newest_segment(root: Root, topic: str) -> None:
+    topic_id = catalog.require_topic(root.store.view(), TopicName.parse(topic)).topic_id
+    newest = root.store.view().all(SegmentRecord, topic_id)[-1]
+    for copy in root.path.rglob(f"*{newest.file_id}*"):
+        copy.unlink()
+
+
+def test_a_partition_that_cannot_be_built_does_not_stop_the_others(root: Root) -> None:
+    root.create_topic("p", partitions=3)
+    set_topic_policies(root, TopicName.parse("p"), {"history": {}})
+    for number in range(3):
+        messages.write(root, f"p-partition-{number}", [b"x"])
+    lose_newest_segment(root, "p-partition-0")
+    (problem,) = keep_up(root)
+    assert "history of persistent://public/default/p-partition-0" in problem
+    assert [record.rows for record in root.store.view().all(HistoryRecord)] == [1, 1]
+    with pytest.raises(DataLossError, match="p-partition-0"):
+        build(root, TopicName.parse("p"))
+    root.create_topic("q", partitions=2)
+    for number in range(2):
+        messages.write(root, f"q-partition-{number}", [b"x"])
+    lose_newest_segment(root, "q-partition-0")
+    with pytest.raises(DataLossError, match="q-partition-0"):
+        build(root, TopicName.parse("q"))
+    assert len(root.store.view().all(HistoryRecord)) == 3
+
+
+def test_a_build_that_fails_does_not_stop_the_retention(topic: Root) -> None:
+    set_topic_policies(topic, T, {"history": {"retentionSizeInMB": 0}})
+    assert keep_up(topic) == []
+    messages.write(topic, "t", [b"b"])
+    lose_newest_segment(topic, "t")
+    assert len(keep_up(topic)) == 1
+    assert not table(topic).version().files
 
 
 def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
