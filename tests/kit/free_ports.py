@@ -1,12 +1,21 @@
-"""Free TCP ports of 127.0.0.1."""
+"""Free TCP ports of this host, for servers that begin later, or that end and begin again."""
 
 from __future__ import annotations
 
+import random
 import socket
+from typing import Final
+
+_PORTS: Final = range(20_000, 30_000)
+"""Ports below the kernel's range for outgoing connections, which could take a port before a server has it (again)."""
 
 
 def free_port() -> int:
-    """Return a port that was free just now; another process may take it before its caller does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Draw a port that is free now."""
+    while True:
+        with socket.socket() as tried:
+            try:
+                tried.bind(("0.0.0.0", port := random.choice(_PORTS)))
+            except OSError:
+                continue
+            return port

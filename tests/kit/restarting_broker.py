@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
-
-PORTS = range(20_000, 30_000)
-"""Ports below the kernel's range for outgoing connections, which could take a port between two brokers."""
 
 
 class RestartingBroker:
@@ -23,7 +19,7 @@ class RestartingBroker:
 
     def __init__(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
         self._root = root
-        self._settings = {**(settings or {}), "broker_service_port": _free_port()}
+        self._settings = {**(settings or {}), "broker_service_port": free_port()}
         self._running = RunningBroker(root, self._settings)
         self.url = self._running.url
 
@@ -52,13 +48,3 @@ class RestartingBroker:
     def stop(self) -> int:
         """SIGTERM; returns its exit code."""
         return self._running.stop()
-
-
-def _free_port() -> int:
-    while True:
-        with socket.socket() as tried:
-            try:
-                tried.bind(("0.0.0.0", port := random.choice(PORTS)))
-            except OSError:
-                continue
-            return port

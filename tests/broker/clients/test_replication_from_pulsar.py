@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pulsar
 import pytest
 
 from tests.broker.clients.conftest import new_client
+from tests.kit.free_ports import free_port
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
@@ -33,7 +33,7 @@ class Peer:
     """The real Pulsar, a cluster of the name `peer`."""
 
     def __init__(self, work: Path) -> None:
-        port, web_port = free_ports(2)
+        port, web_port = free_port(), free_port()
         self.url = f"pulsar://127.0.0.1:{port}"
         self.admin = httpx.Client(base_url=f"http://127.0.0.1:{web_port}/admin/v2", timeout=60)
         settings = work / "settings.conf"
@@ -84,7 +84,7 @@ class Ours:
     """A broker that keeps its ports, and is killed and started again."""
 
     def __init__(self, root: Path) -> None:
-        port, web_port = free_ports(2)
+        port, web_port = free_port(), free_port()
         self._root = root
         self._settings = {
             "broker_service_port": port,
@@ -200,11 +200,3 @@ def test_a_partitioned_topic_is_made_with_its_partitions(peer: Peer, ours: Ours)
 def backlog(peer: Peer, topic: str) -> int:
     replication = peer.admin.get(f"/persistent/{NAMESPACE}/{topic}/stats").json()["replication"]
     return int(replication["ours"]["replicationBacklog"])
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
