@@ -325,8 +325,8 @@ def disturb(run: Run) -> str:
         at_end.enter_context(telling(broker, log))
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))
-        reading_large = pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
-        clients = [reading_large, *(new_client(broker.url) for _ in range(2))]
+        reading_large = pulsar.Client(broker.url, operation_timeout_seconds=END_S, logger=logger)
+        clients = [reading_large, *(new_client(broker.url, timeout_s=END_S) for _ in range(2))]
         for client in clients:
             at_end.callback(client.shutdown)  # close would wait for what never comes
         all_read, enough = threading.Event(), threading.Event()
