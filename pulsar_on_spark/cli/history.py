@@ -54,9 +54,9 @@ def status(root: RootArgument = None, root_option: RootOption = None, as_json: A
         return
     output.table(
         "Histories",
-        ("topic", "built by policy", "up to", "messages", "size", "sealed, not built"),
+        ("topic", "built by policy", "up to", "messages", "size", "storage path", "sealed, not built"),
         (
-            (each.name, each.is_enabled, each.to, each.rows, output.size(each.bytes), each.waiting_rows)
+            (each.name, each.is_enabled, each.to, each.rows, output.size(each.bytes), each.path_id, each.waiting_rows)
             for each in found
         ),
     )

@@ -44,10 +44,10 @@ def add(
     root_option: RootOption = None,
     label: Label = "",
     role: Annotated[
-        Literal["both", "journal", "segments", "cold"],
+        Literal["both", "journal", "segments", "cold", "history"],
         typer.Option(
             help="The files that the path is for; a URL in a local root is for segments by default, a cold path is for "
-            "offloaded segments."
+            "offloaded segments, a history path for the tables of histories."
         ),
     ] = "both",
     profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
@@ -67,7 +67,7 @@ def add(
 def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Stop writing to a path; `repair` then copies its contents to other paths."""
+    """Stop writing to a path; `repair` then copies its contents to other paths. Histories stay where they are."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
@@ -78,7 +78,7 @@ def drain(
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write again to a path that was drained or has failed and is healthy now; claim a cold path for this root."""
+    """Write again to a path that was drained, or has failed and is well; claim a cold or history path for this root."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)

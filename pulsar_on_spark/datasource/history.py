@@ -17,10 +17,11 @@ from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_co
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
-from pulsar_on_spark.history_table.build import end_of_messages, owner_id, recorded_progress
+from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
+from pulsar_on_spark.history_table.places import find_table, require_held
 from pulsar_on_spark.history_table.plan import ContradictionError
 from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
-from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, table_name
+from pulsar_on_spark.history_table.table import TableVersion
 from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
@@ -165,9 +166,11 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
     with closing(spark_tail(root, True)) as tail:
         view = tail.read_view(parts, durable, settle=True)
     source = _Source(root, view, parts, registry.latest(view, topic))
-    table = HistoryTable(root.place, table_name(owner_id(view, topic)))
+    table = find_table(root, view, topic)
     if table.exists() or any(recorded_progress(view, part.topic_id).generation for part in parts):
         source.version, source.place = table.version(), table.place
+        if any(_is_ahead(view, part, source.version) for part in parts):
+            require_held(root, view, table)  # another copy of the root would have built other messages
     for part in parts:
         boundary = EARLIEST if source.version is None else _boundary(view, part, source.version)
         trimmed, end = chain.trimmed_before(view, part.topic_id), end_of_messages(view, part.topic_id)
@@ -183,6 +186,10 @@ def _first(view: View, part: TopicPart) -> Position:
     Unlike "earliest", which moves, it makes a frame fail that is used after entries were built and trimmed.
     """
     return Position(LedgerId(view.all(LedgerRecord, part.topic_id)[0].ledger_id), EntryId(0))
+
+
+def _is_ahead(view: View, part: TopicPart, version: TableVersion) -> bool:
+    return version.progress(part.topic_id).generation > recorded_progress(view, part.topic_id).generation
 
 
 def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:

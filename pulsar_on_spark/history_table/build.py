@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pulsar_on_spark.history_table.pieces import Piece, all_columns, write_here
+from pulsar_on_spark.history_table.places import Claims, find_table, keys_of_place, owner_of, path_of_table
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
     Append,
@@ -26,7 +27,7 @@ from pulsar_on_spark.history_table.plan import (
     grouped,
     next_step,
 )
-from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, moved_keys, table_name
+from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, moved_keys
 from pulsar_on_spark.history_table.values import ValueColumns, placed, value_columns, with_columns
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.log.chain import ConflictError
@@ -80,6 +81,7 @@ class BuildOptions:
             so much work.
         piece_bytes: Key and value bytes of a piece, or a segment more.
         limit_bytes: Key and value bytes after which the build ends, or a segment more; None to build everything.
+        is_claimed: True if the caller has claimed the storage path of the table.
     """
 
     fail_on_data_loss: bool = True
@@ -87,6 +89,7 @@ class BuildOptions:
     step_bytes: int = 1 << 30
     piece_bytes: int = 1 << 30
     limit_bytes: int | None = None
+    is_claimed: bool = False
 
 
 def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
@@ -108,10 +111,13 @@ def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOption
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
+    owner, table = owner_of(view, topic), find_table(root, view, topic)
+    if not options.is_claimed:
+        Claims(root).require(table.path)
     done, errors = [], []
     for part in catalog.parts(view, topic):
         try:
-            done.append(_PartBuild(root, topic, part, options).run())
+            done.append(_PartBuild(root, owner, table, part, options).run())
         except (PulsarpyError, OSError) as error:
             errors.append(error)
     for further in errors[1:]:
@@ -151,12 +157,14 @@ def end_of_messages(view: View, topic_id: str, before: Position | None = None) -
 class _PartBuild:
     """The build of one topic or partition."""
 
-    def __init__(self, root: RootHandle, topic: TopicRecord, part: TopicPart, options: BuildOptions) -> None:
+    def __init__(
+        self, root: RootHandle, owner: TopicRecord, table: HistoryTable, part: TopicPart, options: BuildOptions
+    ) -> None:
         self._root = root
+        self._owner = owner
+        self._table = table
         self._part = part
         self._options = options
-        self._name = table_name(owner_id(root.store.view(), topic))
-        self._table = HistoryTable(root.place, self._name)
         self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
         self._goal: Position | None = None
 
@@ -266,7 +274,8 @@ class _PartBuild:
             [
                 Piece(
                     self._root.place,
-                    self._name,
+                    self._table.name,
+                    self._table.path,
                     step.after.generation + 1,
                     tuple(slices),
                     paths,
@@ -280,28 +289,34 @@ class _PartBuild:
 
     def _record(self, progress: Progress) -> None:
         """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""
-        part = self._part
+        part, path_id = self._part, self._table.path_id
+        is_elsewhere = False
 
         def decide(view: View) -> Change | None:
+            nonlocal is_elsewhere
             topic = view.get(TopicRecord, part.name)
             recorded = recorded_progress(view, part.topic_id)
             if topic is None or topic.topic_id != part.topic_id or recorded.generation >= progress.generation:
                 return None
+            is_elsewhere = recorded == NOT_BUILT and path_of_table(view, self._owner) != path_id
+            if is_elsewhere:
+                return None
+            moved = keys_of_place(self._owner, path_id) if recorded == NOT_BUILT else {}
             record = HistoryRecord(
                 topic_id=part.topic_id,
-                table=self._name,
+                table=self._table.name,
                 generation=progress.generation,
                 to_ledger=progress.to.ledger,
                 to_entry=progress.to.entry,
                 rows=progress.rows,
                 bytes=progress.bytes,
+                path_id=path_id,
             )
-            return Change(puts=[record], keys={keys.topic(part.name): None})
+            return Change(puts=[record], keys={keys.topic(part.name): None, **moved})
 
         self._root.store.commit(decide)
-
-
-def owner_id(view: View, topic: TopicRecord) -> str:
-    """Return the id of the topic that has the table: for a partition, its partitioned topic."""
-    owner = None if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
-    return topic.topic_id if owner is None else owner.topic_id
+        if is_elsewhere:
+            raise HistoryTableError(
+                f"The storage path for history tables has changed while the history of {part.name} was built: build it "
+                "again."
+            )

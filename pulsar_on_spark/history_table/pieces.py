@@ -25,7 +25,8 @@ class Piece:
 
     Attributes:
         root: The root.
-        table: The table's folder, relative to the root.
+        table: The table's folder, relative to the root or its storage path.
+        path: The table's storage path; None for the root.
         generation: The generation of the files.
         slices: The slices of the range.
         paths: The storage paths.
@@ -36,6 +37,7 @@ class Piece:
 
     root: RootPlace
     table: str
+    path: StoragePath | None
     generation: int
     slices: tuple[SegmentSlice, ...]
     paths: Mapping[PathId, StoragePath]
@@ -51,7 +53,7 @@ class Piece:
             DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
             CopiesUnreachableError: the messages cannot be read now.
         """
-        table = HistoryTable(self.root, self.table)
+        table = HistoryTable(self.root, self.table, self.path)
         needed = tuple(dict.fromkeys((*SEGMENT_COLUMNS, *self.values.segment_columns)))
         reader = SliceReader(self.root, self.paths, needed, self.fail_on_data_loss)
         batches = (batch for slice_ in self.slices for batch in self._rows(reader, slice_))

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from pulsar_on_spark.history_table.table import HistoryTable, table_name
+from pulsar_on_spark.history_table.places import find_table
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
@@ -37,7 +37,7 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
     into = quoted(database or namespace.replace("/", "_"))
     statements = [f"CREATE DATABASE IF NOT EXISTS {into}"]
     for topic, name in viewable(view, namespace):
-        table = HistoryTable(root.place, table_name(topic.topic_id))
+        table = find_table(root, view, topic)
         if table.exists():
             columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
             made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
+from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
@@ -26,6 +27,7 @@ class HistoryStatus:
         bytes: Size of the files that builds have added.
         waiting_rows: Number of sealed messages that are not built.
         waiting_bytes: Their key and value bytes.
+        path_id: The storage path that the table is on; None for the root itself, or if nothing is built.
     """
 
     name: str
@@ -36,6 +38,7 @@ class HistoryStatus:
     bytes: int
     waiting_rows: int
     waiting_bytes: int
+    path_id: int | None
 
 
 def statuses(view: View) -> list[HistoryStatus]:
@@ -44,7 +47,7 @@ def statuses(view: View) -> list[HistoryStatus]:
     for topic in catalog.topics(view):
         is_enabled = effective_policies(view, TopicName.parse(topic.name)).history.enabled
         for part in catalog.parts(view, topic):
-            built = recorded_progress(view, part.topic_id)
+            built, record = recorded_progress(view, part.topic_id), view.get(HistoryRecord, part.topic_id)
             if not (is_enabled or built.generation):
                 continue
             start = max(built.to, chain.trimmed_before(view, part.topic_id))
@@ -59,6 +62,7 @@ def statuses(view: View) -> list[HistoryStatus]:
                     built.bytes,
                     waiting.rows,
                     waiting.bytes,
+                    None if record is None else record.path_id,
                 )
             )
     return found

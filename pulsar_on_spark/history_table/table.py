@@ -4,6 +4,8 @@
     <root>/history/<topic id>/g<generation>-<partition>-<32 hex digits>.parquet    of builds
     <root>/history/<topic id>/m<number>-<partition>-<32 hex digits>.parquet        of merges
 
+A storage path for histories has the same folders (`places`).
+
 The progress of each partition is in the table's log, as versions of app transactions, so that it is known with each
 version of the table, even after a clean-up of the log.
 """
@@ -54,9 +56,10 @@ from pulsar_on_spark.model.errors import (
     MetadataError,
     StorageError,
 )
-from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.permissions import make_folders
 from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 FILE_NAME: Final = re.compile(r"([gm])([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
 """The names of files of builds (`g`) and merges (`m`): generation or number, partition or -1, and a random part."""
@@ -143,16 +146,27 @@ class HistoryTable:
 
     Args:
         root: The root.
-        name: The table's folder, relative to the root.
+        name: The table's folder, relative to the root or the path.
+        path: The storage path that the table is on; None for the root itself.
 
     Attributes:
         place: The table's folder, or its prefix of an object store.
+        name: Its folder, relative to the root or the path.
+        path: The storage path.
     """
 
-    def __init__(self, root: RootPlace, name: str) -> None:
-        self.place: RootPlace = root / name
-        self._store = history_log(root, name)
+    def __init__(self, root: RootPlace, name: str, path: StoragePath | None = None) -> None:
+        base = root if path is None else path.place
+        self.place: RootPlace = base / name
+        self.name = name
+        self.path = path
+        self._store = history_log(root, base, name)
         self._writer = new_writer()
+
+    @property
+    def path_id(self) -> PathId | None:
+        """The id of the storage path; None for the root itself."""
+        return None if self.path is None else self.path.path_id
 
     def exists(self) -> bool:
         """Return True if the table was created."""
@@ -375,8 +389,10 @@ class HistoryTable:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of the log into errors for operators."""
+        """Check that the storage path is there, and translate errors of the log into errors for operators."""
         try:
+            if self.path is not None:
+                self.path.check()  # a table is missing only if its disk is not
             yield
         except DamagedEntryError as error:
             raise HistoryTableError(
@@ -410,5 +426,5 @@ def _apply(entry: Entry, files: dict[str, DataFile]) -> None:
 
 
 def table_name(topic_id: str) -> str:
-    """Return the folder of a topic's table, relative to the root; partitions are in the table of their topic."""
+    """Return the folder of a topic's table, which has all its partitions, relative to the root or the storage path."""
     return f"{HISTORY}/{topic_id}"

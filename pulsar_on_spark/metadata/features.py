@@ -19,7 +19,9 @@ BUNDLES: Final = "bundles"
 """Several brokers, each of which serves the topics of its bundles; a program that does not know it must not serve."""
 COLD_PATHS: Final = "cold-paths"
 """Storage paths for offloaded segment files, of which one copy is enough."""
-FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES, COLD_PATHS})
+HISTORY_PATHS: Final = "history-paths"
+"""Storage paths for history tables."""
+FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES, COLD_PATHS, HISTORY_PATHS})
 """The features that this version knows."""
 ROOT_KEY: Final = "root"
 

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pulsar_on_spark.model.ids import PathId
 
-PathRole: TypeAlias = Literal["both", "journal", "segments", "cold"]
-"""The kinds of files that a path is for. A cold path gets only segment files that were offloaded."""
+PathRole: TypeAlias = Literal["both", "journal", "segments", "cold", "history"]
+"""The kinds of files that a path is for. A cold path gets only segment files that were offloaded, a history path only
+history tables."""
+APART: Final = ("cold", "history")
+"""Roles of paths that no quorum counts. Copies of a root share such paths, so each path has a claim (`claim`)."""
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
 """A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 
@@ -57,8 +60,8 @@ class PathHealth:
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
-        hold: The root's hold on a cold path, of which only maintenance reads the claim; `OURS` until then. A path that
-            is not ours is only read from.
+        hold: The root's hold on a path with a role of `APART`, of which only maintenance reads the claim; `OURS` until
+            then. A path that is not ours is only read from.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_on_spark import history
 from pulsar_on_spark.history_table.build import _PartBuild, build
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
 from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from tests.kit import messages
 
 T = TopicName.parse("t")
@@ -54,6 +57,24 @@ def test_the_table_and_behind_it_the_topic(root_with_topic: Root, frame: Callabl
     assert values(frame()) == [b"a", None]
     messages.write(root, "t", [b"b"])
     assert values(frame()) == [b"a", None, b"b"]
+
+
+def test_a_table_on_a_storage_path(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    root = root_with_topic
+    storage_paths.add(root, tmp_path / "lake", role="history")
+    messages.write(root, "t", [b"a"])
+    build(root, T)
+    copy = str(shutil.copytree(root.path, tmp_path / "copy"))
+    assert values(history(spark, "t", copy)) == [b"a"]
+    storage_paths.drain(root, 3)
+    messages.write(root, "t", [b"b"])
+    assert values(frame()) == [b"a", b"b"]
+    build(root, T)
+    assert values(frame()) == [b"a", b"b"]
+    with pytest.raises(HistoryTableError, match="claimed by the root"):
+        history(spark, "t", copy)
 
 
 def test_a_build_that_died_between_its_commits_doubles_nothing(

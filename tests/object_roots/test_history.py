@@ -23,6 +23,7 @@ from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects import remote
@@ -31,6 +32,8 @@ from pulsar_on_spark.storage.root_place import objects_at, parse_place
 from pulsar_on_spark.testing.s3_faults import Fault, S3Faults
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
 from tests.kit.s3_server import S3Server, write_profile
 
@@ -92,6 +95,26 @@ def test_a_history_is_built_merged_and_trimmed(
     assert values(by_delta_rs(root)) == []
 
 
+def test_tables_on_a_storage_path(root: Root, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="can hold journals only"):
+        storage_paths.add(root, tmp_path / "lake", role="history")
+    added = storage_paths.add(root, f"{bucket}/lake", role="history")
+    lake = objects_at(root.current_storage_paths()[PathId(added.path_id)].place)
+    for value in (b"a", b"b"):
+        messages.write(root, "t", [value])
+        build(root, T)
+    assert tables(root) == []
+    (_, statement) = view_statements(root, "public/default")
+    assert f"{bucket}/lake/history/{topic_id(root)}".replace("s3:", "s3a:") in statement
+    assert usage(root).topics[0].history_bytes == sum(listed.size for listed in lake.list_after(HISTORY))
+    with pytest.raises(InvalidArgumentError, match="no name on an object store is used twice"):
+        root.delete_history("t")
+    root.delete_topic("t")
+    monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
+    assert upkeep.keep_up(root) == []
+    assert list(lake.list_after(HISTORY)) == []
+
+
 def test_another_programs_optimize_is_heeded(root: Root, by_delta_rs: Callable[[Root], DeltaTable]) -> None:
     for value in (b"a", b"b"):
         messages.write(root, "t", [value])
@@ -134,9 +157,12 @@ def test_spark_without_the_stores_file_system_is_told_so(root: Root, spark: Spar
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven is missing, which resolves Hadoop's S3A")
+@pytest.mark.parametrize("is_on_path", [False, True])
 def test_spark_reads_the_table_and_what_is_behind_it(
-    root: Root, bucket: str, s3_server: S3Server, tmp_path: Path
+    root: Root, bucket: str, s3_server: S3Server, tmp_path: Path, is_on_path: bool
 ) -> None:
+    if is_on_path:
+        storage_paths.add(root, f"{bucket}/lake", role="history")
     half_built(root)
     arguments = [str(root.place), bucket, json.dumps(s3_server.options()), str(tmp_path / "jars")]
     command = [sys.executable, "-m", "tests.object_roots.history_app", *arguments]

@@ -27,6 +27,7 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.storage.health import APART
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers, copy_numbers
@@ -83,7 +84,7 @@ class StorageState:
     @property
     def paths_to_write(self) -> int:
         """Number of storage paths that are present and writable."""
-        return sum(path.is_writable and not path.is_cold for path in self.storage.paths)
+        return sum(path.is_writable and path.role not in APART for path in self.storage.paths)
 
 
 class Stored:

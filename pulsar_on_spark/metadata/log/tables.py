@@ -15,7 +15,7 @@ from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 METADATA: Final = "metadata"
 HISTORY: Final = "history"
-"""The folder of all history tables in a root."""
+"""The folder of all history tables in a root, or on a storage path."""
 LOCK: Final = "lock"
 """The lock file of a local root, for clean-up, repair and creation."""
 
@@ -35,16 +35,17 @@ def read_only_log(root: RootPlace, table: str) -> LogStore:
     return ObjectLog(ObjectsBelow(objects_at(root), below), str(root / below))
 
 
-def history_log(root: RootPlace, name: str) -> SharedLog:
+def history_log(root: RootPlace, base: RootPlace, name: str) -> SharedLog:
     """Return the place of the log of a history table, to which other programs may write, too.
 
     Args:
         root: The root.
-        name: The table's folder, relative to the root.
+        base: The root, or the place of a storage path.
+        name: The table's folder, relative to `base`.
     """
-    if isinstance(root, Path):
-        return LocalLog(root / name, root / LOCK, is_shared=True)
-    return ObjectLog(ObjectsBelow(objects_at(root), name), str(root / name), is_shared=True)
+    if isinstance(base, Path):
+        return LocalLog(base / name, root / LOCK if isinstance(root, Path) else None, is_shared=True)
+    return ObjectLog(ObjectsBelow(objects_at(base), name), str(base / name), is_shared=True)
 
 
 def has_table(root: RootPlace, table: str) -> bool:

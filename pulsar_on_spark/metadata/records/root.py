@@ -42,15 +42,16 @@ class PathRecord(Record):
         uri: The path's directory or URL.
         profile: The name of the profile for a URL outside the root; "" for the profile that matches, if any.
         host: The host on whose disk a directory is; "" for a directory of a local root.
-        role: The kinds of files that the path is for: segments, journals, or both; or offloaded segments only ("cold").
+        role: The kinds of files that the path is for: segments, journals, or both; only offloaded segments ("cold"); or
+            only history tables.
         state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
         label: The path's rack; copies of a file are put under different labels.
         reason: The failure for which a write or an audit made the path read-only.
         failed_at: The time of the failure, on the clock of the process that found it.
         check_since: The time at which the path came back. Its copies do not count until all of them were read in full.
             None if its copies count.
-        claims: The tokens that a cold path's claim may have, the oldest first; none for a path that was never changed
-            (`topic.maintenance.files.claims`).
+        claims: The tokens that the claim of a cold or history path may have, the oldest first; none for a path that was
+            never changed (`topic.maintenance.files.claims`).
     """
 
     kind: ClassVar[str] = "path"

@@ -115,13 +115,14 @@ class HistoryRecord(Record):
 
     Attributes:
         topic_id: The topic, or partition.
-        table: The folder of the table, relative to the root. All partitions of a topic have one table.
+        table: The folder of the table, relative to the root or its storage path. A topic's partitions have one table.
         generation: The number of completed builds, which is the version of the table's app transaction.
         to_ledger: With `to_entry`, the position before which all messages are in the table, as far as the topic had
             them when they were built, and the table's own retention has not removed them.
         to_entry: The entry of that position.
         rows: Number of messages that builds have added.
         bytes: Size of the files that builds have added.
+        path_id: The storage path that the table is on; None for the root itself.
     """
 
     kind: ClassVar[str] = "history"
@@ -132,6 +133,7 @@ class HistoryRecord(Record):
     to_entry: int
     rows: int = 0
     bytes: int = 0
+    path_id: int | None = None
 
     @property
     def record_id(self) -> str:

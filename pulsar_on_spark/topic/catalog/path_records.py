@@ -9,6 +9,7 @@ from pulsar_on_spark.ledger.journal.places import JournalPath
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.bounded_path import BoundedPath
+from pulsar_on_spark.storage.health import APART
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import RootPlace, parse_place
@@ -42,6 +43,6 @@ def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> Journa
 
 
 def segment_path(root: RootPlace, cluster_id: str, record: PathRecord) -> StoragePath:
-    """Return the storage path of a record, for segment files. A cold directory may be on a network file system."""
+    """Return the storage path of a record for all but journals. Some directories may be on a network file system."""
     path = storage_path(root, cluster_id, record)
-    return BoundedPath(path) if record.role == "cold" and isinstance(path, LocalPath) else path
+    return BoundedPath(path) if record.role in APART and isinstance(path, LocalPath) else path

@@ -14,6 +14,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.health import APART
 from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
@@ -175,9 +176,10 @@ def _healed(record: PathRecord, now: datetime) -> PathRecord:
     """Return the record of a path that is healthy again.
 
     A path that could not be reached may return with fewer files, so its copies count only after repair has read them.
-    Copies on a cold path count at once: reading all of them could take days, and there are no others to use meanwhile.
+    Those on a cold path count at once: reading all of them could take days, and there are no others to use meanwhile.
+    A history path has none.
     """
-    since = record.check_since if record.role == "cold" else now
+    since = record.check_since if record.role in APART else now
     return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
 

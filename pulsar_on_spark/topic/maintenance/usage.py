@@ -35,6 +35,7 @@ from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
+from pulsar_on_spark.storage.segment_objects import translated
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -54,6 +55,7 @@ class Reason(Enum):
     UNCOMMITTED = "written, and not committed yet"
     UNSEALED = "journal, not sealed yet"
     SEALED = "journal, sealed, to be deleted"
+    HISTORY = "histories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class TopicUsage:
         log_bytes: Bytes of the topic's log in segment files on all storage paths. The bytes of a batch that several
             topics share are divided in proportion to the bytes of their messages.
         compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
-        history_bytes: Bytes of the topic's history table in the root, with files that will be deleted.
+        history_bytes: Bytes of the topic's history table, with files that will be deleted; 0 while its path is away.
     """
 
     name: str
@@ -111,7 +113,7 @@ class RootUsage:
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
-        history_bytes: Bytes of all history tables, with those of deleted topics.
+        history_bytes: Bytes of all history tables in the root, with those of deleted topics; others are on `paths`.
         paths: The storage paths.
         topics: The topics, in descending order of stored bytes.
         subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.
@@ -143,23 +145,27 @@ def usage(root: RootHandle) -> RootUsage:
     shares = file_shares(view)
     stored: Counter[FileId] = Counter()
     unsealed = unsealed_journal_files(view)
-    paths = tuple(_path(view, path, shares, unsealed, stored) for path in root.storage_paths(view).values())
+    tables: dict[int | None, Counter[str]] = {None: _tables(root.place)}
+    paths = tuple(_path(view, path, shares, unsealed, stored, tables) for path in root.storage_paths(view).values())
     topics = [
-        _topic(view, topic.name, catalog.parts(view, topic), shares, stored, root.place)
-        for topic in catalog.topics(view)
+        _topic(view, topic.name, catalog.parts(view, topic), shares, stored, tables) for topic in catalog.topics(view)
     ]
     return RootUsage(
         root=root.place,
-        metadata_bytes=_bytes_below(root.place, METADATA),
-        history_bytes=_bytes_below(root.place, HISTORY),
+        metadata_bytes=sum(listed.size for listed in objects_at(root.place).list_after(METADATA)),
+        history_bytes=tables[None].total(),
         paths=paths,
         topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_bytes, -topic.message_bytes, topic.name))),
         subscriptions=tuple(sorted(topic_subscriptions(root, view), key=lambda each: -each.backlog_bytes)),
     )
 
 
-def _bytes_below(root: RootPlace, folder: str) -> int:
-    return sum(listed.size for listed in objects_at(root).list_after(folder))
+def _tables(place: RootPlace) -> Counter[str]:
+    """Return the bytes of the history tables in a root or on a storage path, by the tables' folders."""
+    sizes: Counter[str] = Counter()
+    for listed in objects_at(place).list_after(HISTORY):
+        sizes["/".join(listed.key.split("/")[:2])] += listed.size
+    return sizes
 
 
 def file_shares(view: View) -> dict[FileId, FileShares]:
@@ -221,24 +227,29 @@ def _path(
     shares: Mapping[FileId, FileShares],
     unsealed: Set[tuple[int, str, str]],
     stored: Counter[FileId],
+    tables: dict[int | None, Counter[str]],
 ) -> PathUsage:
-    """Return a path's usage, and add the sizes of the segment files that topics name to `stored`."""
+    """Return a path's usage; add its segment files that topics name to `stored`, and its history tables to `tables`."""
     by_reason: Counter[Reason] = Counter()
     problem = ""
     offloaded = {file.file_id for file in view.all(FileRecord) if file.is_cold and file.replaced_at is None}
-    cold = {record.path_id for record in view.all(PathRecord) if record.role == "cold"}
+    roles = {record.path_id: record.role for record in view.all(PathRecord)}
     try:
         for stored_file in path.segment_files(time.time()):
             file_id = stored_file.name.file_id
             file_shares_ = None if stored_file.is_tmp else shares.get(file_id)
             reasons = reasons_of_file(view, file_id, stored_file.size_bytes, file_shares_)
-            is_beside = file_id in offloaded and path.path_id not in cold
+            is_beside = file_id in offloaded and roles[path.path_id] != "cold"
             by_reason.update({Reason.OFFLOADED: stored_file.size_bytes} if is_beside else reasons)
             if file_shares_ is not None:
                 stored[file_id] += stored_file.size_bytes
         for incarnation, name, size_bytes in journal_sizes(path) if isinstance(path, LocalPath | ObjectPath) else ():
             is_unsealed = (path.path_id, incarnation, name) in unsealed
             by_reason[Reason.UNSEALED if is_unsealed else Reason.SEALED] += size_bytes
+        if roles[path.path_id] == "history":
+            with translated():
+                tables[path.path_id] = _tables(path.place)
+            by_reason[Reason.HISTORY] = tables[path.path_id].total()
     except StoragePathError as error:
         problem = str(error)
     return PathUsage(
@@ -256,12 +267,12 @@ def _topic(
     parts: list[catalog.TopicPart],
     shares: Mapping[FileId, FileShares],
     stored: Mapping[FileId, int],
-    root: RootPlace,
+    tables: Mapping[int | None, Counter[str]],
 ) -> TopicUsage:
     ids = {part.topic_id for part in parts}
     segments = [segment for topic_id in ids for segment in view.all(SegmentRecord, topic_id)]
     of_log = {segment.file_id for segment in segments if not isinstance(segment, UnsealedSegment)}
-    tables = {record.table for topic_id in ids for record in view.all(HistoryRecord, topic_id)}
+    histories = {(record.path_id, record.table) for topic_id in ids for record in view.all(HistoryRecord, topic_id)}
     compactions = [record for topic_id in ids if (record := view.get(CompactionRecord, topic_id)) is not None]
     return TopicUsage(
         name=name,
@@ -279,5 +290,5 @@ def _topic(
             )
         ),
         compacted_bytes=sum(stored.get(FileId(file.file_id), 0) for record in compactions for file in record.files),
-        history_bytes=sum(_bytes_below(root, table) for table in tables),
+        history_bytes=sum(tables[path_id][table] for path_id, table in histories if path_id in tables),
     )

@@ -12,6 +12,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.health import APART
 from pulsar_on_spark.topic.catalog.policies.effective import effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 
@@ -56,7 +57,7 @@ def check_quorum(view: View, before: Mapping[str, JsonValue], after: Mapping[str
     if _FIELD not in after or after[_FIELD] == before.get(_FIELD):
         return
     wanted = PersistencePolicies.model_validate(after[_FIELD]).quorum
-    paths = sum(path.state in ("writable", "read-only") and path.role != "cold" for path in view.all(PathRecord))
+    paths = sum(path.state in ("writable", "read-only") and path.role not in APART for path in view.all(PathRecord))
     if wanted.ensemble > paths:
         raise InvalidArgumentError(
             f"Policy {_FIELD!r} of {what} needs {wanted.ensemble} storage paths (quorum {wanted}), and the root has "

@@ -33,7 +33,7 @@ from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.claim import CLAIM_NAME
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
-from pulsar_on_spark.storage.health import keeps_copies
+from pulsar_on_spark.storage.health import APART, keeps_copies
 from pulsar_on_spark.storage.local_path import LocalPath, local_paths
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -124,13 +124,13 @@ def _require_free(root: Path, target: Path) -> None:
 
 
 def _require_local(root: RootHandle) -> None:
-    """Refuse a root with a part on an object store, except offloaded segments: these are downloaded to the backup."""
+    """Refuse a root with a part on an object store, except offloaded segments, which are downloaded, and histories."""
     view = root.store.view()
-    cold = {record.path_id for record in view.all(PathRecord) if record.role == "cold"}
+    apart = {record.path_id for record in view.all(PathRecord) if record.role in APART}
     remote = [
         path_id
         for path_id, path in root.storage_paths(view).items()
-        if not isinstance(path, LocalPath) and path_id not in cold
+        if not isinstance(path, LocalPath) and path_id not in apart
     ]
     if remote or not isinstance(root.place, Path):
         raise InvalidArgumentError(

@@ -1,5 +1,7 @@
 """Claims: of several copies of a root that share a cold path, only one changes it; the others only read from it.
 
+The same is true of history paths: what is said of cold paths here holds for all paths with a role of `APART`.
+
 A copy of a root's folder, made by `cp -a` or by a snapshot of its disk, names the same cold paths as the root. If both
 moved and deleted files there, each would delete as garbage what only the other one's metadata name. So before a commit
 or a collection changes a cold path, it replaces the path's claim:
@@ -32,7 +34,7 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.claim import UNCLAIMED, Claim, named, read_claim, write_claim
-from pulsar_on_spark.storage.health import Hold
+from pulsar_on_spark.storage.health import APART, Hold
 from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -76,7 +78,7 @@ def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> di
     Raises:
         MetadataError: the metadata cannot be read.
     """
-    found = {path.path_id: _unheld(root, path) for path in _cold(root, view, path_ids)}
+    found = {path.path_id: _unheld(root, path) for path in _apart(root, view, path_ids)}
     return {path_id: unheld for path_id, unheld in found.items() if unheld is not None}
 
 
@@ -103,7 +105,7 @@ def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
         MetadataError: the metadata cannot be read or written.
     """
     refused: dict[PathId, str] = {}
-    for path in _cold(root, root.store.view(), path_ids):
+    for path in _apart(root, root.store.view(), path_ids):
         try:
             if reason := try_claim(root, path):
                 refused[path.path_id] = reason
@@ -144,10 +146,10 @@ def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) ->
     raise _busy(path)
 
 
-def _cold(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
+def _apart(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
     paths = root.storage_paths(view)
-    cold = {PathId(record.path_id) for record in view.all(PathRecord) if record.role == "cold"}
-    return [paths[path_id] for path_id in sorted(cold.intersection(path_ids, paths))]
+    apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
+    return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
 
 
 def _is_announced(root: RootHandle, path_id: PathId, found: Claim, token: str, own: str, *, by_force: bool) -> bool:
@@ -199,5 +201,5 @@ def _refusal(path: StoragePath, found: Claim, own: str) -> str:
     return (
         f"Storage path {path.path_id} ({path.place}) {what}, so this root only reads from it: if this root was moved, "
         f"or is the one that is to keep the path, run `pulsarpy storage resume {path.path_id}` once; if it is a copy, "
-        "give it a cold path of its own."
+        "give it a path of its own."
     )

@@ -25,8 +25,10 @@ from pathlib import Path
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata import features, keys
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import (
     FileRecord,
+    HistoryRecord,
     IncarnationRecord,
     PathRecord,
     RootRecord,
@@ -38,11 +40,12 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.storage import permissions
-from pulsar_on_spark.storage.health import PathRole
+from pulsar_on_spark.storage.health import APART, PathRole
 from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
+from pulsar_on_spark.storage.segment_objects import translated
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.path_records import place_of, storage_path, uri_of
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
@@ -64,11 +67,13 @@ class PathUse:
         copies: Number of files that have a copy on the path.
         sole_copies: Number of these files that have no other copy on a path that is neither lost nor retired.
         fragments: Number of journal fragments with a file on the path that may not be deleted yet.
+        histories: Number of topics and partitions whose history tables are on the path.
     """
 
     copies: int
     sole_copies: int
     fragments: int
+    histories: int
 
 
 def use_of(view: View, path_id: PathId) -> PathUse:
@@ -76,7 +81,8 @@ def use_of(view: View, path_id: PathId) -> PathUse:
     given_up = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
     files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
     sole = sum(not set(file.copies) - given_up - {path_id} for file in files)
-    return PathUse(len(files), sole, _fragments_on(view, path_id))
+    histories = sum(record.path_id == path_id for record in view.all(HistoryRecord))
+    return PathUse(len(files), sole, _fragments_on(view, path_id), histories)
 
 
 def add(
@@ -92,7 +98,8 @@ def add(
             path.
         label: The path's rack; copies of a file are put under different labels.
         role: The kind of files that the path is for. In a root on an object store, a directory is always for journals.
-            In a local root, a URL with the role `both` is for segments. A cold path gets offloaded segments only.
+            In a local root, a URL with the role `both` is for segments. A cold path gets offloaded segments only,
+            a history path tables of histories only.
         profile: The name of the profile with a URL's options; "" for the profile that matches the URL, if any.
 
     Raises:
@@ -108,10 +115,10 @@ def add(
             role = "segments"  # journals stay on the disks of a local root
         probe(objects_at(place), str(place))
     elif not isinstance(root.place, Path):
-        if role in ("segments", "cold"):
+        if role not in ("both", "journal"):
             raise InvalidArgumentError(
-                f"{place} can hold journals only, because other hosts could not read its segments: give the role "
-                "journal, or a URL."
+                f"{place} can hold journals only, because other hosts could not read its files: give the role journal, "
+                "or a URL."
             )
         role = "journal"
     host = "" if isinstance(root.place, Path) or not isinstance(place, Path) else socket.gethostname()
@@ -126,7 +133,7 @@ def add(
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
         added = _added(root, new, found)
-        return _claimed(root, added) if role == "cold" else added
+        return _claimed(root, added) if role in APART else added
     if former.state == "lost":
         return _taken_back(root, former, new)
     raise InvalidArgumentError(
@@ -160,6 +167,8 @@ class _NewPath:
 def drain(root: RootHandle, path_id: int) -> PathRecord:
     """Drain a path: no new copies are written to it, and `repair` copies its copies to other paths.
 
+    On a history path, no new tables are made; those that it has stay, and builds go on there.
+
     Raises:
         InvalidArgumentError: there is no such path, it is lost or retired, or too few other paths are writable; of cold
             paths, those with the drivers of its files.
@@ -172,7 +181,9 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
         others = [
             each
             for each in view.all(PathRecord)
-            if each.state == "writable" and each.path_id != path_id and (each.role == "cold") is is_cold
+            if each.state == "writable"
+            and each.path_id != path_id
+            and (each.role == "cold" if is_cold else each.role not in APART)
         ]
         if is_cold and (stuck := _stuck(view, path_id, [each.label for each in others])):
             drivers = ", ".join(sorted(set().union(*stuck)))
@@ -181,7 +192,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
                 f"Storage path {path_id} cannot be drained, because no other cold path is writable and can take "
                 f"{len(stuck)} of its files: add one with `pulsarpy storage add --role cold`{label} first."
             )
-        if not is_cold and len(others) < root.quorum.ack:
+        if record.role not in APART and len(others) < root.quorum.ack:
             raise InvalidArgumentError(
                 f"Storage path {path_id} cannot be drained, because only {len(others)} other paths are writable and "
                 f"quorum {root.quorum} needs {root.quorum.ack}: add storage paths first."
@@ -200,7 +211,7 @@ def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
-    """Make a path writable again that is draining or had failed; claim a cold path, whichever root has claimed it.
+    """Make a path writable again that is draining or had failed; claim a cold or history path from any other root.
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
@@ -211,12 +222,12 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
     _require(known, ("writable", "read-only", "draining"), "written to again")
     path = root.storage_paths(root.store.view())[PathId(path_id)]
     path.check()
-    if known.role == "cold":
+    if known.role in APART:
         take_over(root, path)
 
     def resumed(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining"), "written to again")
-        is_doubted = record.state == "read-only" and record.role != "cold"
+        is_doubted = record.state == "read-only" and record.role not in APART
         since = datetime.now(UTC) if is_doubted else record.check_since
         return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
@@ -228,17 +239,18 @@ def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecor
 
     Raises:
         InvalidArgumentError: there is no such path, it is retired, or (without `force`) it has the only copies of
-            files.
+            files, or histories.
         MetadataError: the metadata cannot be read or written.
     """
 
     def lost(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining", "lost"), "given up as lost")
-        sole = use_of(view, PathId(path_id)).sole_copies
-        if sole and not force:
+        used = use_of(view, PathId(path_id))
+        if (used.sole_copies or used.histories) and not force:
+            what = f"{used.histories} histories" if used.histories else f"the only copies of {used.sole_copies} files"
             raise InvalidArgumentError(
-                f"Storage path {path_id} has the only copies of {sole} files, which are lost with it: bring it back, "
-                "or force the change to give the files up."
+                f"Storage path {path_id} has {what}, which are lost with it: bring it back, or force the change to "
+                "give them up."
             )
         return record.model_copy(update={"state": "lost", "check_since": None})
 
@@ -270,6 +282,8 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
             _require_no_writes(root, path)
         if record.state == "draining":
             _require_closed(path)
+            if is_hidden:
+                _require_no_tables(path)
         return _changed(root, path_id, lambda view, now: _retired(view, now), keys.FILES)
     except BaseException:
         if is_hidden:
@@ -287,6 +301,11 @@ def _retired(view: View, record: PathRecord) -> PathRecord:
 
 def _require_unused(view: View, record: PathRecord) -> None:
     used = use_of(view, PathId(record.path_id))
+    if used.histories:
+        raise InvalidArgumentError(
+            f"Storage path {record.path_id} is still needed by {used.histories} histories: delete them with `pulsarpy "
+            "history delete`, or their topics."
+        )
     if used.copies or used.fragments:
         raise InvalidArgumentError(
             f"Storage path {record.path_id} is still needed by {used.copies} files and {used.fragments} journal "
@@ -311,6 +330,16 @@ def _undecided_writes(view: DurableView, listed: Collection[WriteId]) -> set[Wri
     return {each for each in listed if each not in known and view.get(WriteRecord, each) is None}
 
 
+def _require_no_tables(path: StoragePath) -> None:
+    """Check that a path has no history tables: those of deleted topics are not deleted from a retired path."""
+    with translated():
+        has_tables = next(iter(objects_at(path.place).list_after(HISTORY)), None) is not None
+    if has_tables:
+        raise InvalidArgumentError(
+            f"{path} still has history tables of deleted topics: run `pulsarpy maintain` after ten minutes, or a day."
+        )
+
+
 def _require_closed(path: StoragePath) -> None:
     """Refuse a path on which a process has files open, because its disk could not be unmounted."""
     if not isinstance(path.place, Path):
@@ -326,13 +355,13 @@ def _require_closed(path: StoragePath) -> None:
 def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> bool:
     """Hide the identity of a path. Return False if that failed and the path is lost, so that it does not matter.
 
-    The cold path of another copy of the root stays visible, and this root begins no files on it: False, too.
+    A path that another copy of the root has claimed stays visible, and this root begins no files on it: False, too.
 
     Raises:
         StoragePathError: a draining path cannot be reached, so that uncommitted writes may have files on it.
     """
     try:
-        if record.role == "cold" and _is_foreign(root, path):
+        if record.role in APART and _is_foreign(root, path):
             return False
         is_hidden = path.hide_identity()
     except StoragePathError:
@@ -347,7 +376,7 @@ def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> b
 
 
 def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
-    """Claim a cold path; return True if it is another root's (raises as `try_claim`)."""
+    """Claim a path; return True if it is another root's (raises as `try_claim`)."""
     try:
         return bool(try_claim(root, path))
     except WrongPathError:  # for example because an interrupted retirement has hidden the identity
@@ -379,7 +408,7 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
 
 
 def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
-    """Claim a new cold path, so that a copy of the root made from now on is known as a copy; return its record."""
+    """Claim a new path, so that a copy of the root made from now on is known as a copy; return its record."""
     try:
         take_over(root, root.current_storage_paths()[PathId(added.path_id)])
     except StoragePathError as error:
@@ -433,6 +462,8 @@ def _features(view: View, record: PathRecord) -> tuple[Sequence[RootRecord], Map
     """Return what a commit of the path must add for the feature that it brings into the root (`features.using`)."""
     if record.role == "cold":
         return features.using(view, features.COLD_PATHS)
+    if record.role == "history":
+        return features.using(view, features.HISTORY_PATHS)
     is_plain = not record.host and record.role == "both"
     return ((), {}) if is_plain else features.using(view, features.OBJECT_PATHS)
 
