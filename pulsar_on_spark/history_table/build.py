@@ -44,7 +44,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
-from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
+from pulsar_on_spark.topic.managed_ledger.chain.steps import end_of_bytes
 
 FILE_BYTES = 128 << 20
 """Bytes of the rows in one data file, which a build has in memory."""
@@ -230,9 +230,8 @@ class _PartBuild:
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
         if self._goal is None:
             limit = self._options.limit_bytes
-            waits = None if limit is None else count_waiting(view, topic_id, start, sealed, max_bytes=limit)
-            self._goal = sealed if waits is None else waits.enough
-        return count_waiting(view, topic_id, start, min(sealed, self._goal), max_bytes=self._options.step_bytes).enough
+            self._goal = sealed if limit is None else end_of_bytes(view, topic_id, start, sealed, limit)
+        return end_of_bytes(view, topic_id, start, min(sealed, self._goal), self._options.step_bytes)
 
     def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""

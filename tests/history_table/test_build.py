@@ -20,6 +20,8 @@ from pulsar_on_spark.history_table.retention import apply_retention
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.metadata.log import cleaning
 from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records.record import Record
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -204,6 +206,25 @@ def test_a_build_may_be_limited(topic: Root) -> None:
     for number in range(4):
         messages.write(topic, "t", [b"%02d" % number * 50])
     assert [build(topic, T, BuildOptions(limit_bytes=150))[0].rows for _ in range(4)] == [5, 2, 0, 0]
+
+
+def test_the_work_of_a_step_does_not_grow_with_the_backlog(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    live = View._live
+
+    def counted(view: View, cls: type[Record], record_id: str) -> Record:
+        read.append(record_id)
+        return live(view, cls, record_id)
+
+    monkeypatch.setattr(View, "_live", counted)
+    counts = []
+    for backlog in (3, 30):
+        for _ in range(backlog):
+            messages.write(topic, "t", [b"x" * 100])
+        read.clear()
+        build(topic, T, BuildOptions(step_bytes=1, limit_bytes=1))
+        counts.append(len(read))
+    assert counts[1] <= counts[0]
 
 
 def test_a_checkpoint_shortens_the_log(topic: Root) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.metadata.state import View
@@ -40,25 +41,53 @@ def count_waiting(
     """Count the messages and bytes of a topic in [start, end) from the records of its segments."""
     rows = size = 0
     enough = end
+    for part in _parts(view, topic_id, start, end):
+        rows += part.rows
+        size += part.bytes
+        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
+        if reached and enough == end:
+            enough = part.end
+    return Waiting(rows, size, enough)
+
+
+def end_of_bytes(view: View, topic_id: str, start: Position, end: Position, max_bytes: int) -> Position:
+    """Return the end of the segment in which the bytes from `start` on reach a limit; `end` if they do not before it.
+
+    Unlike `count_waiting`, it looks at no segment behind that one, so its cost does not grow with the backlog.
+    """
+    size = 0
+    for part in _parts(view, topic_id, start, end):
+        size += part.bytes
+        if size >= max_bytes:
+            return part.end
+    return end
+
+
+class _Part(NamedTuple):
+    """The part of a segment that is in a range: its messages, its bytes, and its end."""
+
+    rows: int
+    bytes: int
+    end: Position
+
+
+def _parts(view: View, topic_id: str, start: Position, end: Position) -> Iterator[_Part]:
+    """Iterate over the parts of a topic's segments in [start, end); a record is read when the iterator reaches it."""
     if start >= end:
-        return Waiting(0, 0, end)
+        return
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         ledger, first, stop = segment.ledger_id, segment.first_entry, segment_end(segment)
         if (ledger, first) >= (end.ledger, end.entry):
             break
         if (ledger, stop) <= (start.ledger, start.entry):
             continue
-        segment_rows = segment.rows
+        rows = segment.rows
         if (ledger, first) < (start.ledger, start.entry) or (ledger, stop) > (end.ledger, end.entry):
             after = start.entry if ledger == start.ledger else 0
             before = end.entry if ledger == end.ledger else stop
-            segment_rows = sum(rows for _, rows in entry_runs(segment, after, before))
-        rows += segment_rows
-        size += segment.bytes * segment_rows // max(segment.rows, 1)
-        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
-        if reached and enough == end:
-            enough = min(Position(LedgerId(ledger), EntryId(stop)), end)
-    return Waiting(rows, size, enough)
+            rows = sum(count for _, count in entry_runs(segment, after, before))
+        size = segment.bytes * rows // max(segment.rows, 1)
+        yield _Part(rows, size, min(Position(LedgerId(ledger), EntryId(stop)), end))
 
 
 def advance(
