@@ -16,8 +16,9 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import keeps_copies
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim, unheld_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim
 
 
 def owner_of(view: View, topic: TopicRecord) -> TopicRecord:

@@ -34,11 +34,11 @@ from pulsar_on_spark.storage.root_place import ObjectPlace, RootPlace, objects_a
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies, Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages
 from pulsar_on_spark.topic.maintenance.maintain import MaintainReport, maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits

@@ -22,7 +22,6 @@ from pulsar_on_spark.broker.reading.breaker import Breaker
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource, InLaneError, Lane
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
-from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import (
@@ -35,10 +34,10 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
-from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.path_records import journal_paths
+from pulsar_on_spark.topic.catalog.present_copies import read_present, report_present
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
 from pulsar_on_spark.topic.data_path.reading import rows_of
@@ -307,12 +306,13 @@ class CatchUp:
                 raise deferred
         read_from = cold if self._reads_cold else ()
         file_id = FileId(file.file_id)
-        batches = read_batches(
+        batches = read_present(
+            lambda: self._root,
             file,
             partial(self._root.storage_paths, view),
             [where.number for where in wanted],
             columns,
-            lambda path, reason: self._report(file_id, path, reason),
+            self._report,
             at_stake=at_stake,
         )
         with closing(batches):
@@ -336,14 +336,14 @@ class CatchUp:
             return False
         return path is not None
 
-    def _report(self, file_id: str, path: PathId, reason: str) -> None:
+    def _report(self, file: FileRecord, path: PathId, reason: str) -> None:
         """Report a bad or missing copy, once per copy; other copies may be good."""
-        if (file_id, path) in self._reported:
+        if (file.file_id, path) in self._reported:
             return
         if len(self._reported) >= _MAX_REPORTED:
             self._reported.clear()
-        self._reported.add((file_id, path))
-        report_bad_copy(self._root.place, file_id, path, reason)
+        self._reported.add((file.file_id, path))
+        report_present(lambda: self._root, file, path, reason)
 
 
 def _is_late(rows: pa.RecordBatch, publish_ms: int) -> pa.BooleanArray:

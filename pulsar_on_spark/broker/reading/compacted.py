@@ -17,8 +17,8 @@ from pulsar_on_spark.broker.reading.reader import EntryReader, Reads
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import MessageId, Position
-from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.present_copies import report_present
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.compaction.chain import CompactedChain
@@ -152,5 +152,5 @@ def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compact
     for compacted in known:
         if compacted.record.compaction_id == record.compaction_id:
             return compacted
-    report = partial(report_bad_copy, root.place)
+    report = partial(report_present, lambda: root)
     return Compacted(record, read_index(view, part, record, root.current_storage_paths, report))

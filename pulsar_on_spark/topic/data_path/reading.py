@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
-from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
@@ -32,11 +32,12 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.loss import LOOK_AGAIN
-from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, write_report
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.path_records import journal_paths
+from pulsar_on_spark.topic.catalog.present_copies import read_present, report_present
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -196,12 +197,13 @@ class SliceReader:
     ) -> Iterator[pa.RecordBatch]:
         needed = (*self.columns, *(HIDING_COLUMNS if slice_.by_broker else ()))
         wanted = slice_.part(batches[0].first, batches[-1].end)
-        return read_batches(
+        return read_present(
+            partial(RootHandle.shared, self.root),
             file,
             lambda: self.paths,
             [where.number for where in batches],
             tuple(dict.fromkeys(needed)),
-            lambda path, reason: findings.bad_copy(FileId(file.file_id), path, reason),
+            findings.bad_copy,
             at_stake=f"{slice_.topic} {wanted.entries_in_words}",
         )
 
@@ -287,15 +289,15 @@ class _Findings:
     def __init__(self, root: RootPlace, fail_on_data_loss: bool) -> None:
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
-        self._bad_copies: set[tuple[FileId, PathId]] = set()
+        self._bad_copies: set[tuple[str, PathId]] = set()
         self._loss: _Loss | None = None
 
-    def bad_copy(self, file_id: FileId, path: PathId, reason: str) -> None:
+    def bad_copy(self, file: FileRecord, path: PathId, reason: str) -> None:
         """Report a bad or missing copy, whether or not another copy is good."""
-        if (file_id, path) in self._bad_copies:
+        if (file.file_id, path) in self._bad_copies:
             return
-        self._bad_copies.add((file_id, path))
-        report_bad_copy(self._root, file_id, path, reason)
+        self._bad_copies.add((file.file_id, path))
+        report_present(partial(RootHandle.shared, self._root), file, path, reason)
 
     def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
         """Report batches that no copy has.

@@ -16,11 +16,11 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import APART
 from pulsar_on_spark.storage.probe import Trials
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
 from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadReport, offload

@@ -35,11 +35,11 @@ from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
 from pulsar_on_spark.storage.health import APART, keeps_copies
 from pulsar_on_spark.storage.local_path import LocalPath, local_paths
+from pulsar_on_spark.topic.catalog.holds import require_held
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup import snapshot
 from pulsar_on_spark.topic.maintenance.backup.snapshot import VanishedError
-from pulsar_on_spark.topic.maintenance.files.claims import require_held
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation

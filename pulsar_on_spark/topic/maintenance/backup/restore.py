@@ -46,6 +46,7 @@ from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import root_creation
+from pulsar_on_spark.topic.catalog.present_copies import with_present_copies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_creation import Content
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -55,7 +56,6 @@ from pulsar_on_spark.topic.maintenance.backup.restore_plan import (
     plan_restore,
     reachable_cursors,
 )
-from pulsar_on_spark.topic.maintenance.files.moved import with_present_copies
 
 log = logging.getLogger(__name__)
 

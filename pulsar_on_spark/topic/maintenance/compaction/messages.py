@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
 from pulsar_on_spark.model.ids import LedgerId, PathId
-from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.present_copies import report_present
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
 
@@ -48,7 +49,7 @@ class CompactedReader:
             UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
-        report = partial(report_bad_copy, self.root)
+        report = partial(report_present, partial(RootHandle.shared, self.root))
         number, alone = slice_.first, False
         while number < slice_.end:
             end = number + 1 if alone else slice_.end

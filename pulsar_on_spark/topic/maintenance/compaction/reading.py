@@ -6,8 +6,9 @@ finish. Then they are deleted; a reader of newer metadata gets the files that re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,15 +19,14 @@ from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactedFile, CompactionRecord, FileRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError
-from pulsar_on_spark.model.ids import EARLIEST, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EARLIEST, LedgerId, Position
 from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.present_copies import OnBadCopy
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
 
 Index = dict[LedgerId, BitMap64]
 """The ids of the entries that have remaining messages, by ledger."""
-OnBadCopy = Callable[[str, PathId, str], None]
-"""Callback for a bad copy: it gets the file's id, the storage path and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +72,18 @@ class CompactedSlice:
         Args:
             paths: Returns the root's storage paths.
             columns: Columns of `SEGMENT_SCHEMA`, including `entry_id`; None for all.
-            on_bad_copy: Called with path id and reason for copies that are bad or missing.
+            on_bad_copy: Called for copies that are bad or missing.
 
         Raises:
             SegmentGoneError: the file was deleted, because the topic was compacted again or deleted.
             CorruptSegmentError: no good copy is left.
         """
-        file_id = self.file.file_id
         batches = read_batches(
             self.file,
             paths,
             range(self.first, self.end),
             columns,
-            lambda path, reason: on_bad_copy(file_id, path, reason),
+            partial(on_bad_copy, self.file),
             at_stake=f"compacted entries of {self.topic} before {self.stop}",
         )
         for (ledger, first, last, _), batch in zip(self.compacted.batches[self.first : self.end], batches, strict=True):
@@ -148,7 +147,7 @@ def read_index(
         paths,
         [len(last.batches)],
         columns,
-        lambda path, reason: on_bad_copy(file.file_id, path, reason),
+        partial(on_bad_copy, file),
         at_stake=f"the index of the compacted ledger of {part.name}",
     )
     index: Index = {}

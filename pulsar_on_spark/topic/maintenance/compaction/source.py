@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
-from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, SegmentGoneError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.present_copies import read_present, report_present
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.reading import rows_of
@@ -70,7 +69,7 @@ class Source:
         self._root = root
         self._part = part
         self._tail = tail
-        self._report = partial(report_bad_copy, root.place)
+        self._report = partial(report_present, lambda: root)
         self.base = view.get(CompactionRecord, part.topic_id)
         self.start = log_start(view, part.topic_id, self.base)
         self.end = max(read_limit(view, part.topic_id), self.start)
@@ -156,12 +155,13 @@ class Source:
                 end += len(decoded.entry_rows)
                 yield end, decoded.batch.select(names)
             return
-        batches = read_batches(
+        batches = read_present(
+            lambda: self._root,
             file,
             self._root.current_storage_paths,
             [where.number for where in wanted],
             columns,
-            lambda path, reason: self._report(file.file_id, path, reason),
+            self._report,
             at_stake=f"{slice_.topic} {slice_.entries_in_words}",
         )
         for where, batch in zip(wanted, batches, strict=True):

@@ -24,74 +24,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.claim import UNCLAIMED, Claim, named, read_claim, write_claim
-from pulsar_on_spark.storage.health import APART, Hold
-from pulsar_on_spark.storage.loss import unreachable
+from pulsar_on_spark.storage.claim import Claim, named, read_claim, write_claim
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.holds import ATTEMPTS, busy, claimed_paths, is_ours, known_tokens, refusal
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
-_ATTEMPTS: Final = 10
-"""Maximum number of attempts, while other passes over the root replace the claim, too."""
 MAX_TOKENS: Final = 8
 """Maximum number of a path's tokens. It is reached only if as many passes could not replace the claim after the commit;
 of their tokens, the oldest are forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unheld:
-    """A cold path that the root must not change now: another copy's, or not known; and a sentence with the reason."""
-
-    hold: Hold
-    reason: str
-
-
-def is_ours(found: Claim, tokens: Sequence[str], root: str) -> bool:
-    """Return True if a claim is that of a root with these tokens and this name; a claim without a root is anybody's."""
-    return found.token in tokens and found.root in ("", root)
-
-
-def known_tokens(record: PathRecord) -> tuple[str, ...]:
-    """Return the tokens that the path's claim may have, the oldest first."""
-    return record.claims or (UNCLAIMED,)
 
 
 def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
     """Return the tokens after a new one is added: the one that was found on the path, and all later ones."""
     later = [*known[known.index(found) + 1 :], new]
     return (found, *later[-MAX_TOKENS + 1 :])
-
-
-def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> dict[PathId, Unheld]:
-    """Return those of the paths that are cold, and that the root must neither change nor judge now.
-
-    They are the paths that another copy of the root has claimed, and those whose claim cannot be read.
-
-    Raises:
-        MetadataError: the metadata cannot be read.
-    """
-    found = {path.path_id: _unheld(root, path) for path in _apart(root, view, path_ids)}
-    return {path_id: unheld for path_id, unheld in found.items() if unheld is not None}
-
-
-def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
-    """Check that the root may judge all copies of a file: a path in an earlier state lacks files that may be good.
-
-    Raises:
-        CopiesUnreachableError: a copy is on a cold path that the root must not judge now.
-        MetadataError: the metadata cannot be read.
-    """
-    unheld = unheld_paths(root, view, [PathId(path_id) for path_id in file.copies])
-    if unheld:
-        raise unreachable(f"File {file.file_id}", " ".join(each.reason for each in unheld.values()))
 
 
 def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
@@ -105,7 +59,7 @@ def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
         MetadataError: the metadata cannot be read or written.
     """
     refused: dict[PathId, str] = {}
-    for path in _apart(root, root.store.view(), path_ids):
+    for path in claimed_paths(root, root.store.view(), path_ids):
         try:
             if reason := try_claim(root, path):
                 refused[path.path_id] = reason
@@ -135,21 +89,15 @@ def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) ->
         MetadataError: the metadata cannot be read or written.
     """
     own = named(root.place)
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         found = read_claim(path)
         token = secrets.token_hex(16)
         if _is_announced(root, path.path_id, found, token, own, by_force=by_force):
             if write_claim(path, token, own, found):
                 return ""
         elif read_claim(path) == found:
-            return _refusal(path, found, own)
-    raise _busy(path)
-
-
-def _apart(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
-    paths = root.storage_paths(view)
-    apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
-    return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
+            return refusal(path, found, own)
+    raise busy(path)
 
 
 def _is_announced(root: RootHandle, path_id: PathId, found: Claim, token: str, own: str, *, by_force: bool) -> bool:
@@ -170,36 +118,3 @@ def _is_announced(root: RootHandle, path_id: PathId, found: Claim, token: str, o
 
     root.store.commit(decide)
     return is_granted
-
-
-def _unheld(root: RootHandle, path: StoragePath) -> Unheld | None:
-    """Look whose a path's claim is, even when a pass replaces it meanwhile; None if it is this root's."""
-    try:
-        own = named(root.place)
-        for _ in range(_ATTEMPTS):
-            found = read_claim(path)
-            record = root.store.view().get(PathRecord, str(path.path_id))
-            if record is None or is_ours(found, known_tokens(record), own):
-                return None
-            if read_claim(path) == found:
-                return Unheld(Hold.FOREIGN, _refusal(path, found, own))
-        raise _busy(path)
-    except StoragePathError as error:
-        return Unheld(Hold.UNKNOWN, str(error))
-
-
-def _busy(path: StoragePath) -> StoragePathError:
-    return StoragePathError(f"{path} was claimed by other processes in each of {_ATTEMPTS} attempts: try again.")
-
-
-def _refusal(path: StoragePath, found: Claim, own: str) -> str:
-    what = (
-        f"is claimed by the root {found.root}, and this root is {own}"
-        if found.root not in ("", own)
-        else "was changed by another copy of this root, or is in an earlier state than this root left it in"
-    )
-    return (
-        f"Storage path {path.path_id} ({path.place}) {what}, so this root only reads from it: if this root was moved, "
-        f"or is the one that is to keep the path, run `pulsarpy storage resume {path.path_id}` once; if it is a copy, "
-        "give it a path of its own."
-    )

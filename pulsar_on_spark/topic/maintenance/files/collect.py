@@ -36,9 +36,10 @@ from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.storage.reports import Finding, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim, unheld_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim
 
 log = logging.getLogger(__name__)
 

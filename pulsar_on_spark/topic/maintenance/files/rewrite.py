@@ -21,12 +21,12 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import FileId
-from pulsar_on_spark.storage.reports import Finding, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
+from pulsar_on_spark.topic.catalog.present_copies import report_present, with_present_copies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
-from pulsar_on_spark.topic.maintenance.files.moved import with_present_copies
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, SliceBatch
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class _Rewriting:
         for number, segment_wanted in enumerate(stretch):
             for where in segment_wanted.batches(file):
                 by_number[where.number].append((number, where))
-        report = partial(report_bad_copy, self._root.place, file.file_id)
+        report = partial(report_present, lambda: self._root, file)
         numbers = sorted(by_number)
         read: list[list[pa.RecordBatch]] = [[] for _ in stretch]
         for at, batch in zip(

@@ -20,10 +20,10 @@ from pulsar_on_spark.model.errors import NoAccessError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, Hold, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
+from pulsar_on_spark.topic.catalog.present_copies import names_copy
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import unheld_paths
-from pulsar_on_spark.topic.maintenance.files.moved import names_copy
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
 

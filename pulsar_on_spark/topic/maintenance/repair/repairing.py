@@ -17,9 +17,9 @@ from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.reports import ReportKind, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.present_copies import is_named
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.moved import is_named
 from pulsar_on_spark.topic.maintenance.repair import scrub
 from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareFragment, audit, live
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits

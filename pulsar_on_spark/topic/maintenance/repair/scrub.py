@@ -25,8 +25,9 @@ from pulsar_on_spark.storage.objects.contract import Exists
 from pulsar_on_spark.storage.reports import REPORTS, Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
+from pulsar_on_spark.topic.catalog.present_copies import is_named, names_copy
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.moved import is_named
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +247,8 @@ def check_copy(
     """Read one copy in full; write a report if it is bad, clear an earlier report if it is good.
 
     A copy that the file's present record does not name is neither good nor bad. The copies that this record names
-    instead were read in full when they were written.
+    instead were read in full when they were written. A bad copy on a cold path that the root must not judge counts as
+    not examined.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -262,8 +264,11 @@ def check_copy(
     if reason is None:
         clear_report(root.place, report)
         return CheckedCopy(None, True)
-    if not is_named(root, file, path.path_id):
+    view = root.store.view()
+    if not names_copy(view, file, path.path_id):
         return CheckedCopy(None, True, is_named=False)
+    if unheld := unheld_paths(root, view, [path.path_id]):
+        return CheckedCopy(unheld[path.path_id].reason, is_reported=False, is_examined=False)
     log.warning("A copy of file %s is bad: %s", file.file_id, reason, extra={"file": file.file_id})
     return CheckedCopy(reason, write_report(root.place, report))
 

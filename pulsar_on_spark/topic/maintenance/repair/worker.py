@@ -30,9 +30,10 @@ from pulsar_on_spark.model.ids import FileId, PathId, SegmentName, WriteId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.files.claims import claim, unheld_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 
 log = logging.getLogger(__name__)

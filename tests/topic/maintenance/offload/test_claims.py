@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,22 +17,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
-from pulsar_on_spark.model.errors import CopiesUnreachableError, StoragePathError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.broker.reading.catch_up import CatchUp
+from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord, SegmentRecord
+from pulsar_on_spark.model.errors import CopiesUnreachableError, SegmentGoneError, StoragePathError
+from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, named, read_claim
 from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.probe import Trials
-from pulsar_on_spark.storage.reports import read_reports
+from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.root_place import ObjectPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import holds
+from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.files import claims
 from pulsar_on_spark.topic.maintenance.files import collect as collecting
-from pulsar_on_spark.topic.maintenance.files.claims import claim, take_over, unheld_paths
+from pulsar_on_spark.topic.maintenance.files.claims import claim, take_over
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
@@ -39,7 +45,9 @@ from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest,
 from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.kit import messages
+from tests.kit.pulsar_entries import read_entry
 from tests.topic.maintenance.offload.conftest import root_with_cold_path
 from tests.topic.maintenance.repair.conftest import assert_consistent
 
@@ -257,7 +265,8 @@ def test_a_path_whose_claim_cannot_be_read_is_neither_changed_nor_judged(
     kept = {file: file.read_bytes() for file in before}
     for file in before:
         file.unlink()
-    monkeypatch.setattr(claims, "read_claim", unreadable)
+    for module in (holds, claims):
+        monkeypatch.setattr(module, "read_claim", unreadable)
     done = repair(cold_root)
     assert (done.missing, done.work.lost, done.away) == (0, (), ("no answer",))
     assert read_reports(cold_root.path) == []
@@ -270,41 +279,93 @@ def test_a_path_whose_claim_cannot_be_read_is_neither_changed_nor_judged(
     assert cold_copies(cold_root) == before
 
 
-def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, memory_path: Path) -> None:
-    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
-    shutil.copytree(memory_path / "cold", memory_path / "earlier")
+def in_an_earlier_state(root: Root, *, is_released: bool) -> None:
+    """Put the cold path into the state of an earlier time; its present state is kept as `present`."""
+    cold = root.path.with_name("cold")
+    offload(root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
+    shutil.copytree(cold, cold.with_name("earlier"))
     for _ in range(2):
-        offload(cold_root, ALL)
-        messages.write(cold_root, "t", [b"more"])
-    offload(cold_root, ALL)
-    (memory_path / "cold").rename(memory_path / "present")
-    (memory_path / "earlier").rename(memory_path / "cold")
+        offload(root, ALL)
+        messages.write(root, "t", [b"more"])
+    offload(root, ALL)
+    if is_released:
+        offload(root, now=later)
+    cold.rename(cold.with_name("present"))
+    cold.with_name("earlier").rename(cold)
+
+
+def in_its_present_state(root: Root) -> None:
+    cold = root.path.with_name("cold")
+    cold.rename(cold.with_name("earlier"))
+    cold.with_name("present").rename(cold)
+
+
+def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root) -> None:
+    in_an_earlier_state(cold_root, is_released=False)
     assert offload(cold_root, now=later).released.moved == 0
     report = repair(cold_root)
     assert (REFUSAL in " ".join(report.away), report.work.lost) == (True, ())
     assert [REFUSAL in reason for reason in check(cold_root, COLD).reasons] == [True]
+    cold_root.status(verify=True)
     assert read_reports(cold_root.path) == []
-    (memory_path / "cold").rename(memory_path / "earlier")
-    (memory_path / "present").rename(memory_path / "cold")
+    in_its_present_state(cold_root)
     assert heal_paths(cold_root) == (COLD,)
     assert offload(cold_root, now=later).released.moved == len(files(cold_root))
+
+
+def read_as_a_consumer(root: Root) -> list[bytes | None]:
+    (part,) = messages.target(root, "t").parts
+    ends = {each.ledger_id: each.first_entry + each.entries for each in root.store.view().all(SegmentRecord)}
+    ranges = [EntryRange(LedgerId(ledger), 0, end) for ledger, end in ends.items()]
+    with closing(CatchUp(root, 1 << 20)) as reader, closing(reader.read(EntrySource(part), ranges)) as entries:
+        return [read_entry(entry.data)[0].value for entry in entries]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("damage", [None, b"damaged"])
+def test_readers_count_nothing_as_lost_that_an_earlier_state_of_the_path_lacks(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch, is_known: bool, damage: bytes | None
+) -> None:
+    in_an_earlier_state(cold_root, is_released=True)
+    if damage is not None:
+        for present in (cold_root.path.with_name("present") / "segments").glob("*/*.arrow"):
+            there = cold_root.path.with_name("cold") / "segments" / present.parent.name / present.name
+            there.parent.mkdir(exist_ok=True)
+            there.write_bytes(damage)
+    reason = REFUSAL if is_known else "no answer"
+    with monkeypatch.context() as patch:
+        if not is_known:
+            patch.setattr(holds, "read_claim", unreadable)
+        with pytest.raises(CopiesUnreachableError, match=reason):
+            messages.read(cold_root, "t", fail_on_data_loss=False)
+        with pytest.raises(CopiesUnreachableError, match=reason):
+            read_as_a_consumer(cold_root)
+        with pytest.raises(CopiesUnreachableError, match=reason):
+            compact(cold_root, "t")
+    assert [report.kind for report in read_reports(cold_root.path)].count(ReportKind.LOSS) == 0
+    in_its_present_state(cold_root)
+    assert messages.values(cold_root, "t") == read_as_a_consumer(cold_root) == [*VALUES, b"more", b"more"]
+    assert len(compact(cold_root, "t")) == 1
+
+
+def test_readers_count_files_as_lost_that_the_path_of_this_root_lacks(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    lost = cold_root.path.with_name("cold") / "segments"
+    shutil.rmtree(lost)
+    lost.mkdir()
+    assert messages.read(cold_root, "t", fail_on_data_loss=False) == []
+    with pytest.raises(SegmentGoneError):
+        read_as_a_consumer(cold_root)
 
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_backups_and_restores_do_not_leave_out_what_an_earlier_state_of_the_path_lacks(
     cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    offload(cold_root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
-    shutil.copytree(memory_path / "cold", memory_path / "earlier")
-    for _ in range(2):
-        offload(cold_root, ALL)
-        messages.write(cold_root, "t", [b"more"])
-    offload(cold_root, ALL)
-    offload(cold_root, now=later)
-    (memory_path / "cold").rename(memory_path / "present")
-    (memory_path / "earlier").rename(memory_path / "cold")
+    in_an_earlier_state(cold_root, is_released=True)
     if not is_known:
-        monkeypatch.setattr(claims, "read_claim", unreadable)
+        monkeypatch.setattr(holds, "read_claim", unreadable)
     with pytest.raises(CopiesUnreachableError, match=REFUSAL if is_known else "no answer"):
         back_up(cold_root, memory_path / "backup")
     assert not (memory_path / "backup").exists()

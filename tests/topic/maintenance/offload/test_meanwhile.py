@@ -189,3 +189,24 @@ def test_a_repair_takes_no_moved_file_for_lost(cold_root: Root, move_before: Mov
     done = worker.carry_out_plans(cold_root, plan)
     assert (done.lost, done.problems) == ((), ())
     assert read_reports(cold_root.path) == []
+
+
+def test_a_reader_reports_no_copy_that_was_released_since_its_plan(cold_root: Root) -> None:
+    offload(cold_root, ALL)
+    planned = cold_root.store.view(durable=True)
+    assert offload(cold_root, now=lambda: datetime.now(UTC) + timedelta(hours=5)).released.moved == len(VALUES)
+    assert [message.value for message in messages.read(cold_root, "t", view=planned)] == VALUES
+    assert read_reports(cold_root.path) == []
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_reader_looks_for_the_cold_copy_of_a_file_whose_known_copies_are_damaged(
+    cold_root: Root, copy_of: Callable[[Root, FileRecord, int], Path], is_strict: bool
+) -> None:
+    planned = cold_root.store.view(durable=True)
+    hot = [copy_of(cold_root, file, path_id) for file in files(cold_root) for path_id in file.copies]
+    offload(cold_root, ALL)
+    for copy in hot:
+        copy.write_bytes(bytes(copy.stat().st_size))
+    found = messages.read(cold_root, "t", view=planned, fail_on_data_loss=is_strict)
+    assert [message.value for message in found] == VALUES

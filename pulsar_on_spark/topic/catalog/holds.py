@@ -1,0 +1,111 @@
+"""The hold of a root on its cold storage paths, which it must have to change them and to judge the copies on them.
+
+The same is true of history paths: what is said of cold paths here holds for all paths with a role of `APART`.
+
+A cold path has a claim, which `topic.maintenance.files.claims` replaces with each change. If the claim is not this
+root's, another copy of the root has changed the path, or the path is in an earlier state, such as a bucket restored
+from a snapshot. In both cases, files that are missing or bad there may be good later, as on a path that is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.claim import UNCLAIMED, Claim, named, read_claim
+from pulsar_on_spark.storage.health import APART, Hold
+from pulsar_on_spark.storage.loss import unreachable
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+
+ATTEMPTS: Final = 10
+"""Maximum number of attempts to read or replace a claim, while other processes replace it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A cold path that the root must not change now: another copy's, or not known; and a sentence with the reason."""
+
+    hold: Hold
+    reason: str
+
+
+def is_ours(found: Claim, tokens: Sequence[str], root: str) -> bool:
+    """Return True if a claim is that of a root with these tokens and this name; a claim without a root is anybody's."""
+    return found.token in tokens and found.root in ("", root)
+
+
+def known_tokens(record: PathRecord) -> tuple[str, ...]:
+    """Return the tokens that the path's claim may have, the oldest first."""
+    return record.claims or (UNCLAIMED,)
+
+
+def claimed_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
+    """Return those of the paths that have claims, cold and history paths, without retired ones."""
+    paths = root.storage_paths(view)
+    apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
+    return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
+
+
+def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> dict[PathId, Unheld]:
+    """Return those of the paths that are cold, and that the root must neither change nor judge now.
+
+    They are the paths that another copy of the root has claimed, and those whose claim cannot be read.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+    """
+    found = {path.path_id: _unheld(root, path) for path in claimed_paths(root, view, path_ids)}
+    return {path_id: unheld for path_id, unheld in found.items() if unheld is not None}
+
+
+def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
+    """Check that the root may judge all copies of a file: a path in an earlier state lacks files that may be good.
+
+    Raises:
+        CopiesUnreachableError: a copy is on a cold path that the root must not judge now.
+        MetadataError: the metadata cannot be read.
+    """
+    unheld = unheld_paths(root, view, [PathId(path_id) for path_id in file.copies])
+    if unheld:
+        raise unreachable(f"File {file.file_id}", " ".join(each.reason for each in unheld.values()))
+
+
+def busy(path: StoragePath) -> StoragePathError:
+    """Make the error for a path whose claim other processes replace all the time."""
+    return StoragePathError(f"{path} was claimed by other processes in each of {ATTEMPTS} attempts: try again.")
+
+
+def refusal(path: StoragePath, found: Claim, own: str) -> str:
+    """Say why a root named `own` must not change a path with this claim, in a sentence."""
+    what = (
+        f"is claimed by the root {found.root}, and this root is {own}"
+        if found.root not in ("", own)
+        else "was changed by another copy of this root, or is in an earlier state than this root left it in"
+    )
+    return (
+        f"Storage path {path.path_id} ({path.place}) {what}, so this root only reads from it: if this root was moved, "
+        f"or is the one that is to keep the path, run `pulsarpy storage resume {path.path_id}` once; if it is a copy, "
+        "give it a path of its own."
+    )
+
+
+def _unheld(root: RootHandle, path: StoragePath) -> Unheld | None:
+    """Look whose a path's claim is, even when a pass replaces it meanwhile; None if it is this root's."""
+    try:
+        own = named(root.place)
+        for _ in range(ATTEMPTS):
+            found = read_claim(path)
+            record = root.store.view().get(PathRecord, str(path.path_id))
+            if record is None or is_ours(found, known_tokens(record), own):
+                return None
+            if read_claim(path) == found:
+                return Unheld(Hold.FOREIGN, refusal(path, found, own))
+        raise busy(path)
+    except StoragePathError as error:
+        return Unheld(Hold.UNKNOWN, str(error))
