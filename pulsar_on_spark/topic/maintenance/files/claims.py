@@ -6,7 +6,7 @@ A copy of a root's folder, made by `cp -a` or by a snapshot of its disk, names t
 moved and deleted files there, each would delete as garbage what only the other one's metadata name. So before a commit
 or a collection changes a cold path, it replaces the path's claim:
 
-    read the claim  ->  is it ours?  ->  one commit: a new token is ours, too  ->  replace the claim read
+    read the claim  ->  is it ours?  ->  commit: a new token is ours, too  ->  replace the claim  ->  commit: only it is
                               │ no
                               └─> another copy of the root has changed the path since we did: change nothing
 
@@ -16,8 +16,8 @@ that was moved is like a copy: an operator says which one is to keep the path.
 
 Tokens are random. A token is in the root's metadata before it is on the path, so a kill leaves a claim that is known.
 The claim is replaced only as it was read. So tokens that were added before that of the present claim can never get to
-the path later, and are forgotten. An earlier state of a path, such as a bucket restored from a snapshot, has a
-forgotten token, too.
+the path later, and are forgotten before the change. So an earlier state of a path, such as a bucket restored from a
+snapshot, has a forgotten token, too, if it can lack a file that the metadata name: files are written before the claim.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ from pulsar_on_spark.topic.catalog.holds import ATTEMPTS, busy, claimed_paths, i
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 MAX_TOKENS: Final = 8
-"""Maximum number of a path's tokens. It is reached only if as many passes could not replace the claim after the commit;
-of their tokens, the oldest are forgotten."""
+"""Maximum number of a path's tokens. It is reached only if almost as many passes could not replace the claim."""
 
 
 def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
-    """Return the tokens after a new one is added: the one that was found on the path, and all later ones."""
-    later = [*known[known.index(found) + 1 :], new]
-    return (found, *later[-MAX_TOKENS + 1 :])
+    """Return the tokens that a path may have once a pass writes one: the one that was found there, and all later ones.
+
+    The pass writes the last one. That is the new token, unless the maximum is reached: none of the others may be
+    forgotten, because the path may still get it late from a pass that failed.
+    """
+    later = known[known.index(found) + 1 :] if found in known else ()
+    tokens = (found, *later)
+    return tokens if len(tokens) == MAX_TOKENS else (*tokens, new)
 
 
 def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
@@ -91,30 +95,47 @@ def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) ->
     own = named(root.place)
     for _ in range(ATTEMPTS):
         found = read_claim(path)
-        token = secrets.token_hex(16)
-        if _is_announced(root, path.path_id, found, token, own, by_force=by_force):
+        if token := _announced(root, path.path_id, found, own, by_force=by_force):
             if write_claim(path, token, own, found):
+                _forget_before(root, path.path_id, token)
                 return ""
         elif read_claim(path) == found:
             return refusal(path, found, own)
     raise busy(path)
 
 
-def _is_announced(root: RootHandle, path_id: PathId, found: Claim, token: str, own: str, *, by_force: bool) -> bool:
-    """Commit that a token may be on the path; return False if the claim that was found there is another root's."""
-    is_granted = False
+def _announced(root: RootHandle, path_id: PathId, found: Claim, own: str, *, by_force: bool) -> str:
+    """Commit that a token may be on the path, and return it; "" if the claim that was found there is another root's."""
+    new, token = secrets.token_hex(16), ""
 
     def decide(view: View) -> Change | None:
-        nonlocal is_granted
+        nonlocal token
         record = view.get(PathRecord, str(path_id))
-        if record is None:
+        known = () if record is None else known_tokens(record)
+        if record is None or not (by_force or is_ours(found, known, own)):
+            token = ""
             return None
-        known = known_tokens(record)
-        is_granted = by_force or is_ours(found, known, own)
-        if not is_granted or token in known:
-            return None
-        tokens = tokens_with(known, found.token, token) if found.token in known else (found.token, token)
-        return Change(puts=[record.model_copy(update={"claims": tokens})], keys={keys.path(path_id): None})
+        tokens = known if new in known else tokens_with(known, found.token, new)
+        token = new if new in tokens else tokens[-1]
+        return _with_tokens(record, tokens)
 
     root.store.commit(decide)
-    return is_granted
+    return token
+
+
+def _forget_before(root: RootHandle, path_id: PathId, token: str) -> None:
+    """Forget the tokens before one that was written: the path can have them only in an earlier state by now."""
+
+    def decide(view: View) -> Change | None:
+        record = view.get(PathRecord, str(path_id))
+        if record is None or token not in record.claims:
+            return None
+        return _with_tokens(record, record.claims[record.claims.index(token) :])
+
+    root.store.commit(decide)
+
+
+def _with_tokens(record: PathRecord, tokens: tuple[str, ...]) -> Change | None:
+    if tokens == record.claims:
+        return None
+    return Change(puts=[record.model_copy(update={"claims": tokens})], keys={keys.path(record.path_id): None})

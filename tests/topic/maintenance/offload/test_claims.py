@@ -279,12 +279,12 @@ def test_a_path_whose_claim_cannot_be_read_is_neither_changed_nor_judged(
     assert cold_copies(cold_root) == before
 
 
-def in_an_earlier_state(root: Root, *, is_released: bool) -> None:
-    """Put the cold path into the state of an earlier time; its present state is kept as `present`."""
+def in_an_earlier_state(root: Root, *, is_released: bool, passes: int = 3) -> None:
+    """Put the cold path into its state before some passes; its present state is kept as `present`."""
     cold = root.path.with_name("cold")
     offload(root, OffloadRequest(TopicName.parse("t"), keep_bytes=600))
     shutil.copytree(cold, cold.with_name("earlier"))
-    for _ in range(2):
+    for _ in range(passes - 1):
         offload(root, ALL)
         messages.write(root, "t", [b"more"])
     offload(root, ALL)
@@ -300,8 +300,9 @@ def in_its_present_state(root: Root) -> None:
     cold.with_name("present").rename(cold)
 
 
-def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root) -> None:
-    in_an_earlier_state(cold_root, is_released=False)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_an_earlier_state_of_the_path_is_noticed(cold_root: Root, passes: int) -> None:
+    in_an_earlier_state(cold_root, is_released=False, passes=passes)
     assert offload(cold_root, now=later).released.moved == 0
     report = repair(cold_root)
     assert (REFUSAL in " ".join(report.away), report.work.lost) == (True, ())
@@ -532,26 +533,40 @@ def test_only_cold_paths_are_claimed(cold_root: Root) -> None:
     assert not (cold_root.path / "storage" / "0" / CLAIM_NAME).exists()
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=30))
-def test_tokens_stay_few_and_keep_what_the_path_has(steps: Sequence[str]) -> None:
-    """A pass announces its token and writes it ("a"), does not write it ("b"), or writes it late, if nothing else was
-    written ("c")."""
-    known, present = (UNCLAIMED,), UNCLAIMED
-    late: tuple[str, str] | None = None
-    for number, step in enumerate(steps):
-        if step == "c" and late is not None:
-            seen, token = late
-            present = token if seen == present and token in known else present
-            late = None
-            continue
-        token = str(number)
-        known = claims.tokens_with(known, present, token)
+@given(st.lists(st.tuples(st.sampled_from(["write", "fail", "fail", "fail", "late"]), st.integers(0, 20)), max_size=40))
+def test_tokens_stay_few_and_keep_what_the_path_may_have(steps: Sequence[tuple[str, int]]) -> None:
+    """A pass announces its token and replaces the claim, or fails to; a write that failed may still be carried out."""
+    known, present, version = (UNCLAIMED,), UNCLAIMED, 0
+    failed: list[tuple[int, str]] = []
+    for number, (step, which) in enumerate(steps):
+        if step == "late" and failed:
+            seen, token = failed.pop(which % len(failed))
+            present, version = (token, version + 1) if seen == version else (present, version)
+        else:
+            known = claims.tokens_with(known, present, str(number))
+            failed.append((version, known[-1]))
+            if step == "write":
+                present, version = known[-1], version + 1
         assert present in known
         assert len(known) <= claims.MAX_TOKENS
-        if step == "a":
-            present = token
-        else:
-            late = present, token
+
+
+def test_a_claim_that_is_written_late_by_the_first_of_many_failed_passes_is_still_ours(
+    cold_root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, sent = claims.write_claim, []
+
+    def fail(*request: Any) -> bool:
+        sent.append(request)
+        raise StoragePathError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "write_claim", fail)
+        for _ in range(3 * claims.MAX_TOKENS):
+            assert claim(cold_root, [COLD]) == {COLD: "no answer"}
+    assert len(path_record(cold_root).claims) == claims.MAX_TOKENS
+    assert write(*sent[0])
+    assert offload(cold_root, ALL).moved.moved == len(VALUES)
 
 
 _STEPS = st.tuples(st.integers(0, 3), st.sampled_from(["claim", "claim", "cut before", "cut after", "copy", "force"]))
