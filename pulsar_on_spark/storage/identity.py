@@ -64,7 +64,7 @@ class Identity:
                 f"{name} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
             )
         if is_hidden:
-            raise HiddenPathError(f"{name} is being retired: use another storage path.")
+            raise being_retired(name, path_id)
         return found
 
     def require(self, found: Identity, name: str, remedy: str) -> None:
@@ -83,6 +83,14 @@ class Identity:
                 f"{name} is path {found.path_id} of cluster {found.cluster_id}, not path {self.path_id} of cluster "
                 f"{self.cluster_id}: {remedy}."
             )
+
+
+def being_retired(name: str, path_id: PathId | None) -> HiddenPathError:
+    """Make the error for a hidden identity, which also a retirement that was killed leaves."""
+    return HiddenPathError(
+        f"{name} is being retired: if that was interrupted, run `pulsarpy storage retire {path_id}` to finish it, or "
+        f"`pulsarpy storage resume {path_id}` to undo it."
+    )
 
 
 def unreadable(name: str, error: Exception) -> StoragePathError:

@@ -27,7 +27,7 @@ from pulsar_on_spark.storage.files import (
     write_file,
     write_synced,
 )
-from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity, unreadable
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity, being_retired, unreadable
 from pulsar_on_spark.storage.permissions import set_mode
 from pulsar_on_spark.storage.segment_files import FileSink, FileSource
 from pulsar_on_spark.storage.segment_names import SEGMENTS, folder_of, parse_file_name, segment_key, sidecar_key
@@ -98,6 +98,8 @@ class LocalPath:
         try:
             content = read_file(files, self.directory / IDENTITY_NAME)
         except FileNotFoundError as error:
+            if (self.directory / _HIDDEN_IDENTITY).exists():
+                raise being_retired(self._name, self.path_id) from error
             kind = WrongPathError if self.directory.is_dir() else StoragePathError
             raise kind(
                 f"{self._name} has no {IDENTITY_NAME}: mount its disk there, or mark the path as lost."
@@ -116,8 +118,9 @@ class LocalPath:
         return True
 
     def show_identity(self) -> None:
-        """Rename the identity file back."""
-        self._rename_identity(_HIDDEN_IDENTITY, IDENTITY_NAME)
+        """Rename the identity file back, unless that was done."""
+        if not (self.directory / IDENTITY_NAME).exists():
+            self._rename_identity(_HIDDEN_IDENTITY, IDENTITY_NAME)
 
     def _rename_identity(self, source: str, target: str) -> None:
         try:

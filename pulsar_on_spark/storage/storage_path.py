@@ -164,7 +164,7 @@ class StoragePath(Protocol):
         """
 
     def show_identity(self) -> None:
-        """Undo `hide_identity` (raises `StoragePathError`)."""
+        """Undo `hide_identity`; calling it again has no effect (raises `StoragePathError`)."""
 
     def measured(self) -> StoragePath:
         """Return the path with its free bytes as weight; unchanged if they cannot be measured."""

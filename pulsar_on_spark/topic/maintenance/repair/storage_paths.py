@@ -41,7 +41,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError, Sto
 from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.health import APART, PathRole
-from pulsar_on_spark.storage.identity import IDENTITY_NAME, Identity
+from pulsar_on_spark.storage.identity import IDENTITY_NAME, HiddenPathError, Identity
 from pulsar_on_spark.storage.objects.probe import probe
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at, parse_place
@@ -213,6 +213,8 @@ def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection
 def resume(root: RootHandle, path_id: int) -> PathRecord:
     """Make a path writable again that is draining or had failed; claim a cold or history path from any other root.
 
+    The identity of a path whose retirement was interrupted is shown again.
+
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
         StoragePathError: the path cannot be reached, or its directory is another path.
@@ -221,9 +223,6 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
     known = _known(root.store.view(), path_id)
     _require(known, ("writable", "read-only", "draining"), "written to again")
     path = root.storage_paths(root.store.view())[PathId(path_id)]
-    path.check()
-    if known.role in APART:
-        take_over(root, path)
 
     def resumed(view: View, record: PathRecord) -> PathRecord:
         _require(record, ("writable", "read-only", "draining"), "written to again")
@@ -231,6 +230,15 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
         since = datetime.now(UTC) if is_doubted else record.check_since
         return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
+    try:
+        path.check()
+    except HiddenPathError:
+        # The commit comes first: if the retirement still runs, it must not find the path unused and visible.
+        _changed(root, path_id, resumed)
+        path.show_identity()
+        path.check()
+    if known.role in APART:
+        take_over(root, path)
     return _changed(root, path_id, resumed)
 
 

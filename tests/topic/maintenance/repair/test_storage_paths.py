@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.health import PathRole
 from pulsar_on_spark.topic.maintenance.files.collect import collect
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
@@ -65,3 +68,37 @@ def test_a_path_whose_profile_is_missing_is_out_of_reach_and_all_others_are_kept
     assert not cold.is_there
     assert "Profile 'archive' of s3://archive/root is unknown" in cold.reason
     assert messages.values(root, "t") == [b"1"]
+
+
+@pytest.mark.parametrize("role", ["both", "cold"])
+@pytest.mark.parametrize("ends", [storage_paths.retire, storage_paths.resume])
+def test_an_interrupted_retirement_is_named_with_its_remedies(
+    memory_path: Path, role: PathRole, ends: Callable[[Root, int], PathRecord]
+) -> None:
+    root = Root.create(memory_path / "root")
+    for name in ("new", "other"):
+        storage_paths.add(root, memory_path / name, role=role)
+    storage_paths.drain(root, 3)
+    assert root.current_storage_paths()[PathId(3)].hide_identity()
+    remedies = r"`pulsarpy storage retire 3`.* `pulsarpy storage resume 3`"
+    (reason,) = repair(root).away
+    assert re.search(remedies, reason)
+    (shown,) = (path.reason for path in storage_status(root).paths if path.path_id == 3)
+    assert re.search(remedies, shown)
+    assert ends(root, 3).state == ("retired" if ends is storage_paths.retire else "writable")
+    assert repair(root).away == ()
+    if ends is storage_paths.resume:
+        storage_paths.resume(root, 3)
+
+
+def test_a_retirement_during_which_the_path_is_resumed_fails(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root.create(memory_path / "root")
+    storage_paths.add(root, memory_path / "new")
+    storage_paths.drain(root, 3)
+    monkeypatch.setattr(storage_paths, "_require_no_writes", lambda root, path: storage_paths.resume(root, 3))
+    with pytest.raises(InvalidArgumentError, match="is writable and cannot be retired"):
+        storage_paths.retire(root, 3)
+    root.current_storage_paths()[PathId(3)].check()
+    assert repair(root).is_whole
