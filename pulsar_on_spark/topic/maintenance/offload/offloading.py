@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -22,7 +22,6 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentErr
 from pulsar_on_spark.model.ids import PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
@@ -33,8 +32,8 @@ from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.offload.plan import (
     Bad,
+    Basis,
     OffloadPlan,
-    PoliciesOf,
     end_of,
     plan_offload,
     plan_release,
@@ -54,6 +53,7 @@ class OffloadReport:
         moved: The files that got a copy on a cold path.
         released: The files whose other copies were deleted.
         waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
+        closed: If files wait, the reason why a cold path takes none, for each such path.
         shared: Number of files that stay because other parts of them are needed hot, or because the policies of their
             topics name different drivers.
         unverified: A sentence for each file whose other copies are kept because its cold copy could not be verified.
@@ -62,6 +62,7 @@ class OffloadReport:
     moved: WorkReport = field(default_factory=WorkReport)
     released: WorkReport = field(default_factory=WorkReport)
     waiting: int = 0
+    closed: tuple[str, ...] = ()
     shared: int = 0
     unverified: tuple[str, ...] = ()
 
@@ -70,7 +71,8 @@ class OffloadReport:
         """A sentence for each problem that kept files from being offloaded or released."""
         waiting = (
             f"{self.waiting:,} files wait for a cold storage path: add one with `pulsarpy storage add --role cold`, "
-            "with the label that the policy names as its driver."
+            "with the label that the policy names as its driver"
+            + (f", or mend those that take no files now: {' '.join(self.closed)}" if self.closed else ".")
         )
         lost = (f"File {file_id}: {reason}" for file_id, reason in self.moved.lost)
         found = (*self.moved.problems, *self.released.problems, *lost, *self.unverified)
@@ -145,16 +147,13 @@ def offload(
 
     unverified: list[str] = []
     away: set[PathId] = set()
-    planned = OffloadPlan((), 0, 0)
+    planned = OffloadPlan()
 
-    def known() -> _Known:
-        return _known(root, None if request is None else request.topic, defaults, limits)
+    def basis() -> Basis:
+        return _basis(root, None if request is None else request.topic, defaults, limits, now)
 
     def plan_releases() -> Sequence[FilePlan]:
-        now_known = known()
-        return plan_release(
-            now_known.view, now_known.paths, now_known.bad, now_known.policies_of, now(), now_known.concerned
-        )
+        return plan_release(basis())
 
     def release(plans: Sequence[FilePlan]) -> WorkReport:
         done, doubts = _release(root, plans, away, is_over, progress, files)
@@ -163,10 +162,7 @@ def offload(
 
     def plan_moves() -> Sequence[FilePlan]:
         nonlocal planned
-        now_known = known()
-        planned = plan_offload(
-            now_known.view, now_known.paths, now_known.bad, now_known.policies_of, requests, now(), now_known.concerned
-        )
+        planned = plan_offload(basis(), requests)
         return planned.moves
 
     def move(plans: Sequence[FilePlan]) -> WorkReport:
@@ -175,36 +171,20 @@ def offload(
     # First, because it frees disks, and because moves may take hours.
     released = _in_batches(plan_releases, release, is_over)
     moved = _in_batches(plan_moves, move, is_over)
-    return OffloadReport(moved, released, planned.waiting, planned.shared, tuple(unverified))
+    return OffloadReport(moved, released, planned.waiting, planned.closed, planned.shared, tuple(unverified))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The state that a batch is planned by.
-
-    Attributes:
-        view: The metadata.
-        paths: The health of the storage paths.
-        bad: The copies that are reported as bad.
-        policies_of: Returns a topic's policies.
-        concerned: The files of a request's topic; None for all files.
-    """
-
-    view: View
-    paths: Mapping[PathId, PathHealth]
-    bad: Bad
-    policies_of: PoliciesOf
-    concerned: Collection[str] | None
-
-
-def _known(root: RootHandle, topic: TopicName | None, defaults: Policies, limits: RepairLimits) -> _Known:
+def _basis(
+    root: RootHandle, topic: TopicName | None, defaults: Policies, limits: RepairLimits, now: Callable[[], datetime]
+) -> Basis:
+    """Read the present state, for the files of a request's topic or for all."""
     view = root.store.view()
-    concerned = None if topic is None else _files_of(view, topic)
+    only = None if topic is None else _files_of(view, topic)
 
     def policies_of(topic: TopicRecord) -> OffloadPolicies:
         return effective_policies(view, TopicName.parse(topic.name), defaults).offload_policies
 
-    return _Known(view, path_health(root, view, {}, limits), _reported_copies(root), policies_of, concerned)
+    return Basis(view, path_health(root, view, {}, limits), _reported_copies(root), policies_of, now(), only)
 
 
 def _in_batches(

@@ -16,7 +16,7 @@ before the position that a request for this topic names.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -34,18 +34,49 @@ Bad = Mapping[str, Collection[PathId]]
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """The state by which files are chosen.
+
+    Attributes:
+        view: The metadata.
+        paths: All storage paths, without retired ones.
+        bad: The copies that are known to be bad.
+        policies_of: Returns the offload policies in force for a topic.
+        now: The time that ages and lags are relative to.
+        only: The files to consider; None for all.
+    """
+
+    view: View
+    paths: Mapping[PathId, PathHealth]
+    bad: Bad
+    policies_of: PoliciesOf
+    now: datetime
+    only: Collection[str] | None = None
+
+    def concerns(self, file: FileRecord) -> bool:
+        """Return True if the file is to be considered."""
+        return self.only is None or file.file_id in self.only
+
+    def bad_copies(self, file: FileRecord) -> Collection[PathId]:
+        """Return the paths on which the file's copy is known to be bad."""
+        return self.bad.get(file.file_id, ())
+
+
+@dataclass(frozen=True, slots=True)
 class OffloadPlan:
     """The files to offload.
 
     Attributes:
         moves: The plans that give each file a copy on a cold path.
         waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
+        closed: If files wait, the reason why a cold path takes none, for each such path.
         shared: Number of files with offloaded and other parts, or with topics of different drivers, which stay.
     """
 
-    moves: tuple[FilePlan, ...]
-    waiting: int
-    shared: int
+    moves: tuple[FilePlan, ...] = ()
+    waiting: int = 0
+    closed: tuple[str, ...] = ()
+    shared: int = 0
 
 
 def beyond_thresholds(
@@ -67,31 +98,18 @@ def beyond_thresholds(
             yield segment
 
 
-def plan_offload(
-    view: View,
-    paths: Mapping[PathId, PathHealth],
-    bad: Bad,
-    policies_of: PoliciesOf,
-    requests: Mapping[str, Position],
-    now: datetime,
-    only: Collection[str] | None = None,
-) -> OffloadPlan:
+def plan_offload(basis: Basis, requests: Mapping[str, Position]) -> OffloadPlan:
     """Plan which files get copies on cold paths.
 
     Args:
-        view: The metadata.
-        paths: All storage paths, without retired ones.
-        bad: The copies that are known to be bad.
-        policies_of: Returns the offload policies in force for a topic.
+        basis: The present state.
         requests: By topic id, the position before which an operator wants all sealed segments offloaded.
-        now: The time that ages are relative to.
-        only: The files to consider; None for all.
     """
-    now_ms = int(now.timestamp() * 1000)
+    view, now_ms = basis.view, int(basis.now.timestamp() * 1000)
     beyond: set[str] = set()
     drivers: dict[str, str] = {}
     for topic in view.all(TopicRecord):
-        segments, policies = view.all(SegmentRecord, topic.topic_id), policies_of(topic)
+        segments, policies = view.all(SegmentRecord, topic.topic_id), basis.policies_of(topic)
         drivers[topic.topic_id] = policies.driver
         before = requests.get(topic.topic_id)
         beyond.update(segment.record_id for segment in beyond_thresholds(segments, policies, now_ms))
@@ -99,49 +117,42 @@ def plan_offload(
     moves: list[FilePlan] = []
     waiting = shared = 0
     for file, named_by in _hot_files(view):
-        if only is not None and file.file_id not in only:
+        if not basis.concerns(file):
             continue
         due = [segment for segment in named_by if segment.record_id in beyond]
         labels = {drivers[segment.topic_id] for segment in due} - {""}
         if len(due) < len(named_by) or len(labels) > 1:
             shared += bool(due)
             continue
-        move = plan_file(file.as_cold(now), 1, paths, bad.get(file.file_id, ()), labels)
-        if any(paths[target].is_cold for target in move.targets):
+        move = plan_file(file.as_cold(basis.now), 1, basis.paths, basis.bad_copies(file), labels)
+        if any(basis.paths[target].is_cold for target in move.targets):
             moves.append(move)
         else:
             waiting += 1
-    return OffloadPlan(tuple(moves), waiting, shared)
+    return OffloadPlan(tuple(moves), waiting, _closed(basis.paths.values()) if waiting else (), shared)
 
 
-def plan_release(
-    view: View,
-    paths: Mapping[PathId, PathHealth],
-    bad: Bad,
-    policies_of: PoliciesOf,
-    now: datetime,
-    only: Collection[str] | None = None,
-) -> list[FilePlan]:
+def plan_release(basis: Basis) -> list[FilePlan]:
     """Plan for which offloaded files the copies that are not on cold paths are deleted.
 
-    The lag of a file is the longest of its topics. Nothing of a stranded file is deleted (`repair.plan`). Arguments are
-    as in `plan_offload`. The caller verifies that the copies in `counted` exist.
+    The lag of a file is the longest of its topics. Nothing of a stranded file is deleted (`repair.plan`). The caller
+    verifies that the copies in `counted` exist.
     """
     lags: dict[str, timedelta] = {}
-    for topic in view.all(TopicRecord):
-        lag = timedelta(milliseconds=policies_of(topic).deletion_lag_ms)
-        for segment in view.all(SegmentRecord, topic.topic_id):
+    for topic in basis.view.all(TopicRecord):
+        lag = timedelta(milliseconds=basis.policies_of(topic).deletion_lag_ms)
+        for segment in basis.view.all(SegmentRecord, topic.topic_id):
             lags[segment.file_id] = max(lag, lags.get(segment.file_id, lag))
     plans = []
-    for file in view.all(FileRecord):
+    for file in basis.view.all(FileRecord):
         if file.offloaded_at is None or file.replaced_at is not None or file.file_id not in lags:
             continue
-        if only is not None and file.file_id not in only:
+        if not basis.concerns(file):
             continue
-        plan = plan_file(file, 1, paths, bad.get(file.file_id, ()))
-        has_cold = any(paths[path_id].is_cold for path_id in plan.counted)
+        plan = plan_file(file, 1, basis.paths, basis.bad_copies(file))
+        has_cold = any(basis.paths[path_id].is_cold for path_id in plan.counted)
         others = [path_id for path_id in plan.beside if path_id not in plan.leaving]
-        if has_cold and others and now - file.offloaded_at >= lags[file.file_id]:
+        if has_cold and others and basis.now - file.offloaded_at >= lags[file.file_id]:
             plans.append(replace(plan, targets=(), leaving=(*plan.leaving, *others)))
     return plans
 
@@ -149,6 +160,12 @@ def plan_release(
 def end_of(segment: SegmentRecord) -> Position:
     """Return the position after a segment."""
     return Position(LedgerId(segment.ledger_id), EntryId(segment_end(segment)))
+
+
+def _closed(paths: Iterable[PathHealth]) -> tuple[str, ...]:
+    """Return the reason why a cold path takes no files, for each such path."""
+    closed = [path for path in paths if path.is_cold and not path.is_writable]
+    return tuple(f"[path {path.path_id}] {path.reason or f'It is {path.state}.'}" for path in closed)
 
 
 def _hot_files(view: View) -> Iterator[tuple[FileRecord, list[SegmentRecord]]]:

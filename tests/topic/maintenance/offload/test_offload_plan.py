@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,14 @@ from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.topic.catalog.policies.policies import OffloadPolicies
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload, requested
-from pulsar_on_spark.topic.maintenance.offload.plan import OffloadPlan, beyond_thresholds, plan_offload, plan_release
+from pulsar_on_spark.topic.maintenance.offload.plan import (
+    Basis,
+    OffloadPlan,
+    PoliciesOf,
+    beyond_thresholds,
+    plan_offload,
+    plan_release,
+)
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
@@ -40,17 +47,20 @@ def cold_root(memory_path: Path) -> Root:
     return root_with_cold_path(memory_path, [b"v" * 100])
 
 
+def basis(
+    root: Root,
+    policies_of: PoliciesOf = lambda topic: OffloadPolicies(),
+    lag: timedelta = timedelta(),
+    bad: Mapping[str, Collection[PathId]] | None = None,
+) -> Basis:
+    view = root.store.view()
+    return Basis(view, root.examine_paths(view), bad or {}, policies_of, datetime.now(UTC) + lag)
+
+
 def planned(root: Root, policies: Mapping[str, OffloadPolicies], requests: Mapping[str, Position]) -> OffloadPlan:
     view = root.store.view()
     short = {topic.name: topic.name.rpartition("/")[2] for topic in view.all(TopicRecord)}
-    return plan_offload(
-        view,
-        root.examine_paths(view),
-        {},
-        lambda topic: policies.get(short[topic.name], OffloadPolicies()),
-        requests,
-        datetime.now(UTC),
-    )
+    return plan_offload(basis(root, lambda topic: policies.get(short[topic.name], OffloadPolicies())), requests)
 
 
 def the_file(root: Root) -> FileRecord:
@@ -135,16 +145,13 @@ def test_a_move_to_a_path_that_was_lost_meanwhile_changes_nothing(cold_root: Roo
 
 def test_nothing_is_released_without_a_cold_copy_that_counts(cold_root: Root) -> None:
     offload(cold_root, ALL)
-    view, later = cold_root.store.view(), datetime.now(UTC) + timedelta(hours=5)
-    paths = cold_root.examine_paths(view)
-    (plan,) = plan_release(view, paths, {}, lambda topic: OffloadPolicies(), later)
+    lag = timedelta(hours=5)
+    (plan,) = plan_release(basis(cold_root, lag=lag))
     assert (plan.counted, sorted(plan.leaving)) == ((COLD,), [0, 1, 2])
-    assert plan_release(view, paths, {}, lambda topic: OffloadPolicies(), datetime.now(UTC)) == []
-    bad = {the_file(cold_root).file_id: {COLD}}
-    assert plan_release(view, paths, bad, lambda topic: OffloadPolicies(), later) == []
+    assert plan_release(basis(cold_root)) == []
+    assert plan_release(basis(cold_root, lag=lag, bad={the_file(cold_root).file_id: {COLD}})) == []
     storage_paths.give_up(cold_root, COLD)
-    view = cold_root.store.view()
-    assert plan_release(view, cold_root.examine_paths(view), {}, lambda topic: OffloadPolicies(), later) == []
+    assert plan_release(basis(cold_root, lag=lag)) == []
 
 
 def test_the_time_for_a_plan_grows_with_the_number_of_files() -> None:
@@ -161,6 +168,7 @@ def test_the_time_for_a_plan_grows_with_the_number_of_files() -> None:
     paths[COLD] = PathHealth(path_id=COLD, role="cold")
     due = OffloadPolicies(managed_ledger_offload_threshold_in_bytes=0)
     began_s = time.process_time()
-    assert len(plan_offload(view, paths, {}, lambda _: due, {}, NOW).moves) == 16_000
-    assert plan_release(view, paths, {}, lambda _: due, NOW) == []
+    known = Basis(view, paths, {}, lambda _: due, NOW)
+    assert len(plan_offload(known, {}).moves) == 16_000
+    assert plan_release(known) == []
     assert time.process_time() - began_s < 5
