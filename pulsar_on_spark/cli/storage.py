@@ -9,6 +9,7 @@ import typer
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.health import Hold
 
 if TYPE_CHECKING:
     from pulsar_on_spark.metadata.records import PathRecord
@@ -177,7 +178,7 @@ def print_paths(paths: tuple[PathNumbers, ...]) -> None:
         ),
     )
     for path in paths:
-        if not path.is_there:  # the reason names the path
+        if not path.is_there or path.hold is not Hold.OURS:  # the reason names the path
             output.say(path.reason)
         elif path.reason:
             output.say(f"Storage path {path.path_id}: {path.reason}")
@@ -185,6 +186,7 @@ def print_paths(paths: tuple[PathNumbers, ...]) -> None:
 
 def _state(path: PathNumbers) -> str:
     state = path.state if path.is_checked else f"{path.state}, to be checked"
+    state = state if path.hold is Hold.OURS else f"{state}, only read from"
     return state if path.is_there else f"{state}, not reachable"
 
 

@@ -121,3 +121,15 @@ def test_copies_without_a_target_path_are_listed(run: Run, disks: Callable[[str]
     assert (code, "3 copies have no storage path left" in err) == (1, True)
     assert run(f"storage resume 0 {root}")[0] == 0
     assert run(f"storage repair {root}")[0] == 0
+
+
+def test_the_list_says_that_a_cold_path_is_claimed_by_another_copy_of_the_root(run: Run, tmp_path: Path) -> None:
+    Root.create(tmp_path / "root")
+    assert run(f"storage add {tmp_path}/cold {tmp_path}/root --role cold")[0] == 0
+    assert "only read from" not in run(f"storage list {tmp_path}/root")[1]
+    shutil.copytree(tmp_path / "root", tmp_path / "copy")
+    listed = run(f"storage list {tmp_path}/copy")[1]
+    assert "writable, only read from" in " ".join(listed.split())
+    assert len(re.findall(r"Storage path 3\b", listed)) == 1
+    assert "pulsarpy storage resume 3" in listed
+    assert json.loads(run(f"storage list {tmp_path}/copy --json")[1])[3]["hold"] == "foreign"

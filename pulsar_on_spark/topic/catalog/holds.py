@@ -10,7 +10,7 @@ from a snapshot. In both cases, files that are missing or bad there may be good 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.claim import UNCLAIMED, Claim, named, read_claim
-from pulsar_on_spark.storage.health import APART, Hold
+from pulsar_on_spark.storage.health import APART, Hold, PathHealth
 from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -62,6 +62,18 @@ def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> di
     """
     found = {path.path_id: _unheld(root, path) for path in claimed_paths(root, view, path_ids)}
     return {path_id: unheld for path_id, unheld in found.items() if unheld is not None}
+
+
+def examine_paths(root: RootHandle, view: View) -> dict[PathId, PathHealth]:
+    """Examine all storage paths (see `RootHandle.examine_paths`), and read the claims on the cold ones.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+    """
+    health = root.examine_paths(view)
+    for path_id, unheld in unheld_paths(root, view, [each for each in health if health[each].is_readable]).items():
+        health[path_id] = replace(health[path_id], hold=unheld.hold, reason=unheld.reason)
+    return health
 
 
 def require_held(root: RootHandle, view: View, file: FileRecord) -> None:

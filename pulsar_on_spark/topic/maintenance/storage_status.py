@@ -12,6 +12,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, sum_losses
 from pulsar_on_spark.storage.root_place import RootPlace
+from pulsar_on_spark.topic.catalog.holds import examine_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
 
@@ -67,6 +68,7 @@ def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRe
 
     Raises:
         StorageError: the reports cannot be read.
+        MetadataError: the metadata cannot be read.
     """
     reports = [report for report in read_reports(root.place) if report.file_id in files]
     bad = tuple(each for each in reports if _is_bad_copy(files[each.file_id], each))
@@ -96,7 +98,7 @@ def _paths(
         for path_id in file.copies:
             copies[path_id] += 1
             sizes[path_id] += file.length + file.sidecar_length
-    healths = root.examine_paths(view)
+    healths = examine_paths(root, view)
     directories = root.storage_paths(view)
     return tuple(
         PathNumbers(

@@ -20,7 +20,7 @@ from pulsar_on_spark.model.errors import NoAccessError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId, SegmentName
 from pulsar_on_spark.storage.health import Condition, Hold, PathHealth
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
-from pulsar_on_spark.topic.catalog.holds import unheld_paths
+from pulsar_on_spark.topic.catalog.holds import examine_paths
 from pulsar_on_spark.topic.catalog.policies.drivers import drivers_of_files
 from pulsar_on_spark.topic.catalog.present_copies import names_copy
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -170,11 +170,9 @@ def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again, with the claims on cold ones; a path that could not be listed counts as unreachable."""
+    """Examine all paths again; a path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
-    health = root.examine_paths(view)
-    for path_id, unheld in unheld_paths(root, view, [each for each in health if health[each].is_readable]).items():
-        health[path_id] = replace(health[path_id], hold=unheld.hold, reason=unheld.reason)
+    health = examine_paths(root, view)
     for record in view.all(PathRecord):
         path_id = PathId(record.path_id)
         if path_id in problems and health[path_id].is_there:

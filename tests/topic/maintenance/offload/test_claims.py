@@ -46,6 +46,7 @@ from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest,
 from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+from pulsar_on_spark.topic.maintenance.status import storage_status
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.kit import messages
 from tests.kit.pulsar_entries import read_entry
@@ -164,7 +165,10 @@ def test_the_copy_of_an_idle_root_deletes_nothing_that_the_root_needs(cold_root:
     offload(cold_root, ALL)
     offload(cold_root, now=later)
     copy = copied(cold_root, "copy")
+    (shown,) = (path for path in storage_status(copy).paths if path.path_id == COLD)
+    assert (shown.hold, shown.state) == ("foreign", "writable")
     (reason,) = claim(copy, [COLD]).values()
+    assert shown.reason == reason
     assert named(cold_root.path) in reason
     assert f"pulsarpy storage resume {COLD}" in reason
     copy.delete_topic("t", force=True)
