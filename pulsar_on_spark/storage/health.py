@@ -60,7 +60,7 @@ class PathHealth:
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
-        hold: The root's hold on a path with a role of `APART`; `OURS` until its claim is read. A path that is not ours is
+        hold: The root's hold on a path with a role of `APART`; `OURS` until its claim is read. Others' paths are
             only read from.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
