@@ -18,7 +18,7 @@ from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
-from pulsar_on_spark.history_table.places import find_table, require_held
+from pulsar_on_spark.history_table.places import find_table, is_begun, require_held
 from pulsar_on_spark.history_table.plan import ContradictionError
 from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import TableVersion
@@ -167,7 +167,7 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
         view = tail.read_view(parts, durable, settle=True)
     source = _Source(root, view, parts, registry.latest(view, topic))
     table = find_table(root, view, topic)
-    if table.exists() or any(recorded_progress(view, part.topic_id).generation for part in parts):
+    if table is not None and is_begun(view, parts, table):
         source.version, source.place = table.version(), table.place
         if any(_is_ahead(view, part, source.version) for part in parts):
             require_held(root, view, table)  # another copy of the root would have built other messages

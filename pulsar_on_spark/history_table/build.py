@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pulsar_on_spark.history_table.pieces import Piece, all_columns, write_here
-from pulsar_on_spark.history_table.places import Claims, find_table, keys_of_place, owner_of, path_of_table
+from pulsar_on_spark.history_table.places import Claims, find_table, is_begun, name_table, owner_of
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
     Append,
@@ -32,7 +32,7 @@ from pulsar_on_spark.history_table.values import ValueColumns, placed, value_col
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.log.chain import ConflictError
 from pulsar_on_spark.metadata.log.entry import DataFile
-from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError, PulsarpyError, TopicNotFoundError
@@ -81,7 +81,6 @@ class BuildOptions:
             so much work.
         piece_bytes: Key and value bytes of a piece, or a segment more.
         limit_bytes: Key and value bytes after which the build ends, or a segment more; None to build everything.
-        is_claimed: True if the caller has claimed the storage path of the table.
     """
 
     fail_on_data_loss: bool = True
@@ -89,10 +88,11 @@ class BuildOptions:
     step_bytes: int = 1 << 30
     piece_bytes: int = 1 << 30
     limit_bytes: int | None = None
-    is_claimed: bool = False
 
 
-def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
+def build(
+    root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions(), claims: Claims | None = None
+) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
     Each partition is built, even if another one cannot be; the first error is raised at the end.
@@ -101,6 +101,7 @@ def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOption
         root: The root.
         name: The topic or partition.
         options: The options.
+        claims: The claims of the pass that this build is a part of; None for a build by itself.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -111,13 +112,11 @@ def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOption
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
-    owner, table = owner_of(view, topic), find_table(root, view, topic)
-    if not options.is_claimed:
-        Claims(root).require(table.path)
+    owner, claims = owner_of(view, topic), claims or Claims(root)
     done, errors = [], []
     for part in catalog.parts(view, topic):
         try:
-            done.append(_PartBuild(root, owner, table, part, options).run())
+            done.append(_PartBuild(root, owner, part, options, claims).run())
         except (PulsarpyError, OSError) as error:
             errors.append(error)
     for further in errors[1:]:
@@ -158,14 +157,14 @@ class _PartBuild:
     """The build of one topic or partition."""
 
     def __init__(
-        self, root: RootHandle, owner: TopicRecord, table: HistoryTable, part: TopicPart, options: BuildOptions
+        self, root: RootHandle, owner: TopicRecord, part: TopicPart, options: BuildOptions, claims: Claims
     ) -> None:
         self._root = root
         self._owner = owner
-        self._table = table
         self._part = part
         self._options = options
-        self._written: tuple[Append, pa.Schema, list[DataFile]] | None = None
+        self._claims = claims
+        self._written: tuple[str, Append, pa.Schema, list[DataFile]] | None = None
         self._goal: Position | None = None
 
     def run(self) -> Built:
@@ -173,11 +172,14 @@ class _PartBuild:
         before = recorded_progress(self._root.store.view(), self._part.topic_id)
         conflicts = 0
         while True:
+            view = self._root.store.view(durable=True)
             try:
-                if self._step():
+                if self._step(view):
                     break
                 conflicts = 0
-            except ConflictError as error:
+            except (ConflictError, HistoryTableError) as error:
+                if isinstance(error, HistoryTableError) and not self._is_deleted(view):
+                    raise
                 conflicts += 1
                 if conflicts == _ATTEMPTS:
                     raise HistoryTableError(
@@ -185,39 +187,50 @@ class _PartBuild:
                         f"({error}): try again."
                     ) from error
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(conflicts, 6)))
-        after = recorded_progress(self._root.store.view(), self._part.topic_id)
-        if after.generation:
-            self._table.housekeep()
-        return Built(self._part, after.to, after.rows - before.rows, after.bytes - before.bytes)
+        done = self._root.store.view()
+        after, table = recorded_progress(done, self._part.topic_id), find_table(self._root, done, self._owner)
+        if after.generation and table is not None:
+            table.housekeep()
+        return Built(self._part, after.to, max(after.rows - before.rows, 0), max(after.bytes - before.bytes, 0))
 
-    def _step(self) -> bool:
+    def _step(self, view: DurableView) -> bool:
         """Take one step; returns True if the build is done."""
-        view = self._root.store.view(durable=True)
         topic_id = self._part.topic_id
         self._require_topic(view)
         main, sealed = recorded_progress(view, topic_id), self._end(view)
-        if not self._table.exists():
-            if main == NOT_BUILT and sealed <= chain.trimmed_before(view, topic_id):
-                return True  # without messages, no table is made
-            if main == NOT_BUILT:
-                self._table.create(all_columns(placed(self._values(view), ())))
-        version = self._table.version()
+        has_nothing = main == NOT_BUILT and sealed <= chain.trimmed_before(view, topic_id)
+        table = find_table(self._root, view, self._owner)
+        if table is None:
+            if not has_nothing:
+                name_table(self._root, self._owner)
+            return has_nothing  # without messages, no table is made
+        self._claims.require(table.path)
+        if not is_begun(view, catalog.parts(view, self._owner), table):
+            if has_nothing:
+                return True
+            table.create(all_columns(placed(self._values(view), ())))
+        version = table.version()
         try:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
         except ContradictionError as error:
             if recorded_progress(self._root.store.view(durable=True), topic_id) != main:
                 raise ConflictError("another build has gone on") from error
             raise HistoryTableError(
-                f"The history table {self._table.place} contradicts the root's metadata ({error}): one of them was "
+                f"The history table {table.place} contradicts the root's metadata ({error}): one of them was "
                 "replaced; restore it, or delete the history with `pulsarpy history delete` and build it again."
             ) from error
         if isinstance(step, UpToDate):
             return True
         if isinstance(step, Append):
-            self._record(self._append(view, version, step))
+            self._record(table, self._append(view, table, version, step))
         else:
-            self._record(step.progress)
+            self._record(table, step.progress)
         return False
+
+    def _is_deleted(self, view: View) -> bool:
+        """Return True if the history, with the table that this view names, was deleted meanwhile."""
+        before = view.get(HistoryTableRecord, self._owner.topic_id)
+        return before != self._root.store.view(durable=True).get(HistoryTableRecord, self._owner.topic_id)
 
     def _require_topic(self, view: View) -> None:
         topic = view.get(TopicRecord, self._part.name)
@@ -233,15 +246,15 @@ class _PartBuild:
             self._goal = sealed if limit is None else end_of_bytes(view, topic_id, start, sealed, limit)
         return end_of_bytes(view, topic_id, start, min(sealed, self._goal), self._options.step_bytes)
 
-    def _append(self, view: DurableView, version: TableVersion, step: Append) -> Progress:
+    def _append(self, view: DurableView, table: HistoryTable, version: TableVersion, step: Append) -> Progress:
         """Append to the table in one commit; returns the table's new progress."""
         values = placed(self._values(view), version.columns)
         # Files that were written before a conflict are good, unless it has changed what belongs into them, or a VACUUM
         # has deleted them.
-        is_written = self._written is not None and self._written[:2] == (step, values.columns)
-        if self._written is None or not is_written or not self._table.has_files(self._written[2]):
-            self._written = step, values.columns, self._files(view, step, values)
-        files = self._written[2]
+        wanted = table.name, step, values.columns
+        if self._written is None or self._written[:3] != wanted or not table.has_files(self._written[3]):
+            self._written = *wanted, self._files(view, table, step, values)
+        files = self._written[3]
         progress = Progress(
             step.after.generation + 1,
             step.end,
@@ -249,7 +262,7 @@ class _PartBuild:
             step.after.bytes + sum(file.size for file in files),
         )
         columns = with_columns(values.columns, version.columns)
-        self._table.commit(version, moved_keys(self._part.topic_id, progress), files, columns=columns)
+        table.commit(version, moved_keys(self._part.topic_id, progress), files, columns=columns)
         return progress
 
     def _values(self, view: View) -> ValueColumns:
@@ -259,7 +272,7 @@ class _PartBuild:
         writers = WriterSchemas.of(self._root.place, registry.readable(view, name))
         return value_columns(schema, writers)
 
-    def _files(self, view: DurableView, step: Append, values: ValueColumns) -> list[DataFile]:
+    def _files(self, view: DurableView, table: HistoryTable, step: Append, values: ValueColumns) -> list[DataFile]:
         """Write the data files of a step."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
@@ -273,8 +286,8 @@ class _PartBuild:
             [
                 Piece(
                     self._root.place,
-                    self._table.name,
-                    self._table.path,
+                    table.name,
+                    table.path,
                     step.after.generation + 1,
                     tuple(slices),
                     paths,
@@ -286,36 +299,34 @@ class _PartBuild:
             ]
         )
 
-    def _record(self, progress: Progress) -> None:
-        """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted."""
-        part, path_id = self._part, self._table.path_id
-        is_elsewhere = False
+    def _record(self, table: HistoryTable, progress: Progress) -> None:
+        """Commit the table's progress to the metadata, unless another build has done so, or the topic was deleted.
+
+        Raises:
+            ConflictError: the history was deleted meanwhile.
+            MetadataError: the metadata cannot be read or written.
+        """
+        part, owner = self._part, self._owner
+        is_deleted = False
 
         def decide(view: View) -> Change | None:
-            nonlocal is_elsewhere
-            topic = view.get(TopicRecord, part.name)
-            recorded = recorded_progress(view, part.topic_id)
-            if topic is None or topic.topic_id != part.topic_id or recorded.generation >= progress.generation:
+            nonlocal is_deleted
+            topic, named = view.get(TopicRecord, part.name), view.get(HistoryTableRecord, owner.topic_id)
+            if topic is None or topic.topic_id != part.topic_id:
                 return None
-            is_elsewhere = recorded == NOT_BUILT and path_of_table(view, self._owner) != path_id
-            if is_elsewhere:
+            is_deleted = named is None or named.table != table.name
+            if is_deleted or recorded_progress(view, part.topic_id).generation >= progress.generation:
                 return None
-            moved = keys_of_place(self._owner, path_id) if recorded == NOT_BUILT else {}
             record = HistoryRecord(
                 topic_id=part.topic_id,
-                table=self._table.name,
                 generation=progress.generation,
                 to_ledger=progress.to.ledger,
                 to_entry=progress.to.entry,
                 rows=progress.rows,
                 bytes=progress.bytes,
-                path_id=path_id,
             )
-            return Change(puts=[record], keys={keys.topic(part.name): None, **moved})
+            return Change(puts=[record], keys={keys.topic(part.name): None, keys.topic(owner.name): None})
 
         self._root.store.commit(decide)
-        if is_elsewhere:
-            raise HistoryTableError(
-                f"The storage path for history tables has changed while the history of {part.name} was built: build it "
-                "again."
-            )
+        if is_deleted:
+            raise ConflictError("the history was deleted")

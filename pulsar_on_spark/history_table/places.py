@@ -1,21 +1,26 @@
-"""The places of history tables: the root itself, or storage paths with the role `history`.
+"""The names and places of history tables: in the root itself, or on storage paths with the role `history`.
 
-New tables are made on the newest such path that is neither drained nor given up, and without one in the root. The
-metadata name the path of a table with the first build of a topic or partition. So a table stays where it is when paths
-are added or drained, and all partitions of a topic have one table.
+The first build of a topic names its table in the metadata, before it makes it: with a name that no table had before, on
+the newest history path that is neither drained nor given up, and without one in the root. So a table stays where it is
+when paths are added or drained, and a build that goes on while its history is deleted cannot write to the next table.
 """
 
 from __future__ import annotations
 
-from pulsar_on_spark.history_table.table import HistoryTable, table_name
+import uuid
+from collections.abc import Iterable
+
+from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import HistoryRecord, PathRecord, TopicRecord
+from pulsar_on_spark.metadata.log.tables import HISTORY
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, PathRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import keeps_copies
 from pulsar_on_spark.storage.storage_path import StoragePath
-from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.claims import claim
@@ -34,18 +39,30 @@ def path_for_new_tables(view: View) -> PathId | None:
     return PathId(max(ids)) if ids else None
 
 
-def path_of_table(view: View, owner: TopicRecord) -> PathId | None:
-    """Return the storage path that a topic's table is on, or will be made on; None for the root. Pure."""
-    for part in catalog.parts(view, owner):
-        record = view.get(HistoryRecord, part.topic_id)
-        if record is not None:
-            return None if record.path_id is None else PathId(record.path_id)
-    return path_for_new_tables(view)
+def name_table(root: RootHandle, owner: TopicRecord) -> None:
+    """Name the table of a topic that has none, unless another build comes first, or the topic is deleted.
 
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+    """
+    table = f"{HISTORY}/{owner.topic_id}-{uuid.uuid4().hex[:8]}"
 
-def keys_of_place(owner: TopicRecord, path_id: PathId | None) -> dict[str, int | None]:
-    """Return the keys of the commit that first names the place of a table, so that no other commit changes it."""
-    return {keys.topic(owner.name): None, **({} if path_id is None else {keys.path(path_id): None})}
+    def decide(view: View) -> Change | None:
+        topic = view.get(TopicRecord, owner.name)
+        if (
+            topic is None
+            or topic.topic_id != owner.topic_id
+            or view.get(HistoryTableRecord, owner.topic_id) is not None
+        ):
+            return None
+        path_id = path_for_new_tables(view)
+        moved: dict[str, int | None] = {keys.topic(owner.name): None}
+        if path_id is not None:
+            moved[keys.path(path_id)] = None  # so that no other commit gives it up
+        record = HistoryTableRecord(topic_id=owner.topic_id, table=table, path_id=path_id)
+        return Change(puts=[record], keys=moved)
+
+    root.store.commit(decide)
 
 
 def history_paths(root: RootHandle, view: View) -> list[StoragePath]:
@@ -54,23 +71,32 @@ def history_paths(root: RootHandle, view: View) -> list[StoragePath]:
     return [path for path_id, path in root.storage_paths(view).items() if path_id in ids]
 
 
-def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable:
-    """Return the handle on the table of a topic, or of a partition's topic; the table need not exist.
+def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable | None:
+    """Return the handle on the table of a topic, or of a partition's topic; None if the topic has none.
+
+    The first build names the table before it makes it, so the table need not exist: see `is_begun`.
 
     Raises:
         HistoryTableError: the table's storage path was given up.
     """
     owner = owner_of(view, topic)
-    path_id = path_of_table(view, owner)
-    if path_id is None:
-        return HistoryTable(root.place, table_name(owner.topic_id))
-    path = root.storage_paths(view)[path_id]
+    record = view.get(HistoryTableRecord, owner.topic_id)
+    if record is None:
+        return None
+    if record.path_id is None:
+        return HistoryTable(root.place, record.table)
+    path = root.storage_paths(view)[PathId(record.path_id)]
     if path.is_given_up:
         raise HistoryTableError(
             f"The history table of {owner.name} is on {path}, which was given up: bring it back with `pulsarpy storage "
             "add`, or delete the history with `pulsarpy history delete`."
         )
-    return HistoryTable(root.place, table_name(owner.topic_id), path)
+    return HistoryTable(root.place, record.table, path)
+
+
+def is_begun(view: View, parts: Iterable[TopicPart], table: HistoryTable) -> bool:
+    """Return True if a topic's table was made, although it may be missing now (raises `HistoryTableError`)."""
+    return any(view.get(HistoryRecord, part.topic_id) is not None for part in parts) or table.exists()
 
 
 class Claims:

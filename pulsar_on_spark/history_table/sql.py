@@ -38,7 +38,7 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
     statements = [f"CREATE DATABASE IF NOT EXISTS {into}"]
     for topic, name in viewable(view, namespace):
         table = find_table(root, view, topic)
-        if table.exists():
+        if table is not None and table.exists():
             columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
             made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"
             statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(spark_uri(table.place))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
@@ -46,8 +46,9 @@ def statuses(view: View) -> list[HistoryStatus]:
     found = []
     for topic in catalog.topics(view):
         is_enabled = effective_policies(view, TopicName.parse(topic.name)).history.enabled
+        table = view.get(HistoryTableRecord, topic.topic_id)
         for part in catalog.parts(view, topic):
-            built, record = recorded_progress(view, part.topic_id), view.get(HistoryRecord, part.topic_id)
+            built = recorded_progress(view, part.topic_id)
             if not (is_enabled or built.generation):
                 continue
             start = max(built.to, chain.trimmed_before(view, part.topic_id))
@@ -62,7 +63,7 @@ def statuses(view: View) -> list[HistoryStatus]:
                     built.bytes,
                     waiting.rows,
                     waiting.bytes,
-                    None if record is None else record.path_id,
+                    None if table is None else table.path_id,
                 )
             )
     return found

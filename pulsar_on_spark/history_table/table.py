@@ -1,10 +1,10 @@
 """A topic's history table: its versions, and commits to it. Other programs may read it, and OPTIMIZE and VACUUM it.
 
-    <root>/history/<topic id>/_delta_log/       the log, written as those of the metadata tables (docs/adr/0017)
-    <root>/history/<topic id>/g<generation>-<partition>-<32 hex digits>.parquet    of builds
-    <root>/history/<topic id>/m<number>-<partition>-<32 hex digits>.parquet        of merges
+    <root>/history/<table>/_delta_log/       the log, written as those of the metadata tables (docs/adr/0017)
+    <root>/history/<table>/g<generation>-<partition>-<32 hex digits>.parquet    of builds
+    <root>/history/<table>/m<number>-<partition>-<32 hex digits>.parquet        of merges
 
-A storage path for histories has the same folders (`places`).
+The table's name begins with the topic's id. A storage path for histories has the same folders (`places`).
 
 The progress of each partition is in the table's log, as versions of app transactions, so that it is known with each
 version of the table, even after a clean-up of the log.
@@ -49,7 +49,7 @@ from pulsar_on_spark.metadata.log.entry import (
 )
 from pulsar_on_spark.metadata.log.opening import open_log
 from pulsar_on_spark.metadata.log.requests import run
-from pulsar_on_spark.metadata.log.tables import HISTORY, history_log
+from pulsar_on_spark.metadata.log.tables import history_log
 from pulsar_on_spark.model.errors import (
     CorruptMetadataError,
     HistoryTableError,
@@ -423,8 +423,3 @@ def _apply(entry: Entry, files: dict[str, DataFile]) -> None:
     for name in entry.removed:
         files.pop(name, None)
     files.update((file.name, file) for file in entry.added)
-
-
-def table_name(topic_id: str) -> str:
-    """Return the folder of a topic's table, which has all its partitions, relative to the root or the storage path."""
-    return f"{HISTORY}/{topic_id}"

@@ -6,7 +6,6 @@ import logging
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,21 +15,19 @@ from typing import Final
 
 from pulsar_on_spark.history_table.build import BuildOptions, build, recorded_progress
 from pulsar_on_spark.history_table.merging import merge_small_files
-from pulsar_on_spark.history_table.places import Claims, find_table, history_paths, path_of_table
-from pulsar_on_spark.history_table.retention import ABANDONED_S, apply_retention, delete_files
-from pulsar_on_spark.history_table.table import table_name
+from pulsar_on_spark.history_table.places import Claims, find_table, history_paths
+from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.log.entry import LOG
 from pulsar_on_spark.metadata.log.tables import HISTORY
-from pulsar_on_spark.metadata.records import HistoryRecord, TopicRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.health import Hold
 from pulsar_on_spark.storage.objects.below import ObjectsBelow
-from pulsar_on_spark.storage.objects.contract import ObjectStore
-from pulsar_on_spark.storage.root_place import ObjectPlace, RootPlace, objects_at
+from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
@@ -45,10 +42,12 @@ from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, Rep
 
 PASS_BYTES: Final = 4 << 30
 """Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
-_ID: Final = re.compile("[0-9a-f]{32}")
-"""The form of topics' ids, which are the names of their tables."""
 GRACE_S: Final = 600.0
 """Time in seconds for which the table of a deleted topic is kept, for frames that read it."""
+_NAME: Final = re.compile("[0-9a-f]{32}-[0-9a-f]{8}")
+"""The form of tables' names."""
+_UNNAMED: Final = "_unnamed"
+"""A file that tells since when no record names a table. Readers of Delta leave out files with such names."""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -98,66 +97,62 @@ def maintain_with_histories(
 def delete_history(root: RootHandle, name: TopicName) -> None:
     """Delete a topic's history, with that of all its partitions; a later build has what the topic still has.
 
+    On a storage path that was given up, or that another copy of the root has claimed, the table's files stay.
+
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it is a partition, or the table is on an object store, where no name is used twice.
-        HistoryTableError: the table's folder cannot be reached, or cannot be deleted; try again.
+        InvalidArgumentError: it is a partition.
+        HistoryTableError: the history is deleted, but its files cannot be deleted now.
+        MetadataError: the metadata cannot be read or written.
     """
+    deleted: HistoryTableRecord | None = None
 
     def decide(view: View) -> Change | None:
+        nonlocal deleted
         topic = catalog.require_topic(view, name)
         if topic.partition_of is not None:
             raise InvalidArgumentError(f"{name} is a partition: give its topic, whose table has all partitions.")
-        parts = catalog.parts(view, topic)
-        records = [record for part in parts if (record := view.get(HistoryRecord, part.topic_id)) is not None]
-        moved: dict[str, int | None] = {keys.topic(part.name): None for part in parts}
-        return Change(deletes=records, keys=moved) if records else None
+        deleted, parts = view.get(HistoryTableRecord, topic.topic_id), catalog.parts(view, topic)
+        if deleted is None:
+            return None
+        built = [record for part in parts if (record := view.get(HistoryRecord, part.topic_id)) is not None]
+        moved: dict[str, int | None] = {keys.topic(each): None for each in (topic.name, *(part.name for part in parts))}
+        return Change(deletes=[deleted, *built], keys=moved)
 
-    view = root.store.view(durable=True)
-    folder = _table_to_delete(root, view, catalog.require_topic(view, name))
-    if folder is None:
-        root.store.commit(decide)
-        return
-    if not isinstance(folder, Path):
-        raise InvalidArgumentError(
-            f"The history table {folder} cannot be deleted, because no name on an object store is used twice: set its "
-            "retention to 0 to drop its rows, or delete the topic."
-        )
     root.store.commit(decide)
-    # Under another id, it is at once no table of the topic; if this process dies here, housekeeping deletes it.
-    renamed = folder.with_name(uuid.uuid4().hex)
+    if deleted is not None:
+        _delete_files(root, deleted)
+
+
+def _delete_files(root: RootHandle, deleted: HistoryTableRecord) -> None:
+    """Delete the files of a table that was deleted; if this fails, housekeeping does it later."""
+    view, path = root.store.view(), None
+    if deleted.path_id is not None:
+        path_id = PathId(deleted.path_id)
+        path = root.storage_paths(view)[path_id]
+        unheld = None if path.is_given_up else unheld_paths(root, view, [path_id]).get(path_id)
+        if path.is_given_up or (unheld is not None and unheld.hold is Hold.FOREIGN):
+            return
+    base = root.place if path is None else path.place
     try:
-        with suppress(FileNotFoundError):
-            folder.rename(renamed)
-            shutil.rmtree(renamed)
-    except OSError as error:
-        raise HistoryTableError(f"The history table {folder} cannot be deleted ({error}): try again.") from error
-
-
-def _table_to_delete(root: RootHandle, view: View, topic: TopicRecord) -> RootPlace | None:
-    """Return the place of a topic's table; None if its path was given up, or is that of another copy of the root."""
-    path_id = path_of_table(view, topic)
-    if path_id is None:
-        return root.place / table_name(topic.topic_id)
-    path = root.storage_paths(view)[path_id]
-    unheld = None if path.is_given_up else unheld_paths(root, view, [path_id]).get(path_id)
-    if path.is_given_up or (unheld is not None and unheld.hold is Hold.FOREIGN):
-        return None
-    Claims(root).require(path)
-    return path.place / table_name(topic.topic_id)
+        Claims(root).require(path)
+        _delete(base, deleted.table)
+    except (PulsarpyError, OSError) as error:
+        raise HistoryTableError(
+            f"The history is deleted, but not the files of its table {base / deleted.table} ({error}): housekeeping "
+            "deletes them later."
+        ) from error
 
 
 def _keep_up_topic(
     root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies, claims: Claims
 ) -> list[str]:
-    """Keep up a topic's history; returns a sentence for each part, or for the table, that could not be kept up."""
-
-    def build_part(part: TopicPart) -> None:
-        claims.require(find_table(root, root.store.view(), topic).path)
-        build(root, TopicName.parse(part.name), BuildOptions(limit_bytes=PASS_BYTES, is_claimed=True))
+    """Keep up a topic's history; returns a sentence for each error, which names the first step that had it."""
 
     def keep_up_table() -> None:
         table = find_table(root, root.store.view(), topic)
+        if table is None:
+            return
         claims.require(table.path)
         if table.exists():
             apply_retention(table, policy)
@@ -165,10 +160,13 @@ def _keep_up_topic(
             delete_files(table, parts)
             table.housekeep()
 
+    options = BuildOptions(limit_bytes=PASS_BYTES)
     steps: list[tuple[str, Callable[[], object]]] = [
-        (part.name, partial(build_part, part)) for part in parts if policy.enabled
+        (part.name, partial(build, root, TopicName.parse(part.name), options, claims))
+        for part in parts
+        if policy.enabled
     ]
-    problems = []
+    problems: dict[str, str] = {}
     for name, step in [*steps, (topic.name, keep_up_table)]:
         try:
             step()
@@ -176,38 +174,34 @@ def _keep_up_topic(
             pass  # it was deleted meanwhile
         except (PulsarpyError, OSError) as error:
             _LOGGER.warning("The history of %s cannot be kept up: %s", name, error, extra={"topic": topic.name})
-            problems.append(f"history of {name}: {error}")
+            problems.setdefault(str(error), f"history of {name}: {error}")
         except Exception as error:  # a defect, or values that no library call expects: other histories go on
             _LOGGER.exception("The history of %s is not kept up.", name, extra={"topic": topic.name})
-            problems.append(f"history of {name}: {error!r}")
-    return list(dict.fromkeys(problems))
+            problems.setdefault(str(error), f"history of {name}: {error!r}")
+    return list(problems.values())
 
 
 def _delete_tables(root: RootHandle, path: StoragePath | None, claims: Claims) -> None:
-    """Delete the tables of topics that no longer exist, in the root or on a storage path.
+    """Delete the tables, in the root or on a storage path, that no record names, a while after a pass has found them.
 
-    A topic exists before its table, and its id is never reused. The table of a topic whose history is elsewhere is left
-    from a first build that died before the storage path for new tables was changed. On an object store it stays until
-    its topic is deleted, because no name there is used twice.
+    A table is named before it is made, and no name is used twice.
     """
     if path is not None:
         path.check()
-    base = root.place if path is None else path.place
-    # Listed before the topics are read. Other names are not ours, for example copies that an operator has made.
-    found = [name for name in _tables(base) if _ID.fullmatch(name)]
-    view = root.store.view(durable=True)
-    places = {topic.topic_id: path_of_table(view, topic) for topic in view.all(TopicRecord)} if found else {}
-    here = None if path is None else path.path_id
-    for name in found:
-        if name in places and (places[name] == here or not isinstance(base, Path)):
-            continue
-        if time.time() - _changed_s(base, name) > (ABANDONED_S if name in places else GRACE_S):
+    base, path_id = (root.place, None) if path is None else (path.place, path.path_id)
+    # Listed before the records are read. Other names are not ours, for example copies that an operator has made.
+    found = [f"{HISTORY}/{name}" for name in _names(base) if _NAME.fullmatch(name)]
+    records = root.store.view(durable=True).all(HistoryTableRecord) if found else []
+    named = {record.table for record in records if record.path_id == path_id}
+    for table in found:
+        if table not in named:
             claims.require(path)
-            _LOGGER.info("The history table %s is deleted from %s: no topic has it.", name, base)
-            _delete(base, name)
+            if time.time() - _unnamed_since_s(base, table) > GRACE_S:
+                _LOGGER.info("The history table %s is deleted from %s: no topic has it.", table, base)
+                _delete(base, table)
 
 
-def _tables(base: RootPlace) -> Iterator[str]:
+def _names(base: RootPlace) -> Iterator[str]:
     """Return the names below the folder of history tables; a request for each on an object store."""
     if isinstance(base, Path):
         folder = base / HISTORY
@@ -220,22 +214,23 @@ def _tables(base: RootPlace) -> Iterator[str]:
         after = f"{HISTORY}/{name}0"  # "0" follows "/", so this is behind all keys of the table
 
 
-def _changed_s(base: RootPlace, name: str) -> float:
-    """Return the time of a table's last commit, or of its last file, in seconds since 1970."""
-    if isinstance(base, Path):
-        folder, log = base / HISTORY / name, base / HISTORY / name / LOG
-        return (log if log.exists() else folder).stat().st_mtime
-    return max((listed.written_s for listed in _objects(base, name).list_after("")), default=0.0)
+def _unnamed_since_s(base: RootPlace, table: str) -> float:
+    """Return the time at which a pass first found that no record names the table, in seconds since 1970.
+
+    It is the time of an empty file in the table's folder.
+    """
+    objects, mark = objects_at(base), f"{table}/{_UNNAMED}"
+    objects.create(mark, b"")
+    made = objects.head(mark)
+    return time.time() if made is None else made.written_s
 
 
-def _delete(base: RootPlace, name: str) -> None:
+def _delete(base: RootPlace, table: str) -> None:
+    """Delete all files of a table."""
     if isinstance(base, Path):
-        shutil.rmtree(base / HISTORY / name)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(base / table)
         return
-    objects = _objects(base, name)
+    objects = ObjectsBelow(objects_at(base), table)
     for listed in list(objects.list_after("")):
         objects.delete(listed.key)
-
-
-def _objects(base: ObjectPlace, name: str) -> ObjectStore:
-    return ObjectsBelow(objects_at(base), f"{HISTORY}/{name}")

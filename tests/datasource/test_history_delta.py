@@ -11,7 +11,8 @@ from pulsar_on_spark import history, views
 from pulsar_on_spark.history_table import merging
 from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.sql import view_statements
-from pulsar_on_spark.history_table.table import HISTORY, HistoryTable
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,13 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.history_table import build as building
 from pulsar_on_spark.history_table import table as history_tables
+from pulsar_on_spark.history_table import upkeep
 from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.files import encode_file
 from pulsar_on_spark.history_table.pieces import SYSTEM
 from pulsar_on_spark.history_table.retention import apply_retention
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.metadata.log import cleaning
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord
 from pulsar_on_spark.metadata.records.record import Record
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError
@@ -46,7 +48,7 @@ def topic(root: Root) -> Root:
 
 
 def folder(root: Root) -> Path:
-    (record,) = root.store.view().all(HistoryRecord)
+    (record,) = root.store.view().all(HistoryTableRecord)
     return root.path / record.table
 
 
@@ -120,6 +122,54 @@ def test_two_builds_at_once_append_once(topic: Root, monkeypatch: pytest.MonkeyP
     build(topic, T)
     assert values(topic) == [b"a", None, b"c"]
     assert topic.store.view().all(HistoryRecord)[0].rows == 3
+
+
+@pytest.mark.parametrize("is_built_again", [False, True])
+@pytest.mark.parametrize("step", ["create", "write_file", "commit", "_record"])
+def test_a_history_that_is_deleted_during_a_build_is_built_from_the_beginning(
+    topic: Root, step: str, is_built_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one case, another process builds the next table first."""
+    if step != "create":
+        build(topic, T)
+    messages.write(topic, "t", [b"d"])
+    place: Any = building._PartBuild if step == "_record" else HistoryTable
+    do = getattr(place, step)
+
+    def deleted_first(*arguments: object, **named: object) -> object:
+        monkeypatch.setattr(place, step, do)
+        topic.delete_history("t")
+        if is_built_again:
+            build(topic, T)
+        return do(*arguments, **named)
+
+    monkeypatch.setattr(place, step, deleted_first)
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d"]
+    (record,) = topic.store.view().all(HistoryRecord)
+    assert record.rows == 4
+    messages.write(topic, "t", [b"e"])
+    build(topic, T)
+    assert values(topic) == [b"a", None, b"c", b"d", b"e"]
+
+
+def test_a_killed_deletion_leaves_no_rows_to_the_next_table(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(topic, T)
+    old = folder(topic)
+
+    def die(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep, "_delete", die)
+        with pytest.raises(Killed):
+            topic.delete_history("t")
+    build(topic, T)
+    assert folder(topic) != old
+    assert values(topic) == [b"a", None, b"c"]
+    monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
+    assert upkeep.keep_up(topic) == []
+    assert not old.exists()
 
 
 def test_builds_go_on_behind_a_users_optimize_and_vacuum(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.history_table.build import build
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from tests.kit import messages
@@ -63,7 +63,7 @@ def test_a_build_is_killed_before_each_of_its_changes(memory_path: Path) -> None
 
 
 def stored(root: Root) -> list[bytes]:
-    (record,) = root.store.view().all(HistoryRecord)
+    (record,) = root.store.view().all(HistoryTableRecord)
     rows = DeltaTable(root.path / record.table).to_pyarrow_table()
     values: list[bytes] = rows.sort_by([("__ledgerId", "ascending"), ("__entryId", "ascending")])["value"].to_pylist()
     return values

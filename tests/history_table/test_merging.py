@@ -14,7 +14,7 @@ from pulsar_on_spark.history_table.merging import merge_small_files, merges
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
 from pulsar_on_spark.metadata.log.entry import DataFile
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -39,7 +39,7 @@ def table(root: Root, few: None) -> HistoryTable:
         values = [json.dumps({"id": 10 * number + each, "note": "n"}).encode() for each in range(10)]
         messages.write(root, "p", values, [b"%d" % each for each in range(10)])
         build(root, P)
-    return HistoryTable(root.path, root.store.view().all(HistoryRecord)[0].table)
+    return HistoryTable(root.path, root.store.view().all(HistoryTableRecord)[0].table)
 
 
 def rows(table: HistoryTable) -> list[tuple[int, str | None]]:

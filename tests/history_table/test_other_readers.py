@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from pulsar_on_spark.history_table import table as history_tables
 from pulsar_on_spark.history_table.build import build
-from pulsar_on_spark.history_table.table import HISTORY
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from tests.kit import messages

@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 from pulsar_on_spark.broker.observe.stored import counted
 from pulsar_on_spark.history_table import retention, upkeep
 from pulsar_on_spark.history_table.build import BuildOptions, Built, build
+from pulsar_on_spark.history_table.places import Claims
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
-from pulsar_on_spark.metadata.records import HistoryRecord, SegmentRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, SegmentRecord
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -69,7 +70,7 @@ def topic(root: Root) -> Root:
 
 
 def table(root: Root) -> HistoryTable:
-    (record,) = root.store.view().all(HistoryRecord)
+    (record,) = root.store.view().all(HistoryTableRecord)
     return HistoryTable(root.path, record.table)
 
 
@@ -193,10 +194,10 @@ def test_a_build_that_fails_does_not_stop_the_retention(topic: Root) -> None:
 def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
     topic: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build_all_but_t(root: RootHandle, name: TopicName, options: BuildOptions) -> list[Built]:
+    def build_all_but_t(root: RootHandle, name: TopicName, options: BuildOptions, claims: Claims) -> list[Built]:
         if name.local == "t":
             raise pa.ArrowInvalid("Rescaling Decimal value would cause data loss")
-        return build(root, name, options)
+        return build(root, name, options, claims)
 
     monkeypatch.setattr(upkeep, "build", build_all_but_t)
     set_namespace_policies(topic, "public/default", {"history": {}})
@@ -212,16 +213,15 @@ def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monk
     folder = table(topic).place
     topic.delete_topic("t")
     assert topic.store.view().all(HistoryRecord) == []
-    keep_up(topic)
-    assert folder.exists()
     long_ago = time.time() - 2 * upkeep.GRACE_S
     os.utime(folder / "_delta_log", (long_ago, long_ago))
-    unfinished = folder.parent / ("0" * 32)  # a creation that died
     copy, note = folder.with_name(f"{folder.name}.bak"), folder.with_name("note.txt")
-    unfinished.mkdir()
     copy.mkdir()
     note.write_text("not ours")
-    for each in (unfinished, copy, note):
+    keep_up(topic)
+    keep_up(topic)
+    assert folder.exists()
+    for each in (folder / "_unnamed", copy, note):
         os.utime(each, (long_ago, long_ago))
     assert keep_up(topic) == []
     assert sorted(folder.parent.iterdir()) == sorted([copy, note])

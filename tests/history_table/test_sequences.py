@@ -23,7 +23,8 @@ from pulsar_on_spark.history_table import build as building
 from pulsar_on_spark.history_table import merging
 from pulsar_on_spark.history_table.boundary import boundary_of
 from pulsar_on_spark.history_table.plan import Progress
-from pulsar_on_spark.history_table.table import HISTORY, HistoryTable
+from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root

@@ -21,7 +21,7 @@ from pulsar_on_spark.history_table.merging import merge_small_files
 from pulsar_on_spark.history_table.sql import view_statements
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.log.tables import HISTORY
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.names import TopicName
@@ -56,7 +56,7 @@ def by_delta_rs(s3_server: S3Server) -> Callable[[Root], DeltaTable]:
     """Opens the table of the only history, as another program does."""
 
     def opened(root: Root) -> DeltaTable:
-        (record,) = root.store.view().all(HistoryRecord)
+        (record,) = root.store.view().all(HistoryTableRecord)
         return DeltaTable(str(root.place / record.table), storage_options={**s3_server.options(), "allow_http": "true"})
 
     return opened
@@ -88,11 +88,15 @@ def test_a_history_is_built_merged_and_trimmed(
     assert upkeep.keep_up(root) == []
     assert len([key for key in tables(root) if key.endswith(".parquet") and "_delta_log" not in key]) == 1
     assert str(root.place).replace("s3:", "s3a:") in view_statements(root, "public/default")[1]
-    with pytest.raises(InvalidArgumentError, match="no name on an object store is used twice"):
-        root.delete_history("t")
     set_namespace_policies(root, "public/default", {"history": {"enabled": True, "retentionSizeInMB": 0}})
     assert upkeep.keep_up(root) == []
     assert values(by_delta_rs(root)) == []
+    root.delete_history("t")
+    assert tables(root) == []
+    messages.write(root, "t", [b"again"])
+    set_namespace_policies(root, "public/default", {"history": {"enabled": True}})
+    assert upkeep.keep_up(root) == []
+    assert values(by_delta_rs(root)) == [*written, b"again"]
 
 
 def test_tables_on_a_storage_path(root: Root, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,8 +111,6 @@ def test_tables_on_a_storage_path(root: Root, bucket: str, monkeypatch: pytest.M
     (_, statement) = view_statements(root, "public/default")
     assert f"{bucket}/lake/history/{topic_id(root)}".replace("s3:", "s3a:") in statement
     assert usage(root).topics[0].history_bytes == sum(listed.size for listed in lake.list_after(HISTORY))
-    with pytest.raises(InvalidArgumentError, match="no name on an object store is used twice"):
-        root.delete_history("t")
     root.delete_topic("t")
     monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
     assert upkeep.keep_up(root) == []

@@ -108,32 +108,50 @@ class DedupRecord(Record):
         return self.topic_id
 
 
+class HistoryTableRecord(Record):
+    """The table that has the history of a topic and its partitions; committed under the topic's key.
+
+    It is committed before the table is made, and no name is used twice: a table that no record names is not needed.
+
+    Attributes:
+        topic_id: The topic, not a partition.
+        table: The folder of the table, relative to the root or its storage path.
+        path_id: The storage path that the table is on; None for the root itself.
+    """
+
+    kind: ClassVar[str] = "history-table"
+    topic_id: str
+    table: str
+    path_id: int | None = None
+
+    @property
+    def record_id(self) -> str:
+        """The topic's id: a topic has at most one table."""
+        return self.topic_id
+
+
 class HistoryRecord(Record):
-    """The part of a topic that is in its history table; committed under the topic's key.
+    """The part of a topic or partition that is in its history table; committed under the topic's key.
 
     The table's own log is one generation ahead if a build died between its two commits; the next build completes it.
 
     Attributes:
         topic_id: The topic, or partition.
-        table: The folder of the table, relative to the root or its storage path. A topic's partitions have one table.
         generation: The number of completed builds, which is the version of the table's app transaction.
         to_ledger: With `to_entry`, the position before which all messages are in the table, as far as the topic had
             them when they were built, and the table's own retention has not removed them.
         to_entry: The entry of that position.
         rows: Number of messages that builds have added.
         bytes: Size of the files that builds have added.
-        path_id: The storage path that the table is on; None for the root itself.
     """
 
     kind: ClassVar[str] = "history"
     topic_id: str
-    table: str
     generation: int
     to_ledger: int
     to_entry: int
     rows: int = 0
     bytes: int = 0
-    path_id: int | None = None
 
     @property
     def record_id(self) -> str:

@@ -16,6 +16,7 @@ from pulsar_on_spark.metadata.records import (
     DedupRecord,
     FileRecord,
     HistoryRecord,
+    HistoryTableRecord,
     LedgerRecord,
     NamespaceRecord,
     PermissionsRecord,
@@ -285,6 +286,7 @@ def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Chang
             *view.all(TrimRecord, record.topic_id),
             *view.all(CompactionRecord, record.topic_id),
             *view.all(HistoryRecord, record.topic_id),
+            *view.all(HistoryTableRecord, record.topic_id),
         ]
     return Change(puts=puts, deletes=deletes, keys=moved)
 

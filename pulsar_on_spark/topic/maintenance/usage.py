@@ -22,11 +22,12 @@ from pulsar_on_spark.metadata.log.tables import HISTORY, METADATA
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
-    HistoryRecord,
+    HistoryTableRecord,
     IncarnationRecord,
     PathRecord,
     SealRecord,
     SegmentRecord,
+    TopicRecord,
     WriteRecord,
 )
 from pulsar_on_spark.metadata.state import View
@@ -147,9 +148,7 @@ def usage(root: RootHandle) -> RootUsage:
     unsealed = unsealed_journal_files(view)
     tables: dict[int | None, Counter[str]] = {None: _tables(root.place)}
     paths = tuple(_path(view, path, shares, unsealed, stored, tables) for path in root.storage_paths(view).values())
-    topics = [
-        _topic(view, topic.name, catalog.parts(view, topic), shares, stored, tables) for topic in catalog.topics(view)
-    ]
+    topics = [_topic(view, topic, catalog.parts(view, topic), shares, stored, tables) for topic in catalog.topics(view)]
     return RootUsage(
         root=root.place,
         metadata_bytes=sum(listed.size for listed in objects_at(root.place).list_after(METADATA)),
@@ -263,7 +262,7 @@ def _path(
 
 def _topic(
     view: View,
-    name: str,
+    topic: TopicRecord,
     parts: list[catalog.TopicPart],
     shares: Mapping[FileId, FileShares],
     stored: Mapping[FileId, int],
@@ -272,10 +271,10 @@ def _topic(
     ids = {part.topic_id for part in parts}
     segments = [segment for topic_id in ids for segment in view.all(SegmentRecord, topic_id)]
     of_log = {segment.file_id for segment in segments if not isinstance(segment, UnsealedSegment)}
-    histories = {(record.path_id, record.table) for topic_id in ids for record in view.all(HistoryRecord, topic_id)}
+    table = view.get(HistoryTableRecord, topic.topic_id)
     compactions = [record for topic_id in ids if (record := view.get(CompactionRecord, topic_id)) is not None]
     return TopicUsage(
-        name=name,
+        name=topic.name,
         message_bytes=sum(segment.bytes for segment in segments),
         unsealed_bytes=sum(segment.bytes for segment in segments if isinstance(segment, UnsealedSegment)),
         offloaded_bytes=sum(
@@ -290,5 +289,5 @@ def _topic(
             )
         ),
         compacted_bytes=sum(stored.get(FileId(file.file_id), 0) for record in compactions for file in record.files),
-        history_bytes=sum(tables[path_id][table] for path_id, table in histories if path_id in tables),
+        history_bytes=0 if table is None or table.path_id not in tables else tables[table.path_id][table.table],
     )

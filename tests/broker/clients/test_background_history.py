@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from deltalake import DeltaTable
 
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from tests.kit.running_broker import RunningBroker
@@ -30,7 +30,7 @@ def test_messages_of_clients_come_into_the_table(tmp_path: Path) -> None:
         producer.send(b"100")
         wait_until(lambda: built(root) == 101)
         client.close()
-    (record,) = root.store.view().all(HistoryRecord)
+    (record,) = root.store.view().all(HistoryTableRecord)
     values = DeltaTable(root.path / record.table).to_pyarrow_table()["value"].to_pylist()
     assert sorted(map(int, values)) == list(range(101))
 

@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import FileRecord, HistoryRecord, IncarnationRecord, PathRecord, TopicRecord
+from pulsar_on_spark.metadata.records import (
+    FileRecord,
+    HistoryRecord,
+    HistoryTableRecord,
+    IncarnationRecord,
+    PathRecord,
+    TopicRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
@@ -208,7 +215,8 @@ def _with_own_paths(view: View) -> Change:
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id), "claims": ()}) for record in records]
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
-    histories = view.all(HistoryRecord)  # their tables are not copied
+    # Histories' tables are not copied.
+    histories: list[HistoryRecord | HistoryTableRecord] = [*view.all(HistoryRecord), *view.all(HistoryTableRecord)]
     moves: dict[str, int | None] = {keys.path(record.path_id): None for record in records}
     moves |= {keys.topic(names[record.topic_id]): None for record in histories if record.topic_id in names}
     return Change(puts=moved, deletes=histories, keys=moves)

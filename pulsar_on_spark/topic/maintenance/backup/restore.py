@@ -61,7 +61,18 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
 """Maximum number of attempts to copy files. An attempt is repeated if merges deleted files before it copied them."""
-_PLANNED_KINDS: Final = ("root", "path", "incarnation", "seal", "file", "segment", "ledger", "compaction", "history")
+_PLANNED_KINDS: Final = (
+    "root",
+    "path",
+    "incarnation",
+    "seal",
+    "file",
+    "segment",
+    "ledger",
+    "compaction",
+    "history",
+    "history-table",
+)
 """Kinds of records that the target gets from the plan, which has no histories, because their tables are not restored;
 records of other kinds are copied unchanged."""
 

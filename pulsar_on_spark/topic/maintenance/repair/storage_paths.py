@@ -28,7 +28,7 @@ from pulsar_on_spark.metadata import features, keys
 from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import (
     FileRecord,
-    HistoryRecord,
+    HistoryTableRecord,
     IncarnationRecord,
     PathRecord,
     RootRecord,
@@ -67,7 +67,7 @@ class PathUse:
         copies: Number of files that have a copy on the path.
         sole_copies: Number of these files that have no other copy on a path that is neither lost nor retired.
         fragments: Number of journal fragments with a file on the path that may not be deleted yet.
-        histories: Number of topics and partitions whose history tables are on the path.
+        histories: Number of topics whose history tables are on the path.
     """
 
     copies: int
@@ -81,7 +81,7 @@ def use_of(view: View, path_id: PathId) -> PathUse:
     given_up = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
     files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
     sole = sum(not set(file.copies) - given_up - {path_id} for file in files)
-    histories = sum(record.path_id == path_id for record in view.all(HistoryRecord))
+    histories = sum(record.path_id == path_id for record in view.all(HistoryTableRecord))
     return PathUse(len(files), sole, _fragments_on(view, path_id), histories)
 
 
