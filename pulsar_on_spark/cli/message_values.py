@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ class ValueSchema:
             if self._type == "AVRO":
                 import fastavro
 
+                if self._check is not None:
+                    self._check(value)
                 datum = fastavro.schemaless_reader(io.BytesIO(value), self._avro, None)
                 return json.dumps(datum, ensure_ascii=False, default=str)
             if self._type in _NUMBERS:
@@ -56,6 +58,12 @@ class ValueSchema:
         import fastavro
 
         return fastavro.parse_schema(json.loads(self._data))
+
+    @cached_property
+    def _check(self) -> Callable[[bytes], None] | None:
+        from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_free_items
+
+        return check_of_free_items(self._avro)
 
 
 class ValueSchemas:

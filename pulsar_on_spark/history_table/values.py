@@ -23,6 +23,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.value_decoder import AVRO, ValueDecoder
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
+from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
 
 _ILLEGAL: Final = re.compile(r"[ ,;{}()\n\t=]")
@@ -52,7 +53,7 @@ class ValueColumns:
             return [batch.column(VALUE)]
         fields = self.decoder.decode(batch, topic, str).flatten()
         pairs = zip(fields, self.columns, strict=True)
-        return [array if array.type == column.type else array.cast(column.type) for array, column in pairs]
+        return [cast_nested(array, column.type) for array, column in pairs]
 
 
 FIELD: Final = "pulsarpyField"

@@ -14,7 +14,9 @@ from fastavro.read import SchemaResolutionError
 from fastavro.types import Schema
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_free_items
 from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro
+from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 
 _KEPT_LOGICAL_TYPES = ("decimal",)
 """Logical types that fastavro handles. Others are read as the numbers and texts that they annotate, then cast."""
@@ -49,12 +51,15 @@ def decode_avro(
         written, read = _parsed(avro_schema), None
     else:
         written, read = _parsed(writer_schema), _reader(avro_schema, writer_schema)
+    check = _check(writer_schema or avro_schema)
     rows: list[object] = []
     for number, value in enumerate(values.to_pylist()):
         row: object = None
         if value is not None:
             stream = io.BytesIO(value)
             try:
+                if check is not None:
+                    check(value)
                 row = fastavro.schemaless_reader(stream, written, read)
                 if stream.tell() != len(value):
                     on_bad_row(number, f"{len(value) - stream.tell()} bytes are left over")
@@ -71,7 +76,7 @@ def decode_avro(
 
 
 def _converted(values: list[Any], annotated: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    return pa.array(values, _stored(annotated)).cast(annotated).cast(wanted)
+    return cast_nested(cast_nested(pa.array(values, _stored(annotated)), annotated), wanted)
 
 
 def _by_fields(
@@ -139,6 +144,11 @@ def _parsed(avro_schema: str) -> Schema:
         raise InvalidArgumentError(
             f"The Avro schema is not valid ({error}): give the JSON text of a record schema."
         ) from error
+
+
+@lru_cache(maxsize=64)
+def _check(avro_schema: str) -> Callable[[bytes], None] | None:
+    return check_of_free_items(_parsed(avro_schema))
 
 
 @lru_cache(maxsize=64)

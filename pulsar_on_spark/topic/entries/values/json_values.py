@@ -150,6 +150,8 @@ def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
         return pa.string()
     if pa.types.is_map(wanted) or pa.types.is_decimal(wanted) or pa.types.is_float32(wanted):
         return None
+    if pa.types.is_null(wanted):  # in a list, the reader makes an invalid array of them
+        return None
     return wanted
 
 
