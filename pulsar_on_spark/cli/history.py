@@ -74,5 +74,10 @@ def sql(
     """Print SQL that makes a persistent view of each history table in a namespace, for sessions with Delta's JAR."""
     from pulsar_on_spark.history_table.sql import view_statements
 
-    for statement in view_statements(open_root(root, root_option), namespace, database):
+    made = view_statements(open_root(root, root_option), namespace, database)
+    for statement in made.statements:
         typer.echo(f"{statement};")  # as it is: a wrapped line would not be the same SQL
+    for problem in made.problems:
+        output.fail(problem)
+    if made.problems:
+        raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -24,7 +25,7 @@ from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import TableVersion
 from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
+from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, MetadataError, PulsarpyError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
@@ -35,6 +36,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
+_LOGGER = logging.getLogger(__name__)
 _PUBLISH_TIME = "__publishTime"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -135,19 +137,27 @@ def views(spark: SparkSession, root: str | None = None, namespace: str = "public
 
     Returns:
         The names of the views, which are the topics' names without their namespace. Topics whose names differ only in
-        the case of letters have none.
+        the case of letters have none, nor have topics that `history` refuses; the log has a line for each of them.
 
     Raises:
         NamespaceNotFoundError, NotARootError: there is no such namespace or root.
-        HistoryTableError, DataLossError, CopiesUnreachableError: see `history`.
+        MetadataError: the metadata cannot be read.
     """
     place = _root(root)
     view = RootHandle.shared(place).store.view()
     require_namespace(view, namespace)
-    names = [name for _, name in viewable(view, namespace)]
-    for name in names:
-        history(spark, name.full, str(place)).createOrReplaceTempView(quoted(name.local))
-    return [name.local for name in names]
+    made = []
+    for _, name in viewable(view, namespace):
+        try:
+            history(spark, name.full, str(place)).createOrReplaceTempView(quoted(name.local))
+        except MetadataError:
+            raise
+        except PulsarpyError as error:
+            spark.catalog.dropTempView(name.local)  # an earlier one would show what was
+            _LOGGER.warning("Topic %s gets no view: %s", name, error)
+        else:
+            made.append(name.local)
+    return made
 
 
 def _root(given: str | None) -> RootPlace:

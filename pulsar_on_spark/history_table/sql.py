@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.history_table.places import find_table
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog import catalog
@@ -20,8 +22,21 @@ from pulsar_on_spark.topic.catalog.tenants import require_namespace
 _LOGGER: Final = logging.getLogger(__name__)
 
 
-def view_statements(root: RootHandle, namespace: str, database: str | None = None) -> list[str]:
-    """Return statements that make a view of each history table in a namespace, and the database for the views.
+@dataclass(frozen=True, slots=True)
+class ViewStatements:
+    """Statements that make a view of each history table in a namespace, and the database for the views.
+
+    Attributes:
+        statements: The statements, the one for the database first.
+        problems: A sentence for each topic without a view, because its table cannot be read.
+    """
+
+    statements: list[str]
+    problems: list[str]
+
+
+def view_statements(root: RootHandle, namespace: str, database: str | None = None) -> ViewStatements:
+    """Return the statements for a namespace; a table that cannot be read does not hold up the others.
 
     Args:
         root: The root.
@@ -30,19 +45,21 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
-        HistoryTableError: a table cannot be read.
     """
     view = root.store.view()
     require_namespace(view, namespace)
     into = quoted(database or namespace.replace("/", "_"))
-    statements = [f"CREATE DATABASE IF NOT EXISTS {into}"]
+    made = ViewStatements([f"CREATE DATABASE IF NOT EXISTS {into}"], [])
     for topic, name in viewable(view, namespace):
-        table = find_table(root, view, topic)
-        if table is not None and table.exists():
-            columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
-            made = f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)}"
-            statements.append(f"{made} AS SELECT {columns} FROM delta.{quoted(spark_uri(table.place))}")
-    return statements
+        try:
+            table = find_table(root, view, topic)
+            if table is not None and table.exists():
+                columns = ", ".join(quoted(column["name"]) for column in table.version().columns)
+                select = f"SELECT {columns} FROM delta.{quoted(spark_uri(table.place))}"
+                made.statements.append(f"CREATE OR REPLACE VIEW {into}.{quoted(name.local)} AS {select}")
+        except HistoryTableError as error:
+            made.problems.append(f"Topic {topic.name} gets no view: {error}")
+    return made
 
 
 def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:

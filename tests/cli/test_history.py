@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
+from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
@@ -56,6 +58,19 @@ def test_sql_prints_whole_statements(root: Root) -> None:
     assert CliRunner().invoke(app, ["history", "sql", "public/default", str(root.path)]).output.count("VIEW") == 0
     missing = CliRunner().invoke(app, ["history", "sql", "public/other", str(root.path)])
     assert isinstance(missing.exception, NamespaceNotFoundError)
+
+
+def test_sql_of_a_topic_whose_table_is_refused(root: Root) -> None:
+    for name in ("t", "u"):
+        root.create_topic(name, if_exists="ignore")
+        messages.write(root, name, [b"1"])
+        root.build_history(name)
+    (record,) = root.store.view().all(HistoryRecord, root.topics()[0].topic_id)
+    DeltaTable(root.path / record.table).delete("value = '1'")
+    done = CliRunner().invoke(app, ["history", "sql", "public/default", str(root.path)])
+    assert done.exit_code == 1
+    assert ["`u`" in line for line in done.stdout.splitlines()] == [False, True]
+    assert "Topic persistent://public/default/t gets no view: Another program" in " ".join(done.stderr.split())
 
 
 def test_status_and_usage_know_histories(root: Root) -> None:

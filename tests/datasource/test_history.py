@@ -9,14 +9,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from pulsar_on_spark import history
+from pulsar_on_spark import history, views
 from pulsar_on_spark.history_table.build import _PartBuild, build
+from pulsar_on_spark.metadata.records import HistoryRecord
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
@@ -75,6 +77,25 @@ def test_a_table_on_a_storage_path(
     assert values(frame()) == [b"a", b"b"]
     with pytest.raises(HistoryTableError, match="claimed by the root"):
         history(spark, "t", copy)
+
+
+def test_a_topic_whose_table_is_refused_holds_up_no_views_of_others(
+    spark: SparkSession, root_with_topic: Root, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = root_with_topic
+    root.create_topic("a-b")
+    root.create_topic("z")
+    for name in ("a-b", "t", "z"):
+        messages.write(root, name, [b"a"])
+        build(root, TopicName.parse(name))
+    assert views(spark, str(root.path)) == ["a-b", "t", "z"]
+    view = root.store.view()
+    (record,) = view.all(HistoryRecord, catalog.require_topic(view, TopicName.parse("a-b")).topic_id)
+    DeltaTable(root.path / record.table).delete("value = 'a'")
+    assert views(spark, str(root.path)) == ["t", "z"]
+    (line,) = [each.message for each in caplog.records if each.name == "pulsar_on_spark.datasource.history"]
+    assert line.startswith("Topic persistent://public/default/a-b gets no view: Another program has changed the rows")
+    assert not spark.catalog.tableExists("`a-b`"), "it would show what was"
 
 
 def test_a_build_that_died_between_its_commits_doubles_nothing(

@@ -56,7 +56,7 @@ def test_persistent_views(delta_spark: SparkSession, root_with_topic: Root) -> N
     build(root, T)
     database = f"history_{root.cluster_id}".replace("-", "_")
     try:
-        for statement in view_statements(root, "public/default", database):
+        for statement in view_statements(root, "public/default", database).statements:
             delta_spark.sql(statement)
         messages.write(root, "t", [b"b"])
         assert delta_spark.sql(f"SELECT count(*) FROM {database}.t").first()[0] == 1

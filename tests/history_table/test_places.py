@@ -108,7 +108,7 @@ def test_new_tables_are_made_on_the_newest_path_and_stay_there(root: Root) -> No
         messages.write(root, name, [b"b"])
         assert build(root, TopicName.parse(name))[0].rows == 1
         assert values(table(place, root, name)) == [b"a", b"b"]
-    statements = "\n".join(view_statements(root, "public/default"))
+    statements = "\n".join(view_statements(root, "public/default").statements)
     assert all(str(table(place, root, name)) in statements for name, place in places.items())
     assert {each.name.rpartition("/")[2]: each.path_id for each in statuses(root.store.view())} == {
         "t": None,

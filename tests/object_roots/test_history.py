@@ -87,7 +87,7 @@ def test_a_history_is_built_merged_and_trimmed(
     assert len(table.file_uris()) == 1
     assert upkeep.keep_up(root) == []
     assert len([key for key in tables(root) if key.endswith(".parquet") and "_delta_log" not in key]) == 1
-    assert str(root.place).replace("s3:", "s3a:") in view_statements(root, "public/default")[1]
+    assert str(root.place).replace("s3:", "s3a:") in view_statements(root, "public/default").statements[1]
     set_namespace_policies(root, "public/default", {"history": {"enabled": True, "retentionSizeInMB": 0}})
     assert upkeep.keep_up(root) == []
     assert values(by_delta_rs(root)) == []
@@ -108,7 +108,7 @@ def test_tables_on_a_storage_path(root: Root, bucket: str, monkeypatch: pytest.M
         messages.write(root, "t", [value])
         build(root, T)
     assert tables(root) == []
-    (_, statement) = view_statements(root, "public/default")
+    (_, statement) = view_statements(root, "public/default").statements
     assert f"{bucket}/lake/history/{topic_id(root)}".replace("s3:", "s3a:") in statement
     assert usage(root).topics[0].history_bytes == sum(listed.size for listed in lake.list_after(HISTORY))
     root.delete_topic("t")
