@@ -155,10 +155,12 @@ def _keep_up_topic(
             return
         claims.require(table.path)
         if table.exists():
-            apply_retention(table, policy)
-            merge_small_files(table)
-            delete_files(table, parts)
-            table.housekeep()
+            try:
+                apply_retention(table, policy)
+            finally:  # a table that must keep its rows is merged, too
+                merge_small_files(table)
+                delete_files(table, parts)
+                table.housekeep()
 
     options = BuildOptions(limit_bytes=PASS_BYTES)
     steps: list[tuple[str, Callable[[], object]]] = [

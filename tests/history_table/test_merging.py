@@ -18,6 +18,7 @@ from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from tests.kit import messages
 
 P = TopicName.parse("p")
@@ -165,6 +166,20 @@ def test_a_damaged_file_is_not_merged(table: HistoryTable) -> None:
 def test_upkeep_merges(root: Root, table: HistoryTable) -> None:
     assert keep_up(root) == []
     assert len(table.version().files) == 2
+
+
+def test_only_the_retention_of_an_append_only_table_fails(root: Root, table: HistoryTable) -> None:
+    DeltaTable(table.place).alter.set_table_properties({"delta.appendOnly": "true"})
+    set_topic_policies(root, P, {"history": {"enabled": True, "retentionSizeInMB": 0}})
+    before = rows(table)
+    messages.write(root, "p", [b'{"id": 1000, "note": "n"}'], [b"0"])
+    (problem,) = keep_up(root)
+    assert "delta.appendOnly" in problem
+    assert len(table.version().files) == 2
+    assert rows(table) == [*before, (1000, "n")]
+    DeltaTable(table.place).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert keep_up(root) == []
+    assert rows(table) == []
 
 
 def file(name: str, partition: int | None, ledger: int, size: int = 1) -> DataFile:
