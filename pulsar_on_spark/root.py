@@ -144,8 +144,8 @@ class Root(RootHandle):
         return build(self, TopicName.parse(topic), BuildOptions(fail_on_data_loss=fail_on_data_loss))
 
     def delete_history(self, topic: str) -> None:
-        """Delete a topic's history table, with the rows that the topic has dropped (see `upkeep.delete_history`)."""
-        from pulsar_on_spark.history_table.upkeep import delete_history
+        """Delete a topic's history table, with the rows that the topic has dropped (see `deletion.delete_history`)."""
+        from pulsar_on_spark.history_table.deletion import delete_history
 
         delete_history(self, TopicName.parse(topic))
 

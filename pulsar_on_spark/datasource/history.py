@@ -18,9 +18,9 @@ from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_co
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
-from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
 from pulsar_on_spark.history_table.places import find_table, is_begun, require_held
 from pulsar_on_spark.history_table.plan import ContradictionError
+from pulsar_on_spark.history_table.recorded import end_of_messages, recorded_progress
 from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import TableVersion
 from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord

@@ -27,23 +27,23 @@ from pulsar_on_spark.history_table.plan import (
     grouped,
     next_step,
 )
+from pulsar_on_spark.history_table.recorded import end_of_messages, recorded_progress
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion, moved_keys
 from pulsar_on_spark.history_table.values import ValueColumns, placed, value_columns, with_columns
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.log.chain import ConflictError
 from pulsar_on_spark.metadata.log.entry import DataFile
-from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, SegmentRecord, TopicRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import HistoryTableError, PulsarpyError, TopicNotFoundError
-from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
 from pulsar_on_spark.topic.managed_ledger.chain.steps import end_of_bytes
 
 FILE_BYTES = 128 << 20
@@ -81,6 +81,7 @@ class BuildOptions:
             so much work.
         piece_bytes: Key and value bytes of a piece, or a segment more.
         limit_bytes: Key and value bytes after which the build ends, or a segment more; None to build everything.
+        claims: The claims of the pass that the build is part of; None to claim the table's storage path for it alone.
     """
 
     fail_on_data_loss: bool = True
@@ -88,11 +89,10 @@ class BuildOptions:
     step_bytes: int = 1 << 30
     piece_bytes: int = 1 << 30
     limit_bytes: int | None = None
+    claims: Claims | None = None
 
 
-def build(
-    root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions(), claims: Claims | None = None
-) -> list[Built]:
+def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
     Each partition is built, even if another one cannot be; the first error is raised at the end.
@@ -101,7 +101,6 @@ def build(
         root: The root.
         name: The topic or partition.
         options: The options.
-        claims: The claims of the pass that this build is a part of; None for a build by itself.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -112,7 +111,7 @@ def build(
     """
     view = root.store.view()
     topic = catalog.require_topic(view, name)
-    owner, claims = owner_of(view, topic), claims or Claims(root)
+    owner, claims = owner_of(view, topic), options.claims or Claims(root)
     done, errors = [], []
     for part in catalog.parts(view, topic):
         try:
@@ -124,33 +123,6 @@ def build(
     if errors:
         raise errors[0]
     return done
-
-
-def recorded_progress(view: View, topic_id: str) -> Progress:
-    """Return how far the history of a topic or partition is built by the metadata."""
-    record = view.get(HistoryRecord, topic_id)
-    if record is None:
-        return NOT_BUILT
-    to = Position(LedgerId(record.to_ledger), EntryId(record.to_entry))
-    return Progress(record.generation, to, record.rows, record.bytes)
-
-
-def end_of_messages(view: View, topic_id: str, before: Position | None = None) -> Position:
-    """Return the position after the last entry that readers of this view may read; `EARLIEST` if there is none.
-
-    Unlike `chain.read_limit`, it is always in the ledger of that entry.
-
-    Args:
-        view: The metadata.
-        topic_id: The topic, or partition.
-        before: A position; later entries do not count.
-    """
-    limit = chain.read_limit(view, topic_id) if before is None else before
-    last = view.before(SegmentRecord, topic_id, f"{topic_id}/{limit.ledger:020d}/{limit.entry:020d}")
-    if last is None:
-        return EARLIEST
-    end = segment_end(last) if last.ledger_id < limit.ledger else min(segment_end(last), limit.entry)
-    return Position(LedgerId(last.ledger_id), EntryId(end))
 
 
 class _PartBuild:

@@ -98,7 +98,7 @@ def deletable(
     present: Mapping[str, float],
     named: Collection[str],
     removed_ms: Mapping[str, int],
-    generations: Mapping[int | None, int],
+    generations: Mapping[int, int],
     now_s: float,
 ) -> list[str]:
     """Return the names of the files to delete. Pure.
@@ -116,22 +116,29 @@ def deletable(
     """
     names = []
     for name, written_s in present.items():
-        match, removed = FILE_NAME.fullmatch(name), removed_ms.get(name)
+        removed = removed_ms.get(name)
         if name in named:
             continue
         if removed is not None:
             is_over = now_s - removed / 1000 > KEEP_REMOVED_S
         else:
-            of = None if match is None else MERGED if match[1] == "m" else int(match[3])
-            is_committed = match is not None and int(match[2]) <= generations.get(of, 0)
-            is_over = is_committed and now_s - written_s > ABANDONED_S
+            is_over = _is_passed(name, generations) and now_s - written_s > ABANDONED_S
         if is_over:
             names.append(name)
     return names
 
 
+def _is_passed(name: str, generations: Mapping[int, int]) -> bool:
+    """Return True if the generation or number of a file is committed, so that a commit of the file itself must fail."""
+    match = FILE_NAME.fullmatch(name)
+    if match is None:
+        return False
+    kind, number, partition = match.groups()
+    return int(number) <= generations.get(MERGED if kind == "m" else int(partition), 0)
+
+
 def delete_files(table: HistoryTable, parts: Iterable[TopicPart]) -> int:
-    """Delete the files that no version needs any longer (raises `HistoryTableError`).
+    """Delete the files that no version needs (raises `HistoryTableError`).
 
     Args:
         table: The table.
@@ -142,7 +149,7 @@ def delete_files(table: HistoryTable, parts: Iterable[TopicPart]) -> int:
     """
     present = table.listed_files()
     version = table.version()
-    generations: dict[int | None, int] = {part.partition: version.progress(part.topic_id).generation for part in parts}
+    generations = {part.partition: version.progress(part.topic_id).generation for part in parts}
     generations[MERGED] = version.snapshot.keys.get(MERGES, 0)
     names = deletable(present, version.files, version.snapshot.removed_ms, generations, time.time())
     for name in names:

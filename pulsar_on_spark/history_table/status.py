@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pulsar_on_spark.history_table.build import end_of_messages, recorded_progress
+from pulsar_on_spark.history_table.recorded import end_of_messages, recorded_progress
 from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName

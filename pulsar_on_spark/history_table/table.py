@@ -170,12 +170,12 @@ class HistoryTable:
 
     def exists(self) -> bool:
         """Return True if the table was created."""
-        with self._translated():
+        with self._guarded():
             return self._is_there() and has_log(self._store.objects)
 
     def create(self, schema: pa.Schema) -> None:
         """Create the table with these columns, unless it exists (raises `HistoryTableError`)."""
-        with self._translated():
+        with self._guarded():
             if isinstance(self.place, Path):
                 make_folders(self.place)
             create_table(self._store, schema, _CONFIGURATION)
@@ -187,7 +187,7 @@ class HistoryTable:
             HistoryTableError: the table is missing or damaged, cannot be read now, has features of Delta that this
                 version does not know, or other rows than builds gave it.
         """
-        with self._translated():
+        with self._guarded():
             for attempt in range(_ATTEMPTS):
                 try:
                     return self._version()
@@ -259,7 +259,7 @@ class HistoryTable:
 
         name = f"{prefix}-{partition}-{uuid.uuid4().hex}.parquet"
         content, rows, stats = encode_file(schema, parts)
-        with self._translated():
+        with self._guarded():
             self._store.require_writable()
             upload = self._store.objects.upload(name)
             upload.write(content)
@@ -325,7 +325,7 @@ class HistoryTable:
         """Append an entry behind a version (errors as `commit`)."""
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
-        with self._translated():
+        with self._guarded():
             if not self.has_files(content.added):
                 raise ConflictError("a VACUUM has deleted files before they were committed")
             self._store.require_writable()
@@ -340,12 +340,12 @@ class HistoryTable:
 
     def has_files(self, files: Iterable[DataFile]) -> bool:
         """Return True if all of these files are in the folder (raises `HistoryTableError`)."""
-        with self._translated():
+        with self._guarded():
             return all(self._store.objects.head(file.name) is not None for file in files)
 
     def listed_files(self) -> dict[str, float]:
         """Return the times of all Parquet files in the folder, in seconds since 1970, by name."""
-        with self._translated():
+        with self._guarded():
             found = self._store.objects.list_after("")
             return {
                 listed.key: listed.written_s
@@ -355,13 +355,13 @@ class HistoryTable:
 
     def read_file(self, name: str) -> bytes | None:
         """Return the content of a file, None if it is missing (raises `HistoryTableError`)."""
-        with self._translated():
+        with self._guarded():
             fetched = self._store.objects.fetch(name)
         return None if fetched is None else fetched.content
 
     def delete_file(self, name: str) -> None:
         """Delete a file that no version names (raises `HistoryTableError`)."""
-        with self._translated():
+        with self._guarded():
             self._store.objects.delete(name)
 
     def housekeep(self) -> None:
@@ -378,7 +378,7 @@ class HistoryTable:
             self._write_checkpoint(version)
 
     def _write_checkpoint(self, version: TableVersion) -> None:
-        with self._translated(), self._store.housekeeping() as is_alone:
+        with self._guarded(), self._store.housekeeping() as is_alone:
             if is_alone:
                 self._store.sync()
                 since_ms = (time.time() - _REMEMBER_S) * 1000
@@ -388,8 +388,8 @@ class HistoryTable:
                 self._store.sweep()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Check that the storage path is there, and translate errors of the log into errors for operators."""
+    def _guarded(self) -> Iterator[None]:
+        """Check that the storage path is there, and translate errors into those for operators."""
         try:
             if self.path is not None:
                 self.path.check()  # a table is missing only if its disk is not

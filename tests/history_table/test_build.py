@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.history_table import build as building
+from pulsar_on_spark.history_table import deletion, upkeep
 from pulsar_on_spark.history_table import table as history_tables
-from pulsar_on_spark.history_table import upkeep
 from pulsar_on_spark.history_table.build import BuildOptions, build
 from pulsar_on_spark.history_table.files import encode_file
 from pulsar_on_spark.history_table.pieces import SYSTEM
@@ -161,13 +161,13 @@ def test_a_killed_deletion_leaves_no_rows_to_the_next_table(topic: Root, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "_delete", die)
+        patch.setattr(deletion, "_delete", die)
         with pytest.raises(Killed):
             topic.delete_history("t")
     build(topic, T)
     assert folder(topic) != old
     assert values(topic) == [b"a", None, b"c"]
-    monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
+    monkeypatch.setattr(deletion, "GRACE_S", -60.0)
     assert upkeep.keep_up(topic) == []
     assert not old.exists()
 

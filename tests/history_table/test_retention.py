@@ -13,9 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.broker.observe.stored import counted
-from pulsar_on_spark.history_table import retention, upkeep
+from pulsar_on_spark.history_table import deletion, retention, upkeep
 from pulsar_on_spark.history_table.build import BuildOptions, Built, build
-from pulsar_on_spark.history_table.places import Claims
 from pulsar_on_spark.history_table.retention import AgedFile, apply_retention, deletable, outdated
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.history_table.upkeep import keep_up
@@ -194,10 +193,10 @@ def test_a_build_that_fails_does_not_stop_the_retention(topic: Root) -> None:
 def test_a_value_that_a_library_refuses_does_not_stop_other_topics(
     topic: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build_all_but_t(root: RootHandle, name: TopicName, options: BuildOptions, claims: Claims) -> list[Built]:
+    def build_all_but_t(root: RootHandle, name: TopicName, options: BuildOptions) -> list[Built]:
         if name.local == "t":
             raise pa.ArrowInvalid("Rescaling Decimal value would cause data loss")
-        return build(root, name, options, claims)
+        return build(root, name, options)
 
     monkeypatch.setattr(upkeep, "build", build_all_but_t)
     set_namespace_policies(topic, "public/default", {"history": {}})
@@ -213,7 +212,7 @@ def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monk
     folder = table(topic).place
     topic.delete_topic("t")
     assert topic.store.view().all(HistoryRecord) == []
-    long_ago = time.time() - 2 * upkeep.GRACE_S
+    long_ago = time.time() - 2 * deletion.GRACE_S
     os.utime(folder / "_delta_log", (long_ago, long_ago))
     copy, note = folder.with_name(f"{folder.name}.bak"), folder.with_name("note.txt")
     copy.mkdir()
@@ -231,7 +230,7 @@ def test_the_table_of_a_deleted_topic_is_deleted_after_a_while(topic: Root, monk
     assert "deleted topics" in problem
 
 
-def test_a_copy_of_a_root_begins_its_histories_anew(topic: Root, tmp_path: Path) -> None:
+def test_a_copy_of_a_root_begins_other_histories(topic: Root, tmp_path: Path) -> None:
     build(topic, T)
     back_up(topic, tmp_path / "copy")
     restore_root(topic, tmp_path / "restored", datetime.now(UTC))

@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pulsar_on_spark.datasource.history import history
-from pulsar_on_spark.history_table import merging, retention, upkeep
-from pulsar_on_spark.history_table.build import build, recorded_progress
+from pulsar_on_spark.history_table import deletion, merging, retention, upkeep
+from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.merging import merge_small_files
+from pulsar_on_spark.history_table.recorded import recorded_progress
 from pulsar_on_spark.history_table.sql import view_statements
 from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.log.tables import HISTORY
@@ -112,7 +113,7 @@ def test_tables_on_a_storage_path(root: Root, bucket: str, monkeypatch: pytest.M
     assert f"{bucket}/lake/history/{topic_id(root)}".replace("s3:", "s3a:") in statement
     assert usage(root).topics[0].history_bytes == sum(listed.size for listed in lake.list_after(HISTORY))
     root.delete_topic("t")
-    monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
+    monkeypatch.setattr(deletion, "GRACE_S", -60.0)
     assert upkeep.keep_up(root) == []
     assert list(lake.list_after(HISTORY)) == []
 
@@ -137,7 +138,7 @@ def test_tables_of_deleted_topics_are_deleted(root: Root, monkeypatch: pytest.Mo
     root.delete_topic("u")
     assert upkeep.keep_up(root) == []
     before = tables(root)
-    monkeypatch.setattr(upkeep, "GRACE_S", -60.0)
+    monkeypatch.setattr(deletion, "GRACE_S", -60.0)
     assert upkeep.keep_up(root) == []
     after = tables(root)
     assert len({key.split("/")[1] for key in before}) == 4
