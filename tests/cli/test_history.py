@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
@@ -65,7 +65,7 @@ def test_sql_of_a_topic_whose_table_is_refused(root: Root) -> None:
         root.create_topic(name, if_exists="ignore")
         messages.write(root, name, [b"1"])
         root.build_history(name)
-    (record,) = root.store.view().all(HistoryRecord, root.topics()[0].topic_id)
+    (record,) = root.store.view().all(HistoryTableRecord, root.topics()[0].topic_id)
     DeltaTable(root.path / record.table).delete("value = '1'")
     done = CliRunner().invoke(app, ["history", "sql", "public/default", str(root.path)])
     assert done.exit_code == 1

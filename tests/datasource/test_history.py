@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_on_spark import history, views
 from pulsar_on_spark.history_table.build import _PartBuild, build
-from pulsar_on_spark.metadata.records import HistoryRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
@@ -90,7 +90,7 @@ def test_a_topic_whose_table_is_refused_holds_up_no_views_of_others(
         build(root, TopicName.parse(name))
     assert views(spark, str(root.path)) == ["a-b", "t", "z"]
     view = root.store.view()
-    (record,) = view.all(HistoryRecord, catalog.require_topic(view, TopicName.parse("a-b")).topic_id)
+    (record,) = view.all(HistoryTableRecord, catalog.require_topic(view, TopicName.parse("a-b")).topic_id)
     DeltaTable(root.path / record.table).delete("value = 'a'")
     assert views(spark, str(root.path)) == ["t", "z"]
     (line,) = [each.message for each in caplog.records if each.name == "pulsar_on_spark.datasource.history"]
