@@ -15,12 +15,15 @@ from pulsar_on_spark.storage.loss import unreachable
 
 PAUSE_S: Final = 5.0
 """Time after a failed read in which reads of the path, or of the file, fail at once; then one read tries again."""
+AT_ONCE_S: Final = 1.0
+"""Time within which a failure occupies no thread for long, and pauses no reads of the file: a bad sector, for example,
+says nothing of the other parts."""
 MAX_FILES: Final = 1_000
 """Maximum number of files that are remembered as unreadable."""
 
 
 class Breaker:
-    """The paths that did not answer, and the files that cannot be read from paths that do. Thread-safe.
+    """The paths that did not answer, and the files that paths which do could not read for long. Thread-safe.
 
     Args:
         answers: Returns True if a path can be reached.
@@ -52,14 +55,16 @@ class Breaker:
             yield
             return
         self._enter(file_id, paths, what)
+        began_s = self._clock()
         away: Collection[PathId] = ()
         is_readable = True
         try:
             yield
         except CopiesUnreachableError:
-            # One unreadable file, such as one with a bad sector, says nothing of the others on its path.
+            is_at_once = self._clock() - began_s < AT_ONCE_S
+            # One unreadable file says nothing of the others on its path.
             away = [path_id for path_id in paths if not self._answers(path_id)]
-            is_readable = len(away) == len(paths)
+            is_readable = is_at_once or len(away) == len(paths)
             raise
         finally:
             self._note(file_id, paths, away, is_readable=is_readable)
