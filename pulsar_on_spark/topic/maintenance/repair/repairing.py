@@ -251,8 +251,9 @@ def _scrub(
         copies = scrub.copies_on(files, path_id)
         progress_so_far = scrubs.get(path_id, PathScrub())
         since = to_check.get(path_id)
-        if since is not None and progress_so_far.began_ms < _ms(since):
-            progress_so_far = PathScrub()  # a round that began before the path was reachable again proves nothing
+        if since is not None and progress_so_far.checks != since:
+            # A round that began before the path was reachable again proves nothing. Hosts' clocks do not decide which.
+            progress_so_far = PathScrub(checks=since)
         is_cold = found.paths[path_id].is_cold
         within = limits.scrub_cold_within if is_cold else limits.scrub_within
         budget = _budget(copies, progress_so_far, within) if since is None else None
@@ -304,7 +305,3 @@ def _remember(root: RootHandle, state: AuditState, report: RepairReport) -> None
         "unfinished": report.work.unfinished,
     }
     scrub.write_state(root.place, state.model_copy(update=last))
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

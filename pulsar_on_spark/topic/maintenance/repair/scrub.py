@@ -12,7 +12,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -41,7 +41,7 @@ class PathScrub(BaseModel):
         after: The id of the file that was read last in this round; empty before the first.
         at_ms: The time of the last reading, or of the first pass.
         unexamined: Number of copies that could not be examined in this round.
-        began_ms: The time at which this round began.
+        checks: The `check_since` of the path's record for which this round is, if the path had come back when it began.
         completed_ms: The time at which a round was last completed, with all copies examined; None if no round was.
     """
 
@@ -49,7 +49,7 @@ class PathScrub(BaseModel):
     after: str = ""
     at_ms: int = 0
     unexamined: int = 0
-    began_ms: int = 0
+    checks: datetime | None = None
     completed_ms: int | None = None
 
 
@@ -185,7 +185,6 @@ def scrub_path(
         complete.
     """
     now_ms = current_ms()
-    began_ms = state.began_ms if state.after else now_ms
     state = state.model_copy(update={"at_ms": state.at_ms or now_ms})
     done, spent_bytes = ScrubReport(), 0
     for file in upcoming(files, state.after):
@@ -204,10 +203,10 @@ def scrub_path(
                 return state, done
             state = state.model_copy(update={"unexamined": state.unexamined + 1})
         spent_bytes += file.length
-        state = state.model_copy(update={"after": file.file_id, "at_ms": current_ms(), "began_ms": began_ms})
+        state = state.model_copy(update={"after": file.file_id, "at_ms": current_ms()})
     is_complete = not state.unexamined
     completed_ms = current_ms() if is_complete else state.completed_ms
-    ended = PathScrub(at_ms=current_ms(), began_ms=began_ms, completed_ms=completed_ms)
+    ended = PathScrub(at_ms=current_ms(), completed_ms=completed_ms)
     return ended, replace(done, is_complete=is_complete)
 
 

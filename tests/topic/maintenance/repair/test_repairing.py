@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.model.quorum import Quorum
@@ -253,6 +255,28 @@ def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(root: R
     assert (hasty.scrubbed.bad + done.scrubbed.bad, hasty.work.restored + done.work.restored) == (1, 1)
     assert_whole(root)
     assert root.status().unchecked_copies == 0
+
+
+@pytest.mark.parametrize("shift", [timedelta(days=-400), timedelta(days=400)])
+def test_a_path_that_returned_by_a_wrong_clock_is_read_once_and_then_counts(
+    root: Root, copy_of: Locate, shift: timedelta
+) -> None:
+    filled(root)
+    repair(root)
+    first = min(files(root), key=lambda file: file.file_id)
+    assert scrub.read_state(root.place).scrubs[2].after == first.file_id, "a round of full reading has begun"
+    flip(copy_of(root, first, 2))
+    storage_paths.give_up(root, 2)
+    (root.path / "storage" / "2").rename(root.path.parent / "found")
+    back = storage_paths.add(root, root.path.parent / "found")
+    assert back.check_since is not None
+    shifted = back.model_copy(update={"check_since": back.check_since + shift})
+    root.store.commit(lambda _: Change(puts=[shifted], keys={keys.path(2): None}))
+    done = [repair(root, RepairLimits(max_seconds=0)) for _ in range(4)]
+    assert sum(each.scrubbed.bad for each in done) == 1
+    assert [path for each in done for path in each.checked_paths] == [2]
+    repair(root)
+    assert_whole(root)
 
 
 def test_draining_moves_all_copies_and_refuses_new_ones(root: Root) -> None:
