@@ -121,10 +121,8 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
         committed = commit(root, done)
         restored += sum(len(each.copies) for each in done)
         moved += committed.moved
-        current = [each for each in done if each.plan.file.file_id not in committed.outdated]
-        lost += [f"File {each.plan.file.file_id}: {each.loss}" for each in current if each.loss is not None]
+        lost += [f"File {file_id}: {reason}" for file_id, reason in committed.lost]
         problems += [*committed.problems, *(failure.reason for each in done for failure in each.failures)]
-        problems += [each.undecided for each in current if each.undecided is not None]
     return AuditJobReport(check, restored, moved, tuple(lost), tuple(dict.fromkeys(problems)))
 
 

@@ -201,16 +201,17 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a commit: numbers of moved files and deleted copies, problems, and files with outdated plans.
+    """The result of a commit: numbers of moved files and deleted copies, problems, and (file id, reason) of each loss.
 
     A plan is outdated if the file was replaced meanwhile or has other copies than when the plan was made. What its
-    worker found out about the copies says nothing about the file then.
+    worker found out about the copies says nothing about the file then. A file with a copy on a refused path is not
+    known to be lost.
     """
 
     moved: int = 0
     dropped: int = 0
     problems: tuple[str, ...] = ()
-    outdated: frozenset[str] = frozenset()
+    lost: tuple[tuple[str, str], ...] = ()
 
 
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
@@ -239,12 +240,23 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
         _name_again(root, named.changes)
         refused |= {path_id: unheld.reason for path_id, unheld in taken.items()}
         view = root.store.view(durable=True)
-    dropped = _drop(root, view, batch, named.outdated, refused, files)
+    current = [restored for restored in batch if restored.plan.file.file_id not in named.outdated]
+    lost = {
+        restored.plan.file.file_id: restored.loss
+        for restored in current
+        if restored.loss is not None and refused.keys().isdisjoint(restored.plan.file.copies)
+    }
+    for restored in batch:
+        file_id = restored.plan.file.file_id
+        _settle_reports(root, restored, view.get(FileRecord, file_id), lost.get(file_id))
+    dropped = _drop(root, view, batch, refused, files)
     needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
     problems = [reason for path_id, reason in refused.items() if path_id in needed]
     if named.is_aborted:
         problems.append(f"the new copies of repair {write_id} do not count, because garbage collection aborted it")
-    return Committed(len(named.moved), dropped, tuple(problems), named.outdated)
+    doubts = (restored.undecided or restored.loss for restored in current if restored.plan.file.file_id not in lost)
+    problems += [doubt for doubt in doubts if doubt is not None]
+    return Committed(len(named.moved), dropped, tuple(problems), tuple(lost.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +352,6 @@ def _drop(
     root: RootHandle,
     view: DurableView,
     batch: Sequence[Restored],
-    outdated: Collection[str],
     refused: Collection[PathId],
     files: FileOps,
 ) -> int:
@@ -351,9 +362,7 @@ def _drop(
     paths = root.storage_paths(view)
     dropped = 0
     for restored in batch:
-        file_id = FileId(restored.plan.file.file_id)
-        now = view.get(FileRecord, file_id)
-        _settle_reports(root, restored, now, is_outdated=file_id in outdated)
+        now = view.get(FileRecord, restored.plan.file.file_id)
         if now is None or now.replaced_at is not None:
             continue  # garbage collection deletes the file's copies
         known = {*restored.plan.file.names.items(), *restored.copies.items()}
@@ -373,28 +382,25 @@ def _may_hold(view: View, path_id: PathId) -> bool:
     return record is not None and record.state not in ("lost", "retired")
 
 
-def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None, *, is_outdated: bool) -> None:
-    """Clear the reports about copies that were rewritten or are no longer named. If the file is lost, report that."""
+def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None, loss: str | None) -> None:
+    """Clear the reports about copies that were rewritten or are no longer named, and report a loss for this reason."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
     for path_id in settled:
         clear_report(root.place, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
-    if done.loss is not None and not is_outdated:
-        now_ms = current_ms()
-        write_report(root.place, Finding(ReportKind.LOSS, file_id, None, done.loss, now_ms))
+    if loss is not None:
+        write_report(root.place, Finding(ReportKind.LOSS, file_id, None, loss, current_ms()))
 
 
 def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:
-    current = [restored for restored in batch if restored.plan.file.file_id not in done.outdated]
-    lost = [(each.plan.file.file_id, each.loss) for each in current if each.loss is not None]
     return replace(
         report,
         restored=report.restored + sum(len(restored.copies) for restored in batch),
         bytes=report.bytes + sum(len(restored.copies) * restored.plan.file.length for restored in batch),
         moved=report.moved + done.moved,
         dropped=report.dropped + done.dropped,
-        lost=(*report.lost, *lost),
+        lost=(*report.lost, *done.lost),
         problems=(
             *report.problems,
             *done.problems,
@@ -403,6 +409,5 @@ def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> Wor
                 for restored in batch
                 for failure in restored.failures
             ),
-            *(restored.undecided for restored in current if restored.undecided is not None),
         ),
     )

@@ -22,7 +22,7 @@ from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord, SegmentRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, SegmentGoneError, StoragePathError
-from pulsar_on_spark.model.ids import LedgerId, PathId
+from pulsar_on_spark.model.ids import LedgerId, PathId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.claim import CLAIM_NAME, UNCLAIMED, Claim, named, read_claim
@@ -44,7 +44,9 @@ from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.offload.offloading import OffloadRequest, offload
 from pulsar_on_spark.topic.maintenance.repair import storage_paths, worker
+from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.checking import check
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.maintenance.status import storage_status
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
@@ -433,6 +435,26 @@ def test_a_release_keeps_its_copies_if_the_path_is_taken_over_before_the_commit(
         maintain(cold_root, AT_ONCE)
     assert cold_copies(cold_root) == set()
     assert [message.value for message in messages.read(copy, "t")] == VALUES
+
+
+def test_a_repair_reports_no_loss_on_a_path_that_is_taken_over_before_the_commit(
+    cold_root: Root, memory_path: Path
+) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    storage_paths.add(cold_root, memory_path / "other", "archive", role="cold")
+    copy = copied(cold_root, "copy")
+    for file in cold_copies(cold_root):
+        file.rename(file.with_suffix(".away"))
+    plans = audit(cold_root, RepairLimits()).plans(3)
+    batch = [worker.restore(plan, cold_root.current_storage_paths(), WriteId("w")) for plan in plans]
+    assert all(done.loss for done in batch)
+    storage_paths.resume(copy, COLD)
+    worker.commit(cold_root, batch)
+    assert read_reports(cold_root.path) == []
+    storage_paths.resume(cold_root, COLD)
+    worker.commit(cold_root, batch)
+    assert {report.kind for report in read_reports(cold_root.path)} == {ReportKind.LOSS}
 
 
 def test_a_collection_stops_when_the_path_is_taken_over(cold_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
