@@ -62,7 +62,7 @@ class TopicWork:
 
     def status(self, topic: TopicName) -> WorkStatus:
         """Return the state of the work on a topic or partition."""
-        return self._known.get(topic, WorkStatus())
+        return WorkStatus("RUNNING") if self.is_running(topic) else self._known.get(topic, WorkStatus())
 
     def is_running(self, topic: TopicName) -> bool:
         """Return True while work on the topic runs or waits."""
@@ -82,7 +82,6 @@ class TopicWork:
             raise TopicBusyError(
                 f"A requested {self._kind} of topic {topic} is running already: wait until it has ended."
             )
-        remember(self._known, topic, WorkStatus("RUNNING"))
         task = self._running[topic] = asyncio.create_task(self._run(topic, work), name=f"{self._kind} of {topic}")
         task.add_done_callback(lambda _: self._running.pop(topic, None))
 

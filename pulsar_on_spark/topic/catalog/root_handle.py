@@ -208,7 +208,10 @@ class RootHandle:
         return self.journal_paths(self.store.view())
 
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
-        """Examine all storage paths, without retired ones; blocks while a disk hangs."""
+        """Examine all storage paths, without retired ones; blocks while a disk hangs.
+
+        The claims on cold paths are not read: see `holds.examine_paths`.
+        """
         records = {PathId(record.path_id): record for record in view.all(PathRecord)}
         return {
             path_id: replace(

@@ -75,6 +75,19 @@ def test_a_limited_number_of_outcomes_is_remembered(monkeypatch: pytest.MonkeyPa
     assert known == {A: 2, C: 3}
 
 
+def test_work_that_waits_is_shown_as_running_however_many_outcomes_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_work, "_MAX_KNOWN", 1)
+
+    async def scenario() -> None:
+        work = TopicWork("offload")
+        for topic in (A, B, C):
+            work.begin(topic, _forever)
+        assert [work.status(topic).status for topic in (A, B, C)] == ["RUNNING"] * 3
+        await work.stop()
+
+    asyncio.run(scenario())
+
+
 def test_the_status_of_partitions_is_the_most_critical_one() -> None:
     ended, failed, running = WorkStatus("SUCCESS"), WorkStatus("ERROR", "x"), WorkStatus("RUNNING")
     assert WorkStatus.of_all([]) == WorkStatus()
