@@ -105,11 +105,11 @@ class BoundedPath:
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Make the directory and its identity file."""
-        self._answer("its creation", partial(self.path.create, files, mode))
+        self._call("its creation", partial(self.path.create, files, mode))
 
     def check(self, files: FileOps = OS_FILES) -> None:
         """Read the identity file."""
-        self._answer(_IDENTITY, partial(self.path.check, files))
+        self._call(_IDENTITY, partial(self.path.check, files))
 
     def hide_identity(self) -> bool:
         """Rename the identity file; back if that was late, because the caller does not retire the path then."""
@@ -118,40 +118,40 @@ class BoundedPath:
             if is_hidden:
                 self.path.show_identity()
 
-        return self._answer("the name of its identity", self.path.hide_identity, undo)
+        return self._call("the name of its identity", self.path.hide_identity, undo)
 
     def show_identity(self) -> None:
         """Rename the identity file back."""
-        self._answer("the name of its identity", self.path.show_identity)
+        self._call("the name of its identity", self.path.show_identity)
 
     def measured(self) -> BoundedPath:
         """Get the free bytes; unchanged if they cannot be got."""
         try:
-            return BoundedPath(self._answer("its free space", self.path.measured))
+            return BoundedPath(self._call("its free space", self.path.measured))
         except StoragePathError:
             return self
 
     def space(self) -> DiskSpace:
         """Get the size and the free bytes of the file system."""
-        return self._answer("its free space", self.path.space)
+        return self._call("its free space", self.path.space)
 
     def try_write(self) -> None:
         """Write and sync a small file."""
-        self._answer("a trial write", self.path.try_write)
+        self._call("a trial write", self.path.try_write)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> _Sink:
         """Begin a file under a temporary name."""
         begin = partial(self.path.write_segment, name, files, stays_cached=stays_cached)
-        return _Sink(self.path, name, self._answer(_named(name), begin, _close))
+        return _Sink(self.path, name, self._call(_named(name), begin, _close))
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> _Source:
         """Check the path, and open the file."""
         begin = partial(self.path.open_segment, name, files)
-        return _Source(self.path, name, self._answer(_named(name), begin, _close))
+        return _Source(self.path, name, self._call(_named(name), begin, _close))
 
     def has_segment(self, name: SegmentName) -> bool:
         """Look for the file by its name."""
-        return self._answer(_named(name), partial(self.path.has_segment, name))
+        return self._call(_named(name), partial(self.path.has_segment, name))
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List the directories."""
@@ -161,19 +161,19 @@ class BoundedPath:
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """List without checking the path."""
         listing = self.path.unchecked_segment_files(now_s)
-        while some := self._answer("its listing", lambda: list(islice(listing, _LISTED_AT_ONCE))):
+        while some := self._call("its listing", lambda: list(islice(listing, _LISTED_AT_ONCE))):
             yield from some
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
         """Unlink the files, and sync their directory."""
-        return self._answer(_named(name), partial(self.path.delete_segment, name, files))
+        return self._call(_named(name), partial(self.path.delete_segment, name, files))
 
     def delete_stored(self, stored: StoredFile) -> bool:
         """Unlink the file."""
-        return self._answer(_named(stored.name), partial(self.path.delete_stored, stored))
+        return self._call(_named(stored.name), partial(self.path.delete_stored, stored))
 
-    def _answer(self, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
-        return _answer(self.path, what, call, if_late)
+    def _call(self, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
+        return _call_in_time(self.path, what, call, if_late)
 
 
 class _Open(Generic[_H]):
@@ -189,13 +189,13 @@ class _Open(Generic[_H]):
         """Close the file."""
         self._end(self._file.close)
 
-    def _answer(self, call: Callable[[], _T]) -> _T:
+    def _call(self, call: Callable[[], _T]) -> _T:
         if self._is_closed:
             raise StoragePathError(
                 f"{self._path.directory}: {_named(self._name)} is closed, because a call has taken too long: try again."
             )
         try:
-            return _answer(self._path, _named(self._name), call)
+            return _call_in_time(self._path, _named(self._name), call)
         except _HangsError as error:
             self._is_closed = True
             error.call.add_done_callback(lambda _: self._file.close())
@@ -215,15 +215,17 @@ class _Sink(_Open[FileSink]):
 
     def write(self, content: bytes) -> None:
         """Append the bytes."""
-        self._answer(partial(self._file.write, content))
+        self._call(partial(self._file.write, content))
 
     def open_written(self) -> _Source:
         """Open the file under the name that it has now."""
-        return _Source(self._path, self._name, _answer(self._path, _named(self._name), self._file.open_written, _close))
+        return _Source(
+            self._path, self._name, _call_in_time(self._path, _named(self._name), self._file.open_written, _close)
+        )
 
     def seal(self, sidecar: bytes | None) -> None:
         """Make the copy durable under its final name."""
-        self._answer(partial(self._file.seal, sidecar))
+        self._call(partial(self._file.seal, sidecar))
 
     def discard(self) -> None:
         """Close and delete the files."""
@@ -245,18 +247,18 @@ class _Source(_Open[FileSource]):
 
     def size_bytes(self) -> int:
         """Return the file's length."""
-        return self._answer(self._file.size_bytes)
+        return self._call(self._file.size_bytes)
 
     def sidecar(self) -> bytes:
         """Read the sidecar file."""
-        return self._answer(self._file.sidecar)
+        return self._call(self._file.sidecar)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Do nothing, because the operating system reads ahead."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read from the file."""
-        return self._answer(partial(self._file.read_into, offset, target))
+        return self._call(partial(self._file.read_into, offset, target))
 
 
 def in_time(path: StoragePath, call: Callable[[], _T]) -> _T:
@@ -265,10 +267,10 @@ def in_time(path: StoragePath, call: Callable[[], _T]) -> _T:
     Raises:
         StoragePathError: the call has not ended in time, or an earlier one has not ended yet.
     """
-    return _answer(path.path, "an object", call) if isinstance(path, BoundedPath) else call()
+    return _call_in_time(path.path, "an object", call) if isinstance(path, BoundedPath) else call()
 
 
-def _answer(
+def _call_in_time(
     path: LocalPath, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None
 ) -> _T:
     """Return the result of a call, or raise its error.
@@ -303,7 +305,7 @@ def _answer(
 
 
 def _begin_check(path: LocalPath, what: str, call: Future[Any]) -> None:
-    """Remember a call that hangs, and begin a check of the path, unless the last one has not ended."""
+    """Remember a call that hangs, and wait a moment for a check of the path, which begins unless one is running."""
     hanging = _hanging_calls(path)
     hanging[what] = call
     check = hanging.get(_IDENTITY)
