@@ -79,11 +79,14 @@ def examine_paths(root: RootHandle, view: View) -> dict[PathId, PathHealth]:
 def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
     """Check that the root may judge all copies of a file: a path in an earlier state lacks files that may be good.
 
+    A path that an operator gave up as lost is judged, whosever it is.
+
     Raises:
         CopiesUnreachableError: a copy is on a cold path that the root must not judge now.
         MetadataError: the metadata cannot be read.
     """
-    unheld = unheld_paths(root, view, [PathId(path_id) for path_id in file.copies])
+    lost = {record.path_id for record in view.all(PathRecord) if record.state == "lost"}
+    unheld = unheld_paths(root, view, [PathId(path_id) for path_id in file.copies if path_id not in lost])
     if unheld:
         raise unreachable(f"File {file.file_id}", " ".join(each.reason for each in unheld.values()))
 

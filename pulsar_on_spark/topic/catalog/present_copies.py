@@ -72,7 +72,7 @@ def read_present(
         view = opened.store.view()
         now = view.get(FileRecord, file.file_id)
         if now is None or now.replaced_at is not None or now.names != file.names:
-            raise SegmentGoneError(f"{error} The metadata name other copies by now.") from error
+            raise SegmentGoneError(f"{error} Its record names other copies by now, or is gone.") from error
         require_held(opened, view, now)
         raise
 

@@ -205,7 +205,7 @@ class Committed:
 
     A plan is outdated if the file was replaced meanwhile or has other copies than when the plan was made. What its
     worker found out about the copies says nothing about the file then. A file with a copy on a refused path is not
-    known to be lost.
+    known to be lost, unless the path was given up.
     """
 
     moved: int = 0
@@ -241,10 +241,11 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
         refused |= {path_id: unheld.reason for path_id, unheld in taken.items()}
         view = root.store.view(durable=True)
     current = [restored for restored in batch if restored.plan.file.file_id not in named.outdated]
+    unjudged = {path_id for path_id in refused if _may_hold(view, path_id)}
     lost = {
         restored.plan.file.file_id: restored.loss
         for restored in current
-        if restored.loss is not None and refused.keys().isdisjoint(restored.plan.file.copies)
+        if restored.loss is not None and unjudged.isdisjoint(restored.plan.file.copies)
     }
     for restored in batch:
         file_id = restored.plan.file.file_id

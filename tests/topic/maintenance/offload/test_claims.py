@@ -368,6 +368,27 @@ def test_readers_count_files_as_lost_that_the_path_of_this_root_lacks(cold_root:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
+def test_readers_and_backups_count_files_as_lost_whose_path_was_given_up(
+    cold_root: Root, memory_path: Path, is_known: bool
+) -> None:
+    offload(cold_root, ALL)
+    offload(cold_root, now=later)
+    copy = copied(cold_root, "copy")
+    (memory_path / "cold" / "segments").rename(memory_path / "away")
+    if not is_known:
+        (memory_path / "cold").rename(memory_path / "gone")
+    storage_paths.give_up(copy, COLD, force=True)
+    assert messages.read(copy, "t", fail_on_data_loss=False) == []
+    with pytest.raises(SegmentGoneError):
+        read_as_a_consumer(copy)
+    back_up(copy, memory_path / "backup")
+    done = restore_root(copy, memory_path / "restored", datetime.now(UTC))
+    assert len(done.missing) == len(VALUES)
+    storage_paths.add(copy, memory_path / "own", role="cold")
+    assert len(repair(copy).work.lost) == len(VALUES)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
 def test_backups_and_restores_do_not_leave_out_what_an_earlier_state_of_the_path_lacks(
     cold_root: Root, memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
