@@ -184,7 +184,7 @@ def path_health(
                 free_bytes=None,
             )
         if record.failed_at is not None and path_id in health:
-            health[path_id] = replace(health[path_id], is_overdue=now - record.failed_at >= limits.replace_after)
+            health[path_id] = replace(health[path_id], is_overdue=limits.is_overdue(record.failed_at, now))
     return health
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class RepairLimits:
     scrub_within: timedelta = timedelta(days=7)
     scrub_cold_within: timedelta = timedelta(days=90)
     replace_after: timedelta = timedelta(minutes=10)
+
+    def is_overdue(self, failed_at: datetime, now: datetime) -> bool:
+        """Return True if the copies on a path that could not be reached since `failed_at` are to be replaced.
+
+        A time that is ahead by more than the time to wait is that of a wrong clock, and is not waited for: it does no
+        harm to replace copies early.
+        """
+        return not -self.replace_after <= now - failed_at < self.replace_after
 
 
 BESIDE_A_BROKER = RepairLimits(max_seconds=120.0, bytes_per_second=50e6)

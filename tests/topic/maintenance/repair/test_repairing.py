@@ -240,6 +240,22 @@ def test_an_unreachable_path_is_replaced_if_there_is_a_spare(root: Root) -> None
     assert_whole(root)
 
 
+@pytest.mark.parametrize(("ahead", "is_replaced"), [(timedelta(days=400), True), (timedelta(minutes=9), False)])
+def test_a_path_that_failed_in_the_future_by_a_wrong_clock_is_replaced(
+    root: Root, ahead: timedelta, is_replaced: bool
+) -> None:
+    filled(root)
+    storage_paths.add(root, root.path.parent / "spare")
+    (root.path / "storage" / "2").rename(root.path.parent / "away")
+    repair(root)
+    record = root.store.view().get(PathRecord, "2")
+    assert record is not None
+    assert record.failed_at is not None
+    shifted = record.model_copy(update={"failed_at": record.failed_at + ahead})
+    root.store.commit(lambda _: Change(puts=[shifted], keys={keys.path(2): None}))
+    assert repair(root).work.restored == (3 if is_replaced else 0)
+
+
 def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(root: Root, copy_of: Locate) -> None:
     filled(root)
     storage_paths.give_up(root, 2)
