@@ -3,6 +3,8 @@
 A topic is in use while it has producers or consumers, while a Spark query reads one of its subscriptions, and whenever
 its chain changes, for example by a write of Spark. In one of the two modes, a subscription also keeps it in use; in the
 other one, only a subscription with a backlog does. The inactive time counts from the broker's start at the earliest.
+A topic with a history is in use for good, because its history would be deleted with it.
+
 The deletion checks the committed metadata again: a client that connects meanwhile either prevents the deletion or
 creates a new topic. A partitioned topic whose partitions are served by several brokers is not deleted.
 """
@@ -17,7 +19,7 @@ from pulsar_on_spark.broker.runtime.unchanged import Unchanged
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.cursors import Cursors
-from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord, SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import Position
@@ -114,6 +116,8 @@ class InactiveTopics:
         self, view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
     ) -> Unused | None:
         """Return the chain ends of an unused topic's partitions; None if the topic is in use."""
+        if self._has_history(view, record):
+            return None
         ends = []
         for part in catalog.parts(view, record):
             if self._topics.is_elsewhere(view, TopicName.parse(part.name)):
@@ -131,6 +135,11 @@ class InactiveTopics:
                 return None
             ends.append(read_limit(view, part.topic_id))
         return tuple(ends)
+
+    def _has_history(self, view: View, record: TopicRecord) -> bool:
+        """Return True if a topic has a history table, or a policy asks for one."""
+        policies = effective_policies(view, TopicName.parse(record.name), self._defaults)
+        return policies.history.enabled or view.get(HistoryTableRecord, record.topic_id) is not None
 
 
 def _subscriptions(view: View, record: TopicRecord) -> list[str]:

@@ -63,3 +63,21 @@ def test_a_query_of_spark_that_has_caught_up_keeps_its_topic(tmp_path: Path) -> 
         assert root.topics() == []
 
     asyncio.run(go())
+
+
+def test_a_topic_with_a_history_stays(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    for name in ("t", "built", "wanted"):
+        root.create_topic(name)
+        messages.write(root, name, [b"a"])
+        set_topic_policies(root, TopicName.parse(name), {"inactive_topic_policies": AFTER_A_MINUTE})
+    set_topic_policies(root, TopicName.parse("wanted"), {"history": {"enabled": True}})
+    root.build_history("built")
+
+    async def go() -> None:
+        inactive = InactiveTopics(root, Views(root), cast(Topics, NoneLoaded(root)), DEFAULTS)
+        for now_s in (0, 100):
+            await inactive.delete_inactive(now_s)
+
+    asyncio.run(go())
+    assert [TopicName.parse(topic.name).local for topic in root.topics()] == ["built", "wanted"]
