@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_on_spark.history_table.plan import grouped
-from pulsar_on_spark.history_table.table import MERGES, HistoryTable
+from pulsar_on_spark.history_table.table import FILE_NAME, MERGES, HistoryTable
 from pulsar_on_spark.metadata.log.chain import ConflictError
 from pulsar_on_spark.metadata.log.creation import arrow_schema
 from pulsar_on_spark.metadata.log.entry import DataFile
@@ -47,8 +47,8 @@ class PlacedFile:
 def merges(files: Iterable[DataFile]) -> list[list[PlacedFile]]:
     """Choose the groups of files to merge, in order. Pure.
 
-    A file whose statistics do not tell its partition, for example because another program has written it, is left
-    alone, and so are partitions with fewer than `WORTH_FILES` small files.
+    Files of other programs are left alone, because Spark may have written them by its legacy calendar, and so are
+    partitions with fewer than `WORTH_FILES` small files.
     """
     by_partition: dict[int, list[PlacedFile]] = {}
     for file in files:
@@ -94,6 +94,9 @@ def merge_small_files(table: HistoryTable) -> int:
 
 
 def _placed(file: DataFile) -> PlacedFile | None:
+    """Return the place of a file; None for one of another program, or if its statistics do not tell the place."""
+    if FILE_NAME.fullmatch(file.name) is None:
+        return None
     stats = json.loads(file.stats or "{}")
     smallest, largest, nulls = (stats.get(name, {}) for name in ("minValues", "maxValues", "nullCount"))
     partition = smallest.get("__partition", -1)
@@ -109,9 +112,7 @@ def _read(table: HistoryTable, file: DataFile, schema: pa.Schema) -> Iterator[pa
     if content is None:
         raise HistoryTableError(f"The file {file.name} of the history table {table.place} is missing: {_REMEDY}.")
     try:
-        # Spark writes times as INT96, without a zone.
-        options = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
-        with pq.ParquetFile(pa.BufferReader(content), **options) as found:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as found:
             if found.metadata.num_rows != file.rows:
                 raise HistoryTableError(
                     f"The file {file.name} of the history table {table.place} has {found.metadata.num_rows} rows "
