@@ -56,6 +56,7 @@ from tests.topic.maintenance.offload.conftest import root_with_cold_path
 from tests.topic.maintenance.repair.conftest import assert_consistent
 
 COLD = PathId(3)
+HOUR = timedelta(hours=1)
 ALL = OffloadRequest(TopicName.parse("t"))
 AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 VALUES = [bytes([65 + number]) * 300 for number in range(4)]
@@ -494,6 +495,43 @@ def test_a_collection_stops_when_the_path_is_taken_over(cold_root: Root, monkeyp
     report = collecting.collect(copy, AT_ONCE, progress)
     assert len(cold_copies(cold_root)) == len(VALUES) - 1
     assert any(REFUSAL in reason for reason in report.skipped_paths)
+
+
+@pytest.mark.parametrize("run", range(3))
+def test_no_reader_skips_a_message_in_any_earlier_state_of_the_path(cold_root: Root, run: int) -> None:
+    seed = random.randrange(1 << 32)
+    chance, done, hours, expected = random.Random(seed), [], 0, list(VALUES)
+    cold = cold_root.path.with_name("cold")
+    states: list[Path] = []
+    for number in range(20):
+        step = chance.choice(["write", "offload", "offload", "wait", "repair", "merge", "maintain"])
+        done.append(step)
+        states.append(shutil.copytree(cold, cold.with_name(f"state-{number}")))
+        if step == "write":
+            messages.write(cold_root, "t", [b"%d" % number])
+            expected.append(b"%d" % number)
+        elif step == "offload":
+            offload(cold_root, chance.choice((ALL, None)), now=lambda hours=hours: datetime.now(UTC) + hours * HOUR)
+        elif step == "wait":
+            hours += 5
+        elif step == "repair":
+            assert repair(cold_root).is_whole
+        elif step == "merge":
+            merge(cold_root)
+        else:
+            maintain(cold_root, AT_ONCE)
+        assert messages.values(cold_root, "t") == expected
+        for state in chance.sample(states, min(3, len(states))):
+            cold.rename(cold.with_name("present"))
+            state.rename(cold)
+            try:
+                found = [message.value for message in messages.read(cold_root, "t", fail_on_data_loss=False)]
+                assert found == expected, f"seed {seed}: {done}, {state.name}"
+            except CopiesUnreachableError:
+                pass
+            cold.rename(state)
+            cold.with_name("present").rename(cold)
+    assert read_reports(cold_root.path) == []
 
 
 @pytest.mark.parametrize("run", range(4))
