@@ -79,7 +79,7 @@ def drain(
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write again to a path that was drained, or has failed and is well; claim a cold or history path for this root."""
+    """Write again to a path that was drained, half retired, or failed and is well; claim a cold or history path."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)
@@ -105,7 +105,7 @@ def lost(
 def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Remove a drained or lost path from the root, if nothing needs it any longer."""
+    """Remove a drained or lost path from the root, if nothing needs it; finish a retirement that was interrupted."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)

@@ -54,7 +54,7 @@ def read_present(
         at_stake: The content of the batches, for errors.
 
     Raises:
-        SegmentGoneError: no copy is good, and some are gone or the file is not in use any more: look up where its
+        SegmentGoneError: no copy is good, and some are gone, or the present record names others: look up where the
             entries are now.
         CopiesUnreachableError: a copy may be good, on a path that cannot be reached, or that the root must not judge.
         CorruptSegmentError: every copy that the present record names is damaged.
