@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -89,7 +90,7 @@ def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
 def _aged(file: DataFile, written_s: float | None) -> AgedFile:
     newest = json.loads(file.stats or "{}").get("maxValues", {}).get("__publishTime")
     times_s = [] if written_s is None else [written_s]
-    if isinstance(newest, str):
+    with suppress(ValueError, TypeError):  # none, or beyond the years of Python: the time of writing decides
         times_s.append(datetime.fromisoformat(newest).timestamp())
     return AgedFile(file.name, file.size, int(min(times_s) * 1000) if times_s else None)
 

@@ -400,7 +400,7 @@ class HistoryTable:
                 "restore the table from a copy."
             ) from error
         except CorruptMetadataError as error:
-            raise HistoryTableError(f"The history table {self.place} is damaged ({error})") from error
+            raise HistoryTableError(str(error)) from error
         except (MetadataError, StorageError, OSError) as error:
             raise HistoryTableError(f"The history table {self.place} cannot be used now: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def topic(root: Root) -> Root:
 def folder(root: Root) -> Path:
     (record,) = root.store.view().all(HistoryTableRecord)
     return root.path / record.table
+
+
+def table_name(root: Root) -> str:
+    return folder(root).relative_to(root.path).as_posix()
 
 
 def values(root: Root) -> list[bytes | None]:
@@ -284,7 +289,36 @@ def test_a_checkpoint_shortens_the_log(topic: Root) -> None:
         build(topic, T)
     assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
     assert len(values(topic)) == 73
-    assert HistoryTable(topic.path, folder(topic).relative_to(topic.path).as_posix()).version().checkpointed > 0
+    assert HistoryTable(topic.path, table_name(topic)).version().checkpointed > 0
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_builds_go_on_behind_a_users_clean_up_of_the_log(topic: Root, is_checkpointed: bool) -> None:
+    build(topic, T)
+    for number in range(70 if is_checkpointed else 3):
+        messages.write(topic, "t", [b"%d" % number])
+        build(topic, T)
+    before, rows = HistoryTable(topic.path, table_name(topic)).version(), values(topic)
+    long_ago = time.time() - 3 * 86_400
+    for entry in folder(topic).glob("_delta_log/*"):
+        os.utime(entry, (long_ago, long_ago))
+    table = DeltaTable(folder(topic))
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    assert not (folder(topic) / "_delta_log" / f"{0:020d}.json").exists()
+    after = HistoryTable(topic.path, table_name(topic)).version()
+    assert (after.files, after.snapshot.keys, after.columns) == (before.files, before.snapshot.keys, before.columns)
+    messages.write(topic, "t", [b"d"])
+    assert build(topic, T)[0].rows == 1
+    assert values(topic) == [*rows, b"d"]
+
+
+def test_a_field_may_have_the_name_of_a_checksum(root: Root) -> None:
+    root.create_topic("t", schema="id BIGINT, pulsarpyCrc STRING, pulsarpyPrevious STRING")
+    for number in range(2):
+        messages.write(root, "t", [b'{"id": %d}' % number])
+        assert build(root, T)[0].rows == 1
+        DeltaTable(folder(root)).alter.set_table_description("all orders")
 
 
 def test_a_users_properties_and_comment_stay(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +335,7 @@ def test_a_users_properties_and_comment_stay(topic: Root, monkeypatch: pytest.Mo
     assert list(folder(topic).glob("_delta_log/*.checkpoint.parquet"))
     found = DeltaTable(folder(topic)).metadata()
     assert found.description == "all orders"
-    table = HistoryTable(topic.path, folder(topic).relative_to(topic.path).as_posix())
+    table = HistoryTable(topic.path, table_name(topic))
     with pytest.raises(HistoryTableError, match=r"delta\.appendOnly"):
         apply_retention(table, HistoryPolicies(retention_size_in_mb=0))
     assert len(table.version().files) == 3

@@ -107,6 +107,21 @@ def test_a_wrong_clock_of_a_producer_keeps_no_file(
     assert apply_retention(table(root), limits(minutes=60)) == (published_ms >= 0)
 
 
+def test_a_time_beyond_all_years_that_an_optimize_has_written_keeps_no_file(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.create_topic("t")
+    for published_ms in (253_402_300_800_000, 1_700_000_000_000):
+        monkeypatch.setattr(messages, "current_ms", lambda now_ms=published_ms: now_ms)
+        messages.write(root, "t", [b"a"])
+        build(root, T)
+    DeltaTable(table(root).place).optimize.compact()
+    (file,) = table(root).version().files
+    day_ago = time.time() - DAY_S
+    os.utime(table(root).place / file, (day_ago, day_ago))
+    assert apply_retention(table(root), limits(minutes=60)) == 1
+
+
 def test_removed_files_are_deleted_later(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     build(topic, T)
     apply_retention(table(topic), limits(megabytes=0))

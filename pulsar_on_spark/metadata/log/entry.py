@@ -267,7 +267,8 @@ def _crc_text(crc: str) -> bytes:
 
 def _check_crc(text: bytes, info: Mapping[str, Any]) -> None:
     crc = info.get(CRC_FIELD)
-    is_own = any(name.encode() in text for name in (CRC_FIELD, PREVIOUS_FIELD))
+    # In a name of a column, quotation marks are escaped.
+    is_own = any(f'"{name}":'.encode() in text for name in (CRC_FIELD, PREVIOUS_FIELD))
     if not text or (crc is None and is_own):
         raise ValueError("it is cut off")
     if crc is not None and f"{crc32c(text.replace(_crc_text(crc), _crc_text(_NO_CRC), 1)):08x}" != crc:

@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from pulsar_on_spark.metadata.log.chain import DamagedEntryError, GapError, OvertakenError, follow
 from pulsar_on_spark.metadata.log.checkpoints import (
+    Listing,
     Snapshot,
     checkpoint_key,
+    decode_checkpoint,
     list_log,
     pointed_checkpoint,
     read_checkpoint,
@@ -76,14 +80,21 @@ def open_log(store: LogStore) -> Opened:
 
 def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
     """Make the error for a file of a log that is missing or damaged."""
+    what, remedy = (
+        ("history", "restore the table from a copy")
+        if store.is_shared
+        else ("metadata", "restore the root's metadata, into an empty folder, from a backup")
+    )
     return CorruptMetadataError(
-        f"The metadata table {store.place} is damaged: {key} {fault}, and nothing was cut off; check the disk and "
-        "restore the root's metadata, into an empty folder, from a backup."
+        f"The {what} table {store.place} is damaged: {key} {fault}, and nothing was cut off; check the disk and "
+        f"{remedy}."
     )
 
 
 def _newest_snapshot(store: LogStore) -> Snapshot:
     """Read the newest intact checkpoint; an empty snapshot if there is none and the log still has its first entry.
+
+    In a log to which other programs may write, one of theirs counts if no own checkpoint is left.
 
     Raises:
         OvertakenError: the checkpoints were cleaned up before they could be read.
@@ -101,8 +112,24 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
     if listing.checkpoints and listing.entries[:1] != (0,):
         if list_log(store.objects, -1).checkpoints != listing.checkpoints:
             raise OvertakenError("the checkpoints were replaced by a newer one")
-        raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
+        foreign = _foreign_snapshot(store, listing) if store.is_shared else None
+        if foreign is None:
+            raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
+        return foreign
     return EMPTY
+
+
+def _foreign_snapshot(store: LogStore, listing: Listing) -> Snapshot | None:
+    """Read the newest checkpoint that another program has written; None if none can be read.
+
+    It has no checksum. A program that cleans the log up, too, leaves no other beginning.
+    """
+    for version in reversed(listing.checkpoints):
+        fetched = store.objects.fetch(checkpoint_key(version))
+        with suppress(pa.ArrowException, OSError, KeyError, ValueError, TypeError):
+            if fetched is not None:
+                return decode_checkpoint(version, fetched.content)
+    return None
 
 
 def entry_of(store: LogStore, version: int) -> Entry:
