@@ -61,9 +61,9 @@ class ValueSchema:
 
     @cached_property
     def _check(self) -> Callable[[bytes], None] | None:
-        from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_free_items
+        from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_bounds
 
-        return check_of_free_items(self._avro)
+        return check_of_bounds(self._avro)
 
 
 class ValueSchemas:

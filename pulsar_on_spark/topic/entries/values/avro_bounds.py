@@ -1,8 +1,13 @@
-"""A bound on the items of Avro arrays that take no bytes: nulls, records of such fields only, and empty `fixed` values.
+"""Bounds on what a few bytes of Avro can become.
 
-All other items take at least a byte each, so a value has no more of them than bytes. Of these, five bytes can claim
-2**31, for which fastavro would fill the memory. Apache Avro bounds them as well
-(`org.apache.avro.limits.collectionItems.maxAllocation`). Pure.
+- Items of arrays that take no bytes: nulls, records of such fields only, and empty `fixed` values. All other items take
+  at least a byte each, so a value has no more of them than bytes. Of these, five bytes can claim 2**31, for which
+  fastavro would fill the memory. Apache Avro bounds them as well
+  (`org.apache.avro.limits.collectionItems.maxAllocation`).
+- Records inside records of the same type. fastavro reads each level by a call of its own, and crashes when the stack
+  is full.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -13,17 +18,19 @@ from typing import Any, Final, TypeAlias, cast
 from fastavro.types import Schema
 
 FREE_ITEMS: Final = 64
-"""Number of such items that each value may have; a longer value may have as many as bytes."""
+"""Number of items without bytes that each value may have; a longer value may have as many as bytes."""
+MAX_DEPTH: Final = 100
+"""Limit of the references to types by name that are inside each other, as all records inside records of their type."""
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _Skip: TypeAlias = "Callable[[_Cursor], None]"
 
 
-def check_of_free_items(schema: Schema) -> Callable[[bytes], None] | None:
-    """Return a check for values before they are decoded; None if no array of the schema has items without bytes.
+def check_of_bounds(schema: Schema) -> Callable[[bytes], None] | None:
+    """Return a check for values before they are decoded; None if the schema itself bounds its values.
 
-    The check raises `ValueError` if the arrays of a value have too many such items, and `LookupError` or `ValueError`
-    if the value is not a datum of the schema.
+    The check raises `ValueError` if a value exceeds a bound, and `LookupError` or `ValueError` if it is not a datum of
+    the schema.
 
     Args:
         schema: A schema that fastavro has parsed.
@@ -32,31 +39,34 @@ def check_of_free_items(schema: Schema) -> Callable[[bytes], None] | None:
     skip = skips.of(schema)
 
     def check(value: bytes) -> None:
-        skip(_Cursor(value))
+        try:
+            skip(_Cursor(value))
+        except RecursionError as error:
+            raise ValueError("its records are nested too deeply") from error
 
-    return check if skips.has_free_items else None
+    return check if skips.is_unbounded else None
 
 
 class _Cursor:
-    """A position in a value, and the number of items without bytes that it may still have."""
+    """A position in a value, the number of items without bytes that it may still have, and the depth of references."""
 
-    __slots__ = ("_at", "_left", "_value")
+    __slots__ = ("_at", "_depth", "_left", "_value")
 
     def __init__(self, value: bytes) -> None:
         self._value = value
-        self._at = 0
+        self._at = self._depth = 0
         self._left = max(FREE_ITEMS, len(value))
 
     def long(self) -> int:
         """Read an integer of variable length."""
-        number = shift = 0
-        while True:
+        number = 0
+        for shift in range(0, 70, 7):
             byte = self._value[self._at]
             self._at += 1
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return (number >> 1) ^ -(number & 1)
-            shift += 7
+        raise ValueError("an integer has more than 10 bytes")
 
     def skip(self, size: int) -> None:
         """Pass over bytes."""
@@ -71,6 +81,14 @@ class _Cursor:
             limit = max(FREE_ITEMS, len(self._value))
             raise ValueError(f"its arrays have more than {limit} items that take no bytes")
 
+    def refer(self, skip: _Skip) -> None:
+        """Pass over a value of a type that is named by a reference."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ValueError(f"its records are nested more than {MAX_DEPTH} times")
+        skip(self)
+        self._depth -= 1
+
 
 class _Skips:
     """A translation of a schema into functions that pass over its values."""
@@ -78,7 +96,7 @@ class _Skips:
     def __init__(self) -> None:
         self._named: dict[str, _Skip] = {}
         self._free_names: set[str] = set()
-        self.has_free_items = False
+        self.is_unbounded = False
 
     def of(self, schema: Schema) -> _Skip:
         """Return the function that passes over a value of a schema."""
@@ -99,7 +117,8 @@ class _Skips:
             return self._map(fields["values"])
         if kind in _NAMED:
             return self._defined(kind, fields)
-        return lambda cursor: self._named[kind](cursor)  # the name of a type above, or of one that this is a part of
+        self.is_unbounded |= kind not in self._named  # a reference to a type that this is a part of
+        return lambda cursor: cursor.refer(self._named[kind])
 
     def _defined(self, kind: str, schema: Mapping[str, Any]) -> _Skip:
         skip = _skip_long if kind == "enum" else self._fixed(schema) if kind == "fixed" else self._record(schema)
@@ -123,7 +142,7 @@ class _Skips:
     def _array(self, items: Schema) -> _Skip:
         item = self.of(items)
         is_free = self._is_free(items)
-        self.has_free_items |= is_free
+        self.is_unbounded |= is_free
 
         def skip(cursor: _Cursor) -> None:
             while count := _block(cursor):

@@ -14,7 +14,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.types import Schema
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
-from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_free_items
+from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_bounds
 from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro
 from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 
@@ -148,7 +148,7 @@ def _parsed(avro_schema: str) -> Schema:
 
 @lru_cache(maxsize=64)
 def _check(avro_schema: str) -> Callable[[bytes], None] | None:
-    return check_of_free_items(_parsed(avro_schema))
+    return check_of_bounds(_parsed(avro_schema))
 
 
 @lru_cache(maxsize=64)

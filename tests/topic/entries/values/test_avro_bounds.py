@@ -1,4 +1,4 @@
-"""Avro values whose arrays claim more items than memory has room for, in a few bytes."""
+"""Avro values that claim more items than memory has room for, or more levels than the stack, in a few bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import resource
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.cli.message_values import ValueSchema
-from pulsar_on_spark.topic.entries.values.avro_bounds import FREE_ITEMS, check_of_free_items
+from pulsar_on_spark.topic.entries.values.avro_bounds import FREE_ITEMS, check_of_bounds
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
 from tests.topic.entries.values.test_values import decode
@@ -90,20 +91,49 @@ def test_the_bound_is_for_all_arrays_of_a_value_together() -> None:
 def test_fields_that_only_the_writer_has_count() -> None:
     written, read = schema("int", array("null")), schema("int")
     value = b"\2" + long(1 << 31) + b"\0"
-    found = codec(read).decode(__import__("pyarrow").array([value]), ParseMode.PERMISSIVE, str, json.dumps(written))
+    found = codec(read).decode(pa.array([value]), ParseMode.PERMISSIVE, str, json.dumps(written))
     assert found.to_pylist() == [None]
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+ENDLESS = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": "Node"}]}
+TREE = {"type": "record", "name": "Node", "fields": [{"name": "nodes", "type": array("Node")}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "end"), [(NODE, b"\2", b"\0"), (ENDLESS, b"", b""), (TREE, b"\2", b"\0" * 100_001)]
+)
+def test_levels_beyond_the_stack_are_refused(kind: dict[str, Any], level: bytes, end: bytes) -> None:
+    value = level * 100_000 + end
+    assert ValueSchema("AVRO", json.dumps(kind)).text(value) == value.decode()
+    found = codec(schema("int")).decode(
+        pa.array([value + b"\2"]), ParseMode.PERMISSIVE, str, json.dumps(schema(kind, "int"))
+    )
+    assert found.to_pylist() == [None]
+
+
+def test_an_integer_without_an_end_is_refused() -> None:
+    check = check_of_bounds(fastavro.parse_schema(schema(array("null"))))
+    assert check is not None
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        check(b"\xff" * 5_000_000)
+
+
+def test_some_levels_are_read() -> None:
+    value = b"\2" * 100 + b"\0"
+    assert ValueSchema("AVRO", json.dumps(NODE)).text(value).startswith('{"next": {"next": ')
 
 
 @pytest.mark.parametrize("items", BOUND)
 def test_items_with_bytes_need_no_check(items: object) -> None:
-    assert check_of_free_items(fastavro.parse_schema(schema(array(items)))) is None
+    assert check_of_bounds(fastavro.parse_schema(schema(array(items)))) is None
 
 
 def test_names_are_known_where_they_are_used() -> None:
     kind = schema(
         FREE[1], array("E"), {"type": "record", "name": "R", "fields": [{"name": "a", "type": array("E")}]}, "R"
     )
-    check = check_of_free_items(fastavro.parse_schema(kind))
+    check = check_of_bounds(fastavro.parse_schema(kind))
     assert check is not None
     check(encoded(kind, {"f0": {}, "f1": [{}], "f2": {"a": [{}]}, "f3": {"a": []}}))
     with pytest.raises(ValueError, match="take no bytes"):
@@ -129,7 +159,7 @@ def test_all_values_of_a_schema_pass(data: st.DataObject) -> None:
         "f10": data.draw(st.lists(st.integers(0, 1 << 30))),
         "f11": data.draw(st.lists(st.text(max_size=5))),
     }
-    check = check_of_free_items(fastavro.parse_schema(KINDS))
+    check = check_of_bounds(fastavro.parse_schema(KINDS))
     assert check is not None
     check(encoded(KINDS, row))
 
@@ -137,7 +167,7 @@ def test_all_values_of_a_schema_pass(data: st.DataObject) -> None:
 @given(st.binary(max_size=60))
 def test_random_bytes_are_a_datum_or_refused(value: bytes) -> None:
     parsed = fastavro.parse_schema(KINDS)
-    check = check_of_free_items(parsed)
+    check = check_of_bounds(parsed)
     assert check is not None
     try:
         check(value)
