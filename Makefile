@@ -82,7 +82,7 @@ simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, 
 seeds: install ## the tests of all simulators, under fresh seeds; a seed that fails is printed
 	@PULSARPY_TEST_SEEDS=fresh $(BIN)/pytest $(IN_PROCESSES) -m "not soak or soak" tests/metadata/log/test_simulated_log.py \
 	  tests/broker/cluster/test_simulated_ownership.py tests/broker/cluster/test_load.py \
-	  tests/ledger/journal/test_simulation.py tests/ledger/journal/test_mutants.py
+	  tests/ledger/journal/test_simulation.py tests/ledger/journal/test_mutants.py tests/history_table/test_sequences.py
 
 .PHONY: endurance
 endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut
