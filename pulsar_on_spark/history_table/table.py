@@ -49,7 +49,7 @@ from pulsar_on_spark.metadata.log.entry import (
 )
 from pulsar_on_spark.metadata.log.opening import open_log
 from pulsar_on_spark.metadata.log.requests import run
-from pulsar_on_spark.metadata.log.tables import history_log
+from pulsar_on_spark.metadata.log.tables import HISTORY, history_log
 from pulsar_on_spark.model.errors import (
     CorruptMetadataError,
     HistoryTableError,
@@ -57,6 +57,7 @@ from pulsar_on_spark.model.errors import (
     StorageError,
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.storage.objects.local import LocalObjects
 from pulsar_on_spark.storage.permissions import make_folders
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
@@ -156,11 +157,11 @@ class HistoryTable:
     """
 
     def __init__(self, root: RootPlace, name: str, path: StoragePath | None = None) -> None:
-        base = root if path is None else path.place
-        self.place: RootPlace = base / name
+        self._base = root if path is None else path.place
+        self.place: RootPlace = self._base / name
         self.name = name
         self.path = path
-        self._store = history_log(root, base, name)
+        self._store = history_log(root, self._base, name)
         self._writer = new_writer()
 
     @property
@@ -176,8 +177,10 @@ class HistoryTable:
     def create(self, schema: pa.Schema) -> None:
         """Create the table with these columns, unless it exists (raises `HistoryTableError`)."""
         with self._guarded():
-            if isinstance(self.place, Path):
+            if isinstance(self.place, Path) and isinstance(self._base, Path):
                 make_folders(self.place)
+                for parent in (HISTORY, ""):  # also if a killed build has made the folders
+                    LocalObjects(self._base).sync(parent)
             create_table(self._store, schema, _CONFIGURATION)
 
     def version(self) -> TableVersion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pulsar_on_spark.history_table.pieces import SYSTEM
 from pulsar_on_spark.history_table.retention import apply_retention
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.metadata.log import cleaning
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord
 from pulsar_on_spark.metadata.records.record import Record
 from pulsar_on_spark.metadata.state import View
@@ -408,6 +410,60 @@ def test_entries_of_other_programs_are_synced_before_the_next_one(topic: Root, m
     build(topic, T)
     assert f"{3:020d}.json" in synced
     assert any(name.startswith("part-") for name in synced)
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_power_cut_takes_no_name_of_a_table_that_is_recorded(
+    topic: Root, monkeypatch: pytest.MonkeyPatch, *, is_second: bool
+) -> None:
+    """Neither those of folders, nor those of files; and not if a killed build has made the folders either."""
+    unsynced = noted_names(monkeypatch)
+    if is_second:
+        with monkeypatch.context() as killing:
+            killing.setattr(history_tables, "LocalObjects", killed)
+            with pytest.raises(Killed):
+                build(topic, T)
+        assert "history" in unsynced[topic.path]
+    at_record: list[set[Path]] = []
+    record = building._PartBuild._record
+
+    def noting(*arguments: Any) -> None:
+        at_record.append({folder / name for folder, names in unsynced.items() for name in names})
+        record(*arguments)
+
+    monkeypatch.setattr(building._PartBuild, "_record", noting)
+    build(topic, T)
+    (names,) = at_record
+    lost = {name for name in names if name.is_relative_to(topic.path / HISTORY) and name.exists()}
+    assert not lost
+
+
+def killed(*arguments: object) -> None:
+    raise Killed
+
+
+def noted_names(monkeypatch: pytest.MonkeyPatch) -> dict[Path, set[str]]:
+    """Note the names that get into folders, until the folder is synced."""
+    unsynced: dict[Path, set[str]] = {}
+
+    def noted(real: Callable[..., None], position: int) -> Callable[..., None]:
+        def call(*arguments: Any, **named: Any) -> None:
+            real(*arguments, **named)
+            path = Path(arguments[position])
+            unsynced.setdefault(path.parent, set()).add(path.name)
+
+        return call
+
+    for name, position in (("mkdir", 0), ("link", 1), ("rename", 1)):
+        monkeypatch.setattr(os, name, noted(getattr(os, name), position))
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        unsynced.pop(Path(os.readlink(f"/proc/self/fd/{descriptor}")), None)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    return unsynced
 
 
 def test_rows_without_statistics_are_not_counted_as_none(topic: Root, monkeypatch: pytest.MonkeyPatch) -> None:
