@@ -3,7 +3,7 @@
 Each partition is built by itself, in steps that `plan` decides: read the metadata and the table, write the data files,
 commit to the table as the next generation, commit to the metadata. A build that dies leaves at most files without an
 entry, or a table that is one generation ahead, which the next build completes. Two builds at once disturb each other
-only by conflicts.
+only by conflicts. A message that cannot be read ends a build, after the messages before it were built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pulsar_on_spark.history_table.pieces import Piece, all_columns, write_here
+from pulsar_on_spark.history_table.pieces import SKIP_LOST, Piece, all_columns, write_here
 from pulsar_on_spark.history_table.places import Claims, find_table, is_begun, name_table, owner_of
 from pulsar_on_spark.history_table.plan import (
     NOT_BUILT,
@@ -36,8 +36,8 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, TopicRecord
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import HistoryTableError, PulsarpyError, TopicNotFoundError
-from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.model.errors import HistoryTableError, PulsarpyError, SkippableError, TopicNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
@@ -95,7 +95,8 @@ class BuildOptions:
 def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
     """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
 
-    Each partition is built, even if another one cannot be; the first error is raised at the end.
+    Each partition is built, even if another one cannot be, and up to a message that cannot be read; the first error is
+    raised at the end.
 
     Args:
         root: The root.
@@ -138,6 +139,7 @@ class _PartBuild:
         self._claims = claims
         self._written: tuple[str, Append, pa.Schema, list[DataFile]] | None = None
         self._goal: Position | None = None
+        self._unread: SkippableError | None = None
 
     def run(self) -> Built:
         """Take steps until all is built that was sealed when the build began."""
@@ -163,6 +165,8 @@ class _PartBuild:
         after, table = recorded_progress(done, self._part.topic_id), find_table(self._root, done, self._owner)
         if after.generation and table is not None:
             table.housekeep()
+        if self._unread is not None:
+            raise self._unread
         return Built(self._part, after.to, max(after.rows - before.rows, 0), max(after.bytes - before.bytes, 0))
 
     def _step(self, view: DurableView) -> bool:
@@ -194,10 +198,24 @@ class _PartBuild:
         if isinstance(step, UpToDate):
             return True
         if isinstance(step, Append):
-            self._record(table, self._append(view, table, version, step))
+            try:
+                progress = self._append(view, table, version, step)
+            except SkippableError as error:
+                self._stop_before(view, step, error)
+                return False
         else:
-            self._record(table, step.progress)
+            progress = step.progress
+        self._record(table, progress)
         return False
+
+    def _stop_before(self, view: View, step: Append, error: SkippableError) -> None:
+        """Let the build end before the message that cannot be read; raises the error if no message of the step is."""
+        topic_id = self._part.topic_id
+        start = max(step.start, chain.trimmed_before(view, topic_id))
+        end = EARLIEST if error.position is None else end_of_messages(view, topic_id, error.position)
+        if not start < end < step.end:
+            raise error
+        self._goal, self._unread = end, error
 
     def _is_deleted(self, view: View) -> bool:
         """Return True if the history, with the table that this view names, was deleted meanwhile."""
@@ -250,7 +268,7 @@ class _PartBuild:
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         options = self._options
         if options.fail_on_data_loss:
-            plan.require_complete("to build its history without them, use --skip-lost")
+            plan.require_complete(f"to build its history without them, {SKIP_LOST}")
         for loss in plan.losses:
             _LOGGER.warning("Lost messages of %s are left out of its history: %s", part.name, loss.reason)
         paths = self._root.storage_paths(view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
+
+SKIP_LOST: Final = "use --skip-lost of `pulsarpy history build`"
+"""The end of an error's sentence: how to leave out messages that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Piece:
         """
         table = HistoryTable(self.root, self.table, self.path)
         needed = tuple(dict.fromkeys((*SEGMENT_COLUMNS, *self.values.segment_columns)))
-        reader = SliceReader(self.root, self.paths, needed, self.fail_on_data_loss)
+        reader = SliceReader(self.root, self.paths, needed, self.fail_on_data_loss, SKIP_LOST)
         batches = (batch for slice_ in self.slices for batch in self._rows(reader, slice_))
         files = []
         for group in grouped(batches, lambda batch: batch.nbytes, self.file_bytes):

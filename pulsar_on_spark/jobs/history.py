@@ -19,6 +19,8 @@ from pulsar_on_spark.history_table.build import BuildOptions, Built, build
 from pulsar_on_spark.history_table.pieces import Piece
 from pulsar_on_spark.jobs.tasks import Rows, result, run_tasks
 from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.model.errors import SkippableError
+from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 
@@ -29,9 +31,9 @@ STEP_BYTES = 64 << 30
 
 
 def run(spark: SparkSession, root: Root, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
-    """Append the sealed messages of a topic to its history table, with Spark's tasks (errors as `build.build`).
+    """Append the sealed messages of a topic to its history table, with Spark's tasks.
 
-    An error in a task, for example of a lost message, is Spark's error of the job.
+    Errors are those of `build.build`, or Spark's error of the job.
     """
     options = BuildOptions(fail_on_data_loss, partial(_write, spark), STEP_BYTES, TASK_BYTES)
     return build(root, TopicName.parse(topic), options)
@@ -40,13 +42,19 @@ def run(spark: SparkSession, root: Root, topic: str, *, fail_on_data_loss: bool 
 def _write(spark: SparkSession, pieces: list[Piece]) -> list[DataFile]:
     size_bytes = sum(slice_.bytes for piece in pieces for slice_ in piece.slices)
     written = run_tasks(spark, pieces, size_bytes, TASK_BYTES, _write_pieces)
+    if errors := [each for each in written if isinstance(each, SkippableError)]:
+        raise min(errors, key=lambda error: error.position or EARLIEST)
     return [file for files in written for file in cast("list[DataFile]", files)]
 
 
 def _write_pieces(batches: Rows) -> Rows:
     for batch in batches:
         for work in batch.column(0).to_pylist():
-            yield result(cast(Piece, pickle.loads(work)).write())
+            try:
+                written: object = cast(Piece, pickle.loads(work)).write()
+            except SkippableError as error:
+                written = error
+            yield result(written)
 
 
 def main(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pulsar_on_spark.model.ids import Position
+
 
 class PulsarpyError(Exception):
     """Base of every error that this project raises on purpose.
@@ -83,11 +85,23 @@ class ConsumerFencedError(PulsarpyError):
     """Another consumer took over this consumer's subscription, or its cursor was reset."""
 
 
-class DataLossError(PulsarpyError):
+class SkippableError(PulsarpyError):
+    """Base of errors of messages that a caller may choose to leave out.
+
+    Attributes:
+        position: The entry of the first of them; None if the error does not tell it.
+    """
+
+    def __init__(self, *args: object, position: Position | None = None) -> None:
+        super().__init__(*args)
+        self.position = position
+
+
+class DataLossError(SkippableError):
     """Messages that the caller may rely on can no longer be read."""
 
 
-class UnreadableMessageError(PulsarpyError):
+class UnreadableMessageError(SkippableError):
     """An intact message cannot become rows: it is encrypted, or one chunk of several. Pulsar clients can read it."""
 
 

@@ -24,15 +24,17 @@ from pulsar_on_spark.history_table.retention import apply_retention
 from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.metadata.log import cleaning
 from pulsar_on_spark.metadata.log.tables import HISTORY
-from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord
+from pulsar_on_spark.metadata.records import HistoryRecord, HistoryTableRecord, SegmentRecord
 from pulsar_on_spark.metadata.records.record import Record
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError
+from pulsar_on_spark.model.errors import DataLossError, HistoryTableError, TopicNotFoundError, UnreadableMessageError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
 from tests.kit import messages
 from tests.kit.journal_logs import LogOnDisk
+from tests.kit.pulsar_entries import ClientMessage, single_entry
 from tests.metadata.log.test_other_readers import by_duckdb
 from tests.topic.managed_ledger.sealing import test_lost_frames as lost_frames
 
@@ -507,10 +509,53 @@ def test_lost_messages_end_a_build_unless_they_may_be_skipped(root: Root) -> Non
             log.roll()
     log.close()
     lost_frames.lose(log, 3)
-    with pytest.raises(DataLossError, match="use --skip-lost"):
-        build(root, TopicName.parse("t"))
-    (built,) = build(root, TopicName.parse("t"), BuildOptions(fail_on_data_loss=False))
-    assert 0 < built.rows < 18
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="use --skip-lost"):
+            build(root, T)
+        assert len(values(root)) == 6  # of the frames before the lost one
+    (built,) = build(root, T, BuildOptions(fail_on_data_loss=False))
+    assert 0 < built.rows < 12
+    assert len(values(root)) == 6 + built.rows
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_build_ends_before_a_lost_message(root: Root, first: int) -> None:
+    root.create_topic("t")
+    for number in range(4):
+        messages.write(root, "t", [b"%d" % number, b"next"])
+    lose_file(root, first)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"without them, use --skip-lost of `pulsarpy history build`\."):
+            build(root, T)
+        records = root.store.view().all(HistoryRecord)
+        assert [(record.generation, record.rows) for record in records] == ([(1, 2 * first)] if first else [])
+    build(root, T, BuildOptions(fail_on_data_loss=False))
+    assert values(root)[::2] == [b"%d" % number for number in range(4) if number != first]
+
+
+def test_a_build_ends_before_a_message_that_is_encrypted(root: Root) -> None:
+    encrypted = MessageMetadata()
+    encrypted.encryption_keys.add(key="k", value=b"secret")
+    log = LogOnDisk(root)
+    log.open_ledgers(["t"])
+    entries = [single_entry(ClientMessage(b"%d" % number)) for number in range(6)]
+    entries[2] = entries[4] = single_entry(ClientMessage(b"?"), metadata=encrypted)
+    log.append({"t": entries})
+    log.close()
+    lost_frames.seal(log)
+    for _ in range(2):
+        with pytest.raises(UnreadableMessageError, match=r":2 of .* is encrypted.* use --skip-lost of"):
+            build(root, T)
+        assert values(root) == [b"0", b"1"]
+    build(root, T, BuildOptions(fail_on_data_loss=False))
+    assert values(root) == [b"0", b"1", b"3", b"5"]
+
+
+def lose_file(root: Root, number: int) -> None:
+    """Lose all copies of a segment's file."""
+    segment = root.store.view().all(SegmentRecord)[number]
+    for path in root.path.rglob(f"*{segment.file_id}*"):
+        path.unlink()
 
 
 def test_readers_skip_nothing_by_floating_numbers() -> None:

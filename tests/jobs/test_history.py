@@ -11,8 +11,27 @@ from pyspark.sql import SparkSession
 
 from pulsar_on_spark.history_table.table import HISTORY
 from pulsar_on_spark.jobs import history as job
+from pulsar_on_spark.metadata.records import SegmentRecord
+from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
+
+
+def test_a_lost_message_ends_the_job_behind_the_messages_before_it(
+    spark: SparkSession, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "TASK_BYTES", 1)
+    root = Root.create(memory_path / "root")
+    root.create_topic("t")
+    for number in range(9):
+        messages.write(root, "t", [b"%d" % number])
+    for number in (3, 6):
+        for path in root.path.rglob(f"*{root.store.view().all(SegmentRecord)[number].file_id}*"):
+            path.unlink()
+    with pytest.raises(DataLossError, match="--skip-lost"):
+        job.run(spark, root, "t")
+    (folder,) = (root.path / HISTORY).iterdir()
+    assert sorted(DeltaTable(folder).to_pyarrow_table()["value"].to_pylist()) == [b"0", b"1", b"2"]
 
 
 def test_tasks_write_the_files(spark: SparkSession, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,12 +60,14 @@ class SliceReader:
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
         fail_on_data_loss: True if a loss is an error; False to skip, count, log and report lost messages.
+        remedy: The end of an error's sentence: how to read on without lost messages.
     """
 
     root: RootPlace
     paths: Mapping[PathId, StoragePath]
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
+    remedy: str = "set option failOnDataLoss to false"
 
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         """Yield the slice's messages in order, as (slice, batch with columns in the order of `SEGMENT_SCHEMA`).
@@ -77,7 +79,7 @@ class SliceReader:
             CopiesUnreachableError: some of the slice has no copy that can be read now, which is no loss: retry later.
             UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
-        findings = _Findings(self.root, self.fail_on_data_loss)
+        findings = _Findings(self.root, self.fail_on_data_loss, self.remedy)
         try:
             yield from self._read(slice_, findings)
         finally:
@@ -220,8 +222,10 @@ class SliceReader:
         """Yield the rows that are messages. An entry whose batch cannot be split is an error, or is left out."""
 
         def on_unreadable(unreadable: UnreadableEntry) -> None:
-            message = f"{slice_.segment.ledger_id}:{unreadable.entry_id + slice_.segment.entry_offset}"
-            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+            entry_id = EntryId(unreadable.entry_id + slice_.segment.entry_offset)
+            position = Position(LedgerId(slice_.segment.ledger_id), entry_id)
+            is_error, remedy = self.fail_on_data_loss, self.remedy
+            leave_out(position, slice_.topic, unreadable.reason, is_error=is_error, remedy=remedy)
 
         return message_rows_of(batch, LedgerId(slice_.segment.ledger_id), on_unreadable)
 
@@ -286,9 +290,10 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Findings:
     """Problems of one read. Each bad copy is reported once; adjacent lost batches are reported together."""
 
-    def __init__(self, root: RootPlace, fail_on_data_loss: bool) -> None:
+    def __init__(self, root: RootPlace, fail_on_data_loss: bool, remedy: str) -> None:
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
+        self._remedy = remedy
         self._bad_copies: set[tuple[str, PathId]] = set()
         self._loss: _Loss | None = None
 
@@ -306,7 +311,7 @@ class _Findings:
             DataLossError: losses are not allowed.
         """
         if self._fail_on_data_loss:
-            raise _loss_error(wanted, wanted.rows, reason)
+            raise self._error(wanted, wanted.rows, reason)
         # Report the whole batch even if only a part was requested, so that the reports of different reads are equal.
         rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
         if isinstance(wanted.file, JournalPlace):
@@ -329,8 +334,16 @@ class _Findings:
             DataLossError: losses are not allowed.
         """
         if self._fail_on_data_loss:
-            raise _loss_error(wanted, rows, reason)
+            raise self._error(wanted, rows, reason)
         _log_skipped(rows, wanted.topic, wanted.start_position, reason)
+
+    def _error(self, wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
+        are, them = ("is", "it") if rows == 1 else ("are", "them")
+        return DataLossError(
+            f"{_counted(rows)} of {wanted.topic} ({wanted.entries_in_words}) {are} lost: {reason} To read on without "
+            f"{them}, {self._remedy}.",
+            position=wanted.start_position,
+        )
 
     def close(self) -> None:
         """Log and report the loss found so far."""
@@ -354,13 +367,6 @@ class _Loss:
     def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
         """Return True if a batch of a file directly follows these lost batches."""
         return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
-
-
-def _loss_error(wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
-    return DataLossError(
-        f"{_counted(rows)} of {wanted.topic} ({wanted.entries_in_words}) {'is' if rows == 1 else 'are'} lost: {reason} "
-        f"To read on without {'it' if rows == 1 else 'them'}, set option failOnDataLoss to false."
-    )
 
 
 def _counted(rows: int) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from pulsar_on_spark.model.errors import UnreadableMessageError
-from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY, split_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata
@@ -85,24 +85,28 @@ def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] 
     return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in chosen]
 
 
-def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
+def leave_out(
+    position: Position, topic: str, reason: str, *, is_error: bool, remedy: str = "set option failOnDataLoss to false"
+) -> None:
     """Log that an unreadable entry is left out of a read, or raise an error.
 
     Args:
-        message: The message's id.
+        position: The entry's position.
         topic: The topic's full name.
         reason: The reason in the `UnreadableEntry`.
         is_error: True to raise an error, because the reader allows no losses and a skipped entry would be a loss.
+        remedy: The end of the error's sentence: how to allow losses.
 
     Raises:
         UnreadableMessageError: `is_error` is set.
     """
     if is_error:
         raise UnreadableMessageError(
-            f"Message {message} of {topic} cannot be read as rows, because it is {reason}. It is not lost: Pulsar "
-            "clients can read it. To leave such messages out, set option failOnDataLoss to false."
+            f"Message {position} of {topic} cannot be read as rows, because it is {reason}. It is not lost: Pulsar "
+            f"clients can read it. To leave such messages out, {remedy}.",
+            position=position,
         )
-    log.warning("Message %s of %s is left out, because it is %s.", message, topic, reason, extra={"topic": topic})
+    log.warning("Message %s of %s is left out, because it is %s.", position, topic, reason, extra={"topic": topic})
 
 
 def _reason(entry: bytes) -> str | None:

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
-from pulsar_on_spark.model.ids import LedgerId, PathId
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.present_copies import report_present
@@ -74,8 +74,8 @@ class CompactedReader:
 
     def _messages(self, slice_: CompactedSlice, ledger: LedgerId, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         def on_unreadable(unreadable: UnreadableEntry) -> None:
-            message = f"{ledger}:{unreadable.entry_id}"
-            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+            position = Position(ledger, EntryId(unreadable.entry_id))
+            leave_out(position, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
 
         wanted = [name for name in batch.schema.names if name in self.columns]
         for messages in message_rows_of(batch, ledger, on_unreadable):

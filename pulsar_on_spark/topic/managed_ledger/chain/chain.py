@@ -21,10 +21,11 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lost entries in a range: the topic, and the reason in words."""
+    """Lost entries in a range: the topic, the reason in words, and the position from which on they are lost."""
 
     topic: str
     reason: str
+    position: Position
 
 
 def is_open(view: View, ledger: LedgerRecord) -> bool:
@@ -98,7 +99,10 @@ class RangePlan:
             DataLossError: something is lost.
         """
         if self.losses:
-            raise DataLossError(f"Messages of {self.losses[0].topic} are lost: {self.losses[0].reason}; {remedy}.")
+            first = self.losses[0]
+            raise DataLossError(
+                f"Messages of {first.topic} are lost: {first.reason}; {remedy}.", position=first.position
+            )
 
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
@@ -123,7 +127,7 @@ def walk_range(
     trimmed = trimmed_before(view, topic_id)
     if start < min(trimmed, end):
         if start > EARLIEST or end < trimmed:
-            yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention")
+            yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention", start)
         start = trimmed
     if start >= end:
         return
@@ -144,17 +148,17 @@ def walk_range(
         at = Position(LedgerId(ledger), EntryId(first))
         yield from _given_up_losses(topic, given_up, at, said=LedgerId(ledger) if has_hole else None)
         if has_hole:
-            yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
+            yield Loss(topic, f"entries {position} to {ledger}:{first} are gone", position)
         elif ledger > start.ledger and not start_seen:
             # The ledger of the start position is gone, so it is unknown if it had entries from that position on.
-            yield Loss(topic, f"what followed {position} in its ledger is gone")
+            yield Loss(topic, f"what followed {position} in its ledger is gone", position)
         start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
         if first < stop:
             file, by_broker = _place(view, topic, segment)
             yield SegmentSlice(topic, topic_id, partition, segment, file, first, stop, by_broker)
     if position < end and end.entry > 0:
-        yield Loss(topic, f"entries {position} to {end} are gone")
+        yield Loss(topic, f"entries {position} to {end} are gone", position)
         return
     yield from _given_up_losses(topic, given_up, end)
 
@@ -186,9 +190,8 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:
-            yield Loss(
-                topic, f"entries from {position} on were in journal frames or on storage paths that were given up"
-            )
+            reason = f"entries from {position} on were in journal frames or on storage paths that were given up"
+            yield Loss(topic, reason, position)
 
 
 def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
