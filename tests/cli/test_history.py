@@ -60,6 +60,25 @@ def test_sql_prints_whole_statements(root: Root) -> None:
     assert isinstance(missing.exception, NamespaceNotFoundError)
 
 
+def test_a_path_for_histories(root: Root) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments, str(root.path)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    lake = str(root.path.with_name("lake"))
+    added = json.loads(run("storage", "add", lake, "--role", "history", "--json"))
+    run("history", "build", "t")
+    (listed,) = [path for path in json.loads(run("storage", "list", "--json")) if path["role"] == "history"]
+    assert listed["path_id"] == added["path_id"] == json.loads(run("history", "status", "--json"))[0]["path_id"]
+    assert f"{lake}/history/" in run("history", "sql", "public/default")
+    assert json.loads(run("usage", "--json"))["paths"][-1]["by_reason"].keys() == {"histories"}
+    assert "histories" in run("usage")
+    run("history", "delete", "t")
+    run("storage", "drain", str(added["path_id"]))
+    run("storage", "retire", str(added["path_id"]))
+
+
 def test_sql_of_a_topic_whose_table_is_refused(root: Root) -> None:
     for name in ("t", "u"):
         root.create_topic(name, if_exists="ignore")
