@@ -27,6 +27,7 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from pulsar_on_spark.topic.maintenance.files import claims
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.usage import usage
 from tests.kit import messages
@@ -193,6 +194,22 @@ def test_of_two_copies_of_a_root_only_one_writes_a_table(root: Root, lake: Path)
     assert values(table(lake, root)) == [b"a", b"b"]
     assert values(table(own, copy)) == [b"a", b"of the copy"]
     assert table(lake, root, "u").exists()
+
+
+def test_of_two_copies_with_the_same_name_the_first_to_build_has_the_path(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a clone of the whole host has it."""
+    monkeypatch.setattr(claims, "named", lambda place: "the same")
+    lake = with_path(root, "lake")
+    build(root, T)
+    copy = copied(root)
+    for each in (copy, root):
+        messages.write(each, "t", [b"b"])
+    build(copy, T)
+    with pytest.raises(HistoryTableError, match="was changed by another copy of this root"):
+        build(root, T)
+    assert values(table(lake, copy)) == [b"a", b"b"]
 
 
 def test_a_root_that_was_moved_takes_its_path_over(root: Root, lake: Path) -> None:
