@@ -4,6 +4,8 @@
   at least a byte each, so a value has no more of them than bytes. Of these, five bytes can claim 2**31, for which
   fastavro would fill the memory. Apache Avro bounds them as well
   (`org.apache.avro.limits.collectionItems.maxAllocation`).
+- Uses of named types whose values take no bytes: a schema of 30 records, of which each has two of the one before, has
+  billions.
 - Records inside records of the same type. fastavro reads each level by a call of its own, and crashes when the stack
   is full.
 
@@ -18,7 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 from fastavro.types import Schema
 
 FREE_ITEMS: Final = 64
-"""Number of items without bytes that each value may have; a longer value may have as many as bytes."""
+"""Number of items and uses without bytes that each value may have; a longer value may have as many as bytes."""
 MAX_DEPTH: Final = 100
 """Limit of the references to types by name that are inside each other, as all records inside records of their type."""
 _NAMED: Final = ("record", "error", "enum", "fixed")
@@ -75,14 +77,15 @@ class _Cursor:
         self._at += size
 
     def claim(self, items: int) -> None:
-        """Count items without bytes."""
+        """Count items, or uses of types, without bytes."""
         self._left -= items
         if self._left < 0:
             limit = max(FREE_ITEMS, len(self._value))
-            raise ValueError(f"its arrays have more than {limit} items that take no bytes")
+            raise ValueError(f"it has more than {limit} items that take no bytes")
 
-    def refer(self, skip: _Skip) -> None:
+    def refer(self, skip: _Skip, *, is_free: bool) -> None:
         """Pass over a value of a type that is named by a reference."""
+        self.claim(int(is_free))
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"its records are nested more than {MAX_DEPTH} times")
@@ -117,8 +120,9 @@ class _Skips:
             return self._map(fields["values"])
         if kind in _NAMED:
             return self._defined(kind, fields)
-        self.is_unbounded |= kind not in self._named  # a reference to a type that this is a part of
-        return lambda cursor: cursor.refer(self._named[kind])
+        is_free = kind in self._free_names
+        self.is_unbounded |= is_free or kind not in self._named  # or a reference to a type that this is a part of
+        return lambda cursor: cursor.refer(self._named[kind], is_free=is_free)
 
     def _defined(self, kind: str, schema: Mapping[str, Any]) -> _Skip:
         skip = _skip_long if kind == "enum" else self._fixed(schema) if kind == "fixed" else self._record(schema)

@@ -12,8 +12,8 @@
 | local-timestamp-millis and -micros | timestamp without zone |
 | time-millis, time-micros, duration, uuid, other logical types | the type that they annotate |
 
-This is the mapping of Spark's `from_avro`. Other unions, and records that contain themselves, have no Spark type and
-are refused.
+This is the mapping of Spark's `from_avro`. Other unions, records that contain themselves, and schemas with more than
+`MAX_FIELDS` fields have no Spark type and are refused.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ _WIDENED: Mapping[frozenset[str], pa.DataType] = {
 _NAMED = ("record", "error", "enum", "fixed")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _MAX_PRECISION = 38
+MAX_FIELDS = 10_000
+"""Limit of a schema's fields, those of a named record at each of its uses: few lines can name some billions."""
 
 
 @lru_cache(maxsize=64)
@@ -95,11 +97,16 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
 
 
 class _Reader:
-    """A pass over a schema. `_known` holds the named types that were met, with None for a type that is being read."""
+    """A pass over a schema. `_known` holds the named types that were met, with None for a type that is being read.
+
+    `_sizes` has the number of fields in each of them, and `_fields` that of all fields up to now.
+    """
 
     def __init__(self, logical_types: bool) -> None:
         self._logical_types = logical_types
         self._known: dict[str, pa.DataType | None] = {}
+        self._sizes: dict[str, int] = {}
+        self._fields = 0
 
     def read(self, schema: Json, space: str) -> tuple[pa.DataType, bool]:
         """Return the Arrow type, and True if values may be null."""
@@ -140,17 +147,19 @@ class _Reader:
         space = str(schema.get("namespace", name.rpartition(".")[0] or space))
         full = name if "." in name or not space else f"{space}.{name}"
         self._known[full] = None
+        before = self._fields
         made: pa.DataType
         if kind == "enum":
             made = pa.string()
         elif kind == "fixed":
             made = self._decimal(schema) or pa.binary()
         else:
-            made = pa.struct([self._field(field, space) for field in self._fields(schema)])
+            made = pa.struct([self._field(field, space) for field in self._fields_of(schema)])
         self._known[full] = made
+        self._sizes[full] = self._fields - before
         return made
 
-    def _fields(self, schema: dict[str, Json]) -> list[dict[str, Json]]:
+    def _fields_of(self, schema: dict[str, Json]) -> list[dict[str, Json]]:
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise InvalidArgumentError(
@@ -159,8 +168,17 @@ class _Reader:
         return [field for field in fields if isinstance(field, dict)]
 
     def _field(self, field: dict[str, Json], space: str) -> pa.Field:
+        self._count(1)
         kind, nullable = self.read(field.get("type"), space)
         return pa.field(str(field.get("name")), kind, nullable)
+
+    def _count(self, fields: int) -> None:
+        self._fields += fields
+        if self._fields > MAX_FIELDS:
+            raise InvalidArgumentError(
+                f"The Avro schema has more than {MAX_FIELDS:,} fields, with those of each use of a named record: use "
+                "fewer of them."
+            )
 
     def _annotated(self, schema: dict[str, Json], kind: str, space: str) -> pa.DataType:
         logical = (kind, str(schema.get("logicalType", "")))
@@ -195,6 +213,7 @@ class _Reader:
             raise InvalidArgumentError(
                 f"The Avro record {name!r} contains itself, and no Spark type can do that: flatten it."
             )
+        self._count(self._sizes[full])
         return known
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.cli.message_values import ValueSchema
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.entries.values.avro_bounds import FREE_ITEMS, check_of_bounds
 from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
@@ -109,6 +110,19 @@ def test_levels_beyond_the_stack_are_refused(kind: dict[str, Any], level: bytes,
     found = codec(schema("int")).decode(
         pa.array([value + b"\2"]), ParseMode.PERMISSIVE, str, json.dumps(schema(kind, "int"))
     )
+    assert found.to_pylist() == [None]
+
+
+def test_a_schema_of_few_lines_with_billions_of_fields_is_refused() -> None:
+    kind: dict[str, Any] = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]}
+    for number in range(1, 31):
+        parts = [{"name": "a", "type": kind}, {"name": "b", "type": f"R{number - 1}"}]
+        kind = {"type": "record", "name": f"R{number}", "fields": parts}
+    with pytest.raises(InvalidArgumentError, match="more than 10,000 fields"):
+        arrow_of_avro(json.dumps(kind))
+    assert ValueSchema("AVRO", json.dumps(kind)).text(b"") == ""
+    written = json.dumps(schema(kind, "int"))
+    found = codec(schema("int")).decode(pa.array([b"\2"]), ParseMode.PERMISSIVE, str, written)
     assert found.to_pylist() == [None]
 
 
