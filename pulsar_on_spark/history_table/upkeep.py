@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -15,17 +16,19 @@ from pulsar_on_spark.history_table.places import Claims, find_table, history_pat
 from pulsar_on_spark.history_table.recorded import recorded_progress
 from pulsar_on_spark.history_table.retention import apply_retention, delete_files
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.errors import PulsarpyError, SkippableError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective_policies
-from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies, Policies
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages
 from pulsar_on_spark.topic.maintenance.maintain import MaintainReport, maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
+from pulsar_on_spark.topic.maintenance.retention.holders import HISTORY_SKIPS, is_history_overdue
+from pulsar_on_spark.topic.maintenance.retention.retention import is_limited
 
 PASS_BYTES: Final = 4 << 30
 """Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
@@ -45,11 +48,11 @@ def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
     problems: list[str] = []
     view, claims = root.store.view(), Claims(root)
     for topic in catalog.topics(view):
-        policy = effective_policies(view, TopicName.parse(topic.name), defaults).history
+        policies = effective_policies(view, TopicName.parse(topic.name), defaults)
         parts = catalog.parts(view, topic)
-        if not (policy.enabled or any(recorded_progress(view, part.topic_id).generation for part in parts)):
+        if not (policies.history.enabled or any(recorded_progress(view, part.topic_id).generation for part in parts)):
             continue
-        problems += _keep_up_topic(root, topic, parts, policy, claims)
+        problems += _keep_up_topic(root, topic, parts, policies, claims)
     for path in (None, *history_paths(root, view)):
         try:
             delete_unnamed_tables(root, path, claims)
@@ -76,7 +79,7 @@ def maintain_with_histories(
 
 
 def _keep_up_topic(
-    root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policy: HistoryPolicies, claims: Claims
+    root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policies: Policies, claims: Claims
 ) -> list[str]:
     """Keep up a topic's history; returns a sentence for each error, which names the first step that had it."""
 
@@ -87,15 +90,14 @@ def _keep_up_topic(
         claims.require(table.path)
         if table.exists():
             try:
-                apply_retention(table, policy)
+                apply_retention(table, policies.history)
             finally:  # a table that must keep its rows is merged, too
                 merge_small_files(table)
                 delete_files(table, parts)
                 table.housekeep()
 
-    options = BuildOptions(limit_bytes=PASS_BYTES, claims=claims)
     steps: list[tuple[str, Callable[[], object]]] = [
-        (part.name, partial(build, root, TopicName.parse(part.name), options)) for part in parts if policy.enabled
+        (part.name, partial(_build, root, part, policies, claims)) for part in parts if policies.history.enabled
     ]
     problems: dict[str, str] = {}
     for name, step in [*steps, (topic.name, keep_up_table)]:
@@ -110,3 +112,23 @@ def _keep_up_topic(
             _LOGGER.exception("The history of %s is not kept up.", name, extra={"topic": topic.name})
             problems.setdefault(str(error), f"history of {name}: {error!r}")
     return list(problems.values())
+
+
+def _build(root: RootHandle, part: TopicPart, policies: Policies, claims: Claims) -> None:
+    """Build a topic or partition; without the messages that cannot be read if all that waits would soon be trimmed."""
+    name = TopicName.parse(part.name)
+    try:
+        build(root, name, BuildOptions(limit_bytes=PASS_BYTES, claims=claims))
+    except SkippableError as error:
+        is_overdue = is_history_overdue(root.store.view(), part.topic_id, policies, datetime.now(UTC))
+        if not (is_overdue and is_limited(policies.retention)):
+            raise
+        _LOGGER.warning(
+            "The history of %s has waited for %d days, so messages that cannot be read are left out of it: %s",
+            name,
+            HISTORY_SKIPS.days,
+            error,
+            extra={"topic": name.full},
+        )
+        # All that waits, as the next such message would begin another wait.
+        build(root, name, BuildOptions(fail_on_data_loss=False, claims=claims))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,9 +28,11 @@ from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
+from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
 from tests.kit import messages
 
 T = TopicName.parse("t")
+NOTHING_KEPT = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 MINUTE_MS = 60_000
 DAY_S = 86_400.0
 
@@ -203,6 +205,25 @@ def test_a_build_that_fails_does_not_stop_the_retention(topic: Root) -> None:
     lose_newest_segment(topic, "t")
     assert len(keep_up(topic)) == 1
     assert not table(topic).version().files
+
+
+@pytest.mark.parametrize(("days", "is_limited", "rows"), [(5.9, True, 2), (6.1, True, 6), (6.1, False, 2)])
+def test_messages_that_cannot_be_read_are_left_out_before_all_that_waits_is_trimmed(
+    topic: Root, days: float, rows: int, *, is_limited: bool
+) -> None:
+    set_topic_policies(topic, T, {"history": {}, "retention": NOTHING_KEPT})
+    messages.write(topic, "t", [b"b"])
+    for value in (b"c", b"d"):
+        messages.write(topic, "t", [b"lost"])
+        lose_newest_segment(topic, "t")
+        messages.write(topic, "t", [value, value])
+    assert len(keep_up(topic)) == 1
+    assert count(topic) == 2
+    trim_topics(topic, now=datetime.now(UTC) - timedelta(days=days))
+    if not is_limited:
+        set_topic_policies(topic, T, {"retention": dict.fromkeys(NOTHING_KEPT, -1)})
+    assert len(topic.maintain().problems) == (0 if rows == 6 else 1)
+    assert count(topic) == rows
 
 
 def test_a_value_that_a_library_refuses_does_not_stop_other_topics(

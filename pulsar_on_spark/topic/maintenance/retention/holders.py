@@ -33,6 +33,7 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import trim_limit
 from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
+from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 
 SPARK_KEEPS: Final = timedelta(minutes=10)
@@ -42,6 +43,9 @@ MARK_EVERY: Final = timedelta(minutes=5)
 HISTORY_WAITS: Final = timedelta(days=7)
 """Time for which entries are kept for a history that no build advances: a disk must not fill for a build that always
 fails. It counts from when a trimmer saw that there is something to build, however old the entries are."""
+HISTORY_SKIPS: Final = timedelta(days=6)
+"""Time after which housekeeping builds a history without the messages that it cannot read: a day before these would be
+trimmed together with all that waits behind them."""
 _MARK_HISTORY_EVERY: Final = timedelta(hours=1)
 """Minimum time between two marks of a history that advances, so that a busy topic does not cost a commit each time."""
 _MARKS_BEHIND: Final = 2
@@ -119,6 +123,17 @@ def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -
     if old is not None and _at(old) == built:
         return old
     return HistoryMark(ledger=built.ledger, entry=built.entry, seen_at=now)
+
+
+def is_history_overdue(view: View, topic_id: str, policies: Policies, now: datetime) -> bool:
+    """Return True if no build has advanced a history for `HISTORY_SKIPS`, although there are messages to build."""
+    waiting = history_mark(view, topic_id, policies, now)
+    return waiting is not None and now - waiting.seen_at >= HISTORY_SKIPS
+
+
+def count_unbuilt(view: View, topic_id: str, policies: Policies, before: Position) -> int:
+    """Return the number of messages before a position that a history lacks; 0 if no policy wants one."""
+    return count_waiting(view, topic_id, _built(view, topic_id), before).rows if policies.history.enabled else 0
 
 
 def _built(view: View, topic_id: str) -> Position:

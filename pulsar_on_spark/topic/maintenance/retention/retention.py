@@ -45,12 +45,14 @@ class Trim:
         segments: The segments to trim, in the order of the chain.
         ledgers: The ledgers that are trimmed completely.
         takes_all: True if the whole chain is trimmed.
+        unbuilt: Number of messages in them that the topic's history lacks, although a policy wants it.
     """
 
     before: Position = EARLIEST
     segments: tuple[SegmentRecord, ...] = ()
     ledgers: tuple[LedgerRecord, ...] = ()
     takes_all: bool = False
+    unbuilt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

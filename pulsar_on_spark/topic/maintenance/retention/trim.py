@@ -10,6 +10,8 @@ for active readers as after a merge. So a trimmer may be killed anywhere, and se
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,7 +28,13 @@ from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.retention.holders import history_mark, holders, marked
+from pulsar_on_spark.topic.maintenance.retention.holders import (
+    HISTORY_WAITS,
+    count_unbuilt,
+    history_mark,
+    holders,
+    marked,
+)
 from pulsar_on_spark.topic.maintenance.retention.retention import (
     KeptSegment,
     Trim,
@@ -35,6 +43,8 @@ from pulsar_on_spark.topic.maintenance.retention.retention import (
     truncated_before,
     why_kept,
 )
+
+log = logging.getLogger(__name__)
 
 _TOPICS_AT_ONCE: Final = 32
 """Maximum number of topics in a commit: each row names all keys, and a commit with many keys conflicts more often."""
@@ -92,9 +102,10 @@ def trim_some(
     """
     done = TrimmedTopics()
     topics: set[str] = set()
+    unbuilt: Counter[str] = Counter()
     for _ in range(_MAX_ROUNDS):
         trims = _commit(store, names, defaults, now or datetime.now(UTC))
-        segments = [segment for trim in trims for segment in trim.segments]
+        segments = [segment for trim in trims.values() for segment in trim.segments]
         if not segments:
             break
         done += TrimmedTopics(
@@ -103,6 +114,16 @@ def trim_some(
             bytes=sum(each.bytes for each in segments),
         )
         topics.update(each.topic_id for each in segments)
+        unbuilt.update({name: trim.unbuilt for name, trim in trims.items() if trim.unbuilt})
+    for name, count in unbuilt.items():
+        log.warning(
+            "%d messages of %s were trimmed that its history does not have, because no build has advanced it for %d "
+            "days: see why its builds fail.",
+            count,
+            name,
+            HISTORY_WAITS.days,
+            extra={"topic": name},
+        )
     return replace(done, topics=len(topics))
 
 
@@ -150,13 +171,13 @@ def kept_segments(
     return why_kept(view, topic.topic_id, policies.retention, holding, clock, keeps_end=_is_terminated(topic))
 
 
-def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> list[Trim]:
-    """Decide and commit the trims of some topics together; return them."""
-    trims: list[Trim] = []
+def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> dict[str, Trim]:
+    """Decide and commit the trims of some topics together; return them by the topics' names."""
+    trims: dict[str, Trim] = {}
 
     def decide(view: View) -> Change | None:
         nonlocal trims
-        trims = []
+        trims = {}
         # Read the cursors after the view: no cursor moves back without a commit to one of the keys below.
         cursors = store.cursors(durable=True)
         puts: list[Record] = []
@@ -176,15 +197,15 @@ def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now:
                 holding,
                 now,
                 keeps_end=_is_terminated(topic),
-                most=_SEGMENTS_AT_ONCE - sum(len(trim.segments) for trim in trims),
+                most=_SEGMENTS_AT_ONCE - sum(len(trim.segments) for trim in trims.values()),
             )
+            trims[name] = replace(trim, unbuilt=count_unbuilt(view, topic.topic_id, policies, trim.before))
             known = view.get(TrimRecord, topic.topic_id) or TrimRecord(topic_id=topic.topic_id)
             marks = {
                 "marks": marked(view, cursors, topic.topic_id, now),
                 "history": history_mark(view, topic.topic_id, policies, now),
             }
             changed = known.model_copy(update=marks)
-            trims.append(trim)
             deletes += [*trim.segments, *trim.ledgers]
             if trim.before != EARLIEST:
                 changed = changed.model_copy(

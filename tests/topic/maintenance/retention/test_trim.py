@@ -393,7 +393,9 @@ def test_truncated_entries_are_trimmed_under_any_retention(root: Root, part: Top
     assert trim_topics(root) == TrimmedTopics()
 
 
-def test_a_history_is_built_before_its_topic_is_trimmed(root: Root, part: TopicPart) -> None:
+def test_a_history_is_built_before_its_topic_is_trimmed(
+    root: Root, part: TopicPart, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also one that is switched on when the topic has old entries; but nothing waits for ever for builds that fail."""
 
     def build(entries: int) -> None:
@@ -412,7 +414,10 @@ def test_a_history_is_built_before_its_topic_is_trimmed(root: Root, part: TopicP
     day = 24 * 60.0
     assert trim_topics(root, now=later(6 * day)).segments == 0  # seen to have advanced
     assert trim_topics(root, now=later(12 * day)).segments == 0
+    assert not caplog.messages
     assert trim_topics(root, now=later(13.1 * day)).segments == 1
+    (said,) = caplog.messages
+    assert "1 messages of persistent://public/default/t were trimmed that its history does not have" in said
     fill(root, 1, 3)
     assert trim_topics(root, now=later(14 * day)).segments == 0
     set_topic_policies(root, NAME, {"history": {"enabled": False}})
