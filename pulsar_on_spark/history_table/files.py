@@ -74,27 +74,36 @@ def _limits(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _statistics(limits: pa.Table, rows: int, nulls: Mapping[str, int]) -> str:
-    found = {name: _written(_limits(limits.column(name))) for name in _LIMITED}
-    return json.dumps(
-        {
-            "numRecords": rows,
-            "minValues": {name: each[0] for name, each in found.items() if each is not None},
-            "maxValues": {name: each[1] for name, each in found.items() if each is not None},
-            "nullCount": {name: nulls[name] for name in _LIMITED},
-        },
-        separators=(",", ":"),
-    )
+    """Return the statistics of a file; only the number of rows if a time is beyond the years of Delta.
+
+    delta-rs finds no row of a file by a column that has no limits, although the file has statistics.
+    """
+    found = {name: _limits(limits.column(name)) for name in _LIMITED}
+    statistics: dict[str, Any] = {"numRecords": rows}
+    if not any(map(_is_beyond_delta, found.values())):
+        written = {name: _written(each) for name, each in found.items() if each[0].is_valid}
+        statistics["minValues"] = {name: each[0] for name, each in written.items()}
+        statistics["maxValues"] = {name: each[1] for name, each in written.items()}
+        statistics["nullCount"] = {name: nulls[name] for name in _LIMITED}
+    return json.dumps(statistics, separators=(",", ":"))
 
 
-def _written(limits: pa.Array) -> tuple[Any, Any] | None:
-    """Return limits as Delta writes them; None if there are none, or a time is beyond the years of Delta."""
-    smallest, largest = limits
-    if not smallest.is_valid:
-        return None
-    if not pa.types.is_timestamp(limits.type):
-        return smallest.as_py(), largest.as_py()
-    in_ms = [limit.cast(pa.int64()).as_py() // 1000 for limit in (smallest, largest)]  # publish times are whole ones
-    if in_ms[0] < _FIRST_MS or in_ms[1] > _LAST_MS:
-        return None
-    earliest, latest = (pc.strftime(pa.scalar(ms, pa.timestamp("ms", "UTC")), format=_TIME).as_py() for ms in in_ms)
-    return earliest, latest
+def _is_beyond_delta(limits: pa.Array) -> bool:
+    """Return True if limits are times, of which one is beyond the years of Delta."""
+    if not (pa.types.is_timestamp(limits.type) and limits[0].is_valid):
+        return False
+    earliest_ms, latest_ms = _in_ms(limits)
+    return earliest_ms < _FIRST_MS or latest_ms > _LAST_MS
+
+
+def _written(limits: pa.Array) -> list[Any]:
+    """Return limits as Delta writes them."""
+    if pa.types.is_timestamp(limits.type):
+        limits = pc.strftime(pa.array(_in_ms(limits), pa.timestamp("ms", "UTC")), format=_TIME)
+    written: list[Any] = limits.to_pylist()
+    return written
+
+
+def _in_ms(times: pa.Array) -> list[int]:
+    """Return times in microseconds as milliseconds; publish times are whole ones."""
+    return [us // 1000 for us in times.cast(pa.int64()).to_pylist()]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -30,8 +34,6 @@ def by_duckdb_rows(table: str) -> Rows:
 
 
 def by_polars(table: str) -> Rows:
-    import polars as pl
-
     return pl.scan_delta(table).collect().to_arrow().to_pylist()
 
 
@@ -56,3 +58,41 @@ def test_they_see_each_message_once(root: Root, read: Callable[[str], Rows], mon
         assert {each["__key"] for each in found} == {b"k"}
         assert all(each["__publishTime"] is not None for each in found)
     assert Path(folder, "_delta_log", "_last_checkpoint").exists()
+
+
+def filtered_by_delta_rs(table: str, sign: str, published_us: int) -> int:
+    limit = pa.scalar(published_us, pa.timestamp("us", "UTC"))
+    wanted = COMPARE[sign](pc.field("__publishTime"), limit)
+    return int(DeltaTable(table).to_pyarrow_dataset().to_table(filter=wanted).num_rows)
+
+
+def filtered_by_duckdb(table: str, sign: str, published_us: int) -> int:
+    return by_duckdb(table, where=f"__publishTime {sign} make_timestamptz({published_us})").num_rows
+
+
+def filtered_by_polars(table: str, sign: str, published_us: int) -> int:
+    limit = pl.lit(published_us).cast(pl.Datetime("us", "UTC"))
+    return pl.scan_delta(table).filter(COMPARE[sign](pl.col("__publishTime"), limit)).collect().height
+
+
+COMPARE = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@pytest.mark.parametrize("count", [filtered_by_delta_rs, filtered_by_duckdb, filtered_by_polars])
+def test_a_wrong_clock_of_a_producer_hides_no_messages_from_filters(
+    root: Root, monkeypatch: pytest.MonkeyPatch, count: Callable[[str, str, int], int]
+) -> None:
+    """Delta has no statistics for times beyond the years 1 to 9999; three files have one each, one has none."""
+    now, before, last, after = 1_700_000_000_123, -62_135_596_800_001, 253_402_300_799_999, 253_402_300_800_000
+    clocks = [(now, after), (before, now), (now, last), (now + 1, 1 << 50)]
+    root.create_topic("t")
+    for pair in clocks:
+        for clock in pair:
+            monkeypatch.setattr(messages, "current_ms", lambda clock=clock: clock)
+            messages.write(root, "t", [b"a"])
+        build(root, T)
+    (folder,) = (root.path / HISTORY).iterdir()
+    for limit in (0, now, last):
+        for sign, compare in COMPARE.items():
+            expected = sum(compare(clock, limit) for pair in clocks for clock in pair)
+            assert count(str(folder), sign, 1000 * limit) == expected, (sign, limit)

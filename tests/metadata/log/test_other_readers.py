@@ -92,7 +92,7 @@ def by_delta_rs(table: str) -> pa.Table:
     return DeltaTable(table).to_pyarrow_table()
 
 
-def by_duckdb(table: str, secret: str = "") -> pa.Table:
+def by_duckdb(table: str, secret: str = "", where: str = "true") -> pa.Table:
     """Read with DuckDB's extensions, which come as packages; DuckDB checks their signatures."""
     with duckdb.connect() as connection:
         for module in (duckdb_extension_delta, duckdb_extension_httpfs):
@@ -102,7 +102,7 @@ def by_duckdb(table: str, secret: str = "") -> pa.Table:
         connection.sql("SET TimeZone = 'UTC'")
         if secret:
             connection.sql(secret)
-        return connection.sql("SELECT * FROM delta_scan(?)", params=[table]).to_arrow_table()
+        return connection.sql(f"SELECT * FROM delta_scan(?) WHERE {where}", params=[table]).to_arrow_table()
 
 
 @pytest.mark.parametrize("read", [by_delta_rs, by_duckdb])
