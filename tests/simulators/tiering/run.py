@@ -32,28 +32,48 @@ WORK: Final = (
     "forget",
 )
 """The steps whose process may be killed."""
-OTHERS: Final = (
-    "write",
+FILES: Final = (
     "publish",
-    "close_ledgers",
     "seal",
-    "restart",
-    "evolve",
-    "reopen",
-    "lose_copy",
+    "merge",
+    "compact",
+    "truncate",
+    "trim",
+    "collect",
+    "housekeep",
+    "repair",
+    "offload",
     "wait",
+    "lose_copy",
     "leave",
     "come_back",
     "drain",
     "lose_cold",
+    "restart",
+)
+"""The steps that matter to segment files."""
+TABLE: Final = (
+    "publish",
+    "seal",
+    "merge",
+    "truncate",
+    "trim",
+    "keep_up",
+    "retain",
+    "tidy",
+    "forget",
     "build_vacuumed",
     "want",
     "unwant",
     "optimize",
     "vacuum",
+    "evolve",
     "plan",
     "use",
+    "close_ledgers",
+    "reopen",
 )
+"""The steps that matter to the history table."""
 MEANWHILE: Final = ("publish", "seal", "evolve", "want", "unwant", "optimize", "wait", "leave", "come_back", *WORK)
 """The steps that another process may take before any change of a step to the disk."""
 SHARED: Final = (*WORK, "seal", "drain", "lose_cold")
@@ -129,11 +149,13 @@ def sequences(draw: st.DrawFn, kinds: Sequence[str] = (), min_size: int = 1, max
 
     Args:
         draw: Draws.
-        kinds: The kinds of steps. If there are none, each run has some kinds only, so that all orders of a few come up.
+        kinds: The kinds of steps. If there are none, a run has some kinds only, so that all orders of a few come up.
         min_size: The least number of steps.
         max_size: The largest number of steps.
     """
-    kinds = kinds or draw(st.lists(st.sampled_from((*WORK, *OTHERS)), min_size=3, max_size=12, unique=True))
+    if not kinds:
+        known = draw(st.sampled_from((FILES, TABLE, tuple(dict.fromkeys((*FILES, *TABLE))))))
+        kinds = ["build", *draw(st.lists(st.sampled_from(known), min_size=3, max_size=10, unique=True))]
     names = st.sampled_from((*FREQUENT, *kinds))
     others = st.sampled_from(("", "", DIES, *(kind for kind in kinds if kind in MEANWHILE)))
     step = st.builds(Step, names, st.integers(0, 99), st.integers(0, 30), others)
