@@ -18,9 +18,10 @@ from pulsar_on_spark.metadata.log.entry import Content, DataFile, Entry
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.storage import copies
-from pulsar_on_spark.storage.loss import CopyVerdict
+from pulsar_on_spark.storage.loss import CopyVerdict, verdict_on
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.files import merge
+from pulsar_on_spark.topic.maintenance.files.rewrite import Piece
 from pulsar_on_spark.topic.maintenance.offload import offloading
 from pulsar_on_spark.topic.maintenance.retention import holders
 
@@ -37,7 +38,7 @@ class Mutant:
 
 
 _append = building._PartBuild._append
-_verdict_on = copies.verdict_on
+_verdict_on = verdict_on
 _aged = retention._aged
 _check_conflict = chain._check_conflict
 
@@ -100,7 +101,7 @@ def _away_is_lost(cause: Exception, path: StoragePath | None) -> CopyVerdict:
     return CopyVerdict.GONE if found is CopyVerdict.UNREACHABLE else found
 
 
-def _always_intact(view: View, piece: merge.Piece) -> bool:
+def _always_intact(view: View, piece: Piece) -> bool:
     return True
 
 
