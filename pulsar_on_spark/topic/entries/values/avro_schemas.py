@@ -96,6 +96,19 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
     return json.dumps(_Writer(logical_types).write(kind, "Value"), separators=(",", ":"))
 
 
+def decimal_type(schema: Mapping[str, Json]) -> pa.DataType | None:
+    """Return the type of a schema of decimals.
+
+    None for other schemas, also for decimals that are not valid or have too many digits: by Avro's rule, these are the
+    bytes that they annotate.
+    """
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if schema.get("logicalType") != "decimal" or not isinstance(precision, int) or not isinstance(scale, int):
+        return None
+    is_valid = 1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision
+    return pa.decimal128(precision, scale) if is_valid else None
+
+
 class _Reader:
     """A pass over a schema. `_known` holds the named types that were met, with None for a type that is being read.
 
@@ -152,7 +165,7 @@ class _Reader:
         if kind == "enum":
             made = pa.string()
         elif kind == "fixed":
-            made = self._decimal(schema) or pa.binary()
+            made = (decimal_type(schema) if self._logical_types else None) or pa.binary()
         else:
             made = pa.struct([self._field(field, space) for field in self._fields_of(schema)])
         self._known[full] = made
@@ -184,19 +197,8 @@ class _Reader:
         logical = (kind, str(schema.get("logicalType", "")))
         if self._logical_types and logical in _LOGICAL:
             return _LOGICAL[logical]
-        return (self._decimal(schema) if kind == "bytes" else None) or self._by_name(kind, space)
-
-    def _decimal(self, schema: dict[str, Json]) -> pa.DataType | None:
-        precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if not self._logical_types or schema.get("logicalType") != "decimal":
-            return None
-        if (
-            not isinstance(precision, int)
-            or not isinstance(scale, int)
-            or not 0 <= scale <= precision <= _MAX_PRECISION
-        ):
-            return None
-        return pa.decimal128(precision, scale)
+        made = decimal_type(schema) if self._logical_types and kind == "bytes" else None
+        return made or self._by_name(kind, space)
 
     def _by_name(self, name: str, space: str) -> pa.DataType:
         if name in _PRIMITIVES:

@@ -15,11 +15,9 @@ from fastavro.types import Schema
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_bounds
-from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro
+from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro, decimal_type
 from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 
-_KEPT_LOGICAL_TYPES = ("decimal",)
-"""Logical types that fastavro handles. Others are read as the numbers and texts that they annotate, then cast."""
 _NESTED = ("type", "items", "values", "fields")
 """Attributes of a schema that contain further schemas."""
 _RECORDS = ("record", "error")
@@ -184,16 +182,16 @@ def _with_aliases(schema: Json, names: list[str]) -> Json:
 
 
 def _plain(schema: Json) -> Json:
-    """Return the schema without the logical types that fastavro is not to handle."""
+    """Return the schema without logical types but decimals: others are read as what they annotate, then cast."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    dropped = schema.get("logicalType") not in _KEPT_LOGICAL_TYPES
+    is_kept = decimal_type(schema) is not None
     return {
         name: _plain(part) if name in _NESTED else part
         for name, part in schema.items()
-        if not (dropped and name == "logicalType")
+        if name != "logicalType" or is_kept
     }
 
 

@@ -231,6 +231,17 @@ def test_avro_of_random_bytes_is_null_or_a_row_and_never_an_error(value: bytes) 
     assert len(decode(AVRO_CODEC, [value])) == 1
 
 
+@pytest.mark.parametrize("kind", ["bytes", "fixed"])
+@pytest.mark.parametrize(("precision", "scale"), [(0, 0), (-1, 0), (3, 4), (39, 0), ("9", 0), (None, 0)])
+def test_an_avro_decimal_that_is_not_valid_is_its_bytes(kind: str, precision: object, scale: int) -> None:
+    decimal = {"type": kind, "name": "D", "size": 2, "logicalType": "decimal", "precision": precision, "scale": scale}
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "d", "type": decimal}]})
+    codec = ValueCodec("avro", arrow_of_avro(text), text)
+    value = b"\x01\x02" if kind == "fixed" else b"\x04\x01\x02"
+    assert decode(codec, [value], ParseMode.FAILFAST) == [{"d": b"\x01\x02"}]
+    assert codec.encode(codec.decode(pa.array([value]), ParseMode.FAILFAST, str)).to_pylist() == [value]
+
+
 @pytest.mark.parametrize(
     ("annotated", "plain", "fits", "beyond"),
     [
