@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pulsar_on_spark.datasource.option_names import names_in
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.model.message_ids import message_id_texts, serialized_message_ids
@@ -80,6 +81,7 @@ class ColumnSelection:
         spark_schema: The schema that the data source returns.
         arrow_schema: The schema that pyspark requires of every batch.
         segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode other columns.
+        field_prefix: The text before the names of fields in the names of their columns.
     """
 
     names: tuple[str, ...]
@@ -87,6 +89,12 @@ class ColumnSelection:
     spark_schema: StructType
     arrow_schema: pa.Schema
     segment_columns: tuple[str, ...]
+    field_prefix: str
+
+    @property
+    def field_names(self) -> list[str]:
+        """The selected fields of typed values."""
+        return [name.removeprefix(self.field_prefix) for name in self.names if name not in _COLUMNS]
 
     @property
     def needs_values(self) -> bool:
@@ -95,24 +103,30 @@ class ColumnSelection:
 
 
 def select_columns(
-    columns: str | None = None, *, include_metadata: bool = False, value_type: StructType | None = None
+    columns: str | None = None,
+    *,
+    include_metadata: bool = False,
+    value_type: StructType | None = None,
+    field_prefix: str = "",
 ) -> ColumnSelection:
     """Choose the columns of a read.
 
     Args:
-        columns: The option `columns`: names separated by commas, any subset in any order; None for the default.
+        columns: The option `columns`: a list of names, any subset in any order; None for the default.
         include_metadata: The option `includeMetadata`: True to add all metadata columns to the default columns.
         value_type: The fields of typed values, which replace the column `value`; None for bytes.
+        field_prefix: The option `fieldPrefix`: the text before the names of fields in the names of their columns.
 
     Raises:
         InvalidArgumentError: `columns` is empty, names an unknown column, or names one twice; or a field of typed
             values has the name of a metadata column.
     """
-    fields = {field.name: field for field in value_type} if value_type is not None else {}
+    fields = {f"{field_prefix}{field.name}": field for field in value_type} if value_type is not None else {}
     types = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
     if clashing := sorted(set(fields) & set(_COLUMNS)):
         raise InvalidArgumentError(
-            f"The value's field {clashing[0]!r} has the name of a metadata column: rename the field."
+            f"The value's field {clashing[0].removeprefix(field_prefix)!r} would be the column {clashing[0]!r}, which "
+            "has another meaning: rename the field, or set option fieldPrefix, for example to 'value.'."
         )
     if columns is None:
         extra = _MORE_METADATA if include_metadata else ()
@@ -127,6 +141,7 @@ def select_columns(
         spark_schema=spark_schema,
         arrow_schema=to_arrow_schema(spark_schema, timezone="UTC"),
         segment_columns=tuple(needs) or ("batch_index",),
+        field_prefix=field_prefix,
     )
 
 
@@ -154,7 +169,8 @@ def build(
     rows = _Range(batch, ledger_id, entry_offset, topic, partition)
     typed: Mapping[str, pa.Array] = {}
     if values is not None:
-        typed = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+        names = (f"{selection.field_prefix}{field.name}" for field in values.type)
+        typed = dict(zip(names, values.flatten(), strict=True))
     arrays = []
     for name, field in zip(selection.names, selection.arrow_schema, strict=True):
         array = typed[name] if name in typed else _COLUMNS[name].build(rows)
@@ -165,7 +181,7 @@ def build(
 def _parse_names(columns: str, known: Mapping[str, DataType]) -> tuple[str, ...]:
     by_lower = {name.lower(): name for name in known}
     names: list[str] = []
-    for text in (part.strip() for part in columns.split(",")):
+    for text in names_in(columns):
         name = text if text in known else by_lower.get(text.lower())
         if name is None:
             raise InvalidArgumentError(f"Option columns names {text!r}; the columns are {', '.join(known)}.")

@@ -6,9 +6,11 @@ Spark passes options with lower-case names. Names follow pulsar-spark, with Kafk
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -37,7 +39,7 @@ READ_OPTIONS = (
     *("subscription", "subscriptionPrefix", "subscriptionType", "subscriptionInitialPosition"),
     *("consumerName", "leaseDuration"),
     *("maxMessagesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "mode"),
+    *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "fieldPrefix", "mode"),
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
 """`waitingForNonExistedTopic` and `pollTimeoutMs` are options of pulsar-spark, accepted without effect."""
@@ -141,6 +143,15 @@ class GivenOptions:
         """Refuse an option that makes no sense in this read or write, for the reason `why`."""
         if name in self._values:
             raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
+
+
+def names_in(value: str) -> list[str]:
+    """Return the names that an option lists: separated by commas, or as a JSON list if a name has a comma itself."""
+    with suppress(ValueError):
+        names = json.loads(value)
+        if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+            return names
+    return [name.strip() for name in value.split(",")]
 
 
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from pulsar_on_spark.datasource.option_names import GivenOptions
+from pulsar_on_spark.datasource.option_names import GivenOptions, names_in
 from pulsar_on_spark.datasource.worker_process import session_folder
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import check_subscription_name
@@ -67,6 +67,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_metadata: bool
     columns: str | None
+    field_prefix: str
     typed: Typed
     allow_different_schemas: bool
     read_compacted: bool
@@ -134,6 +135,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_metadata=options.flag("includeMetadata", False),
         columns=options.text("columns"),
+        field_prefix=options.text("fieldPrefix") or "",
         typed=_typed(options),
         allow_different_schemas=options.flag("allowDifferentTopicSchemas", False),
         read_compacted=options.flag("readCompacted", False),
@@ -202,7 +204,7 @@ def _selection(options: GivenOptions) -> TopicSelection:
     value = options.text(options_set[0]) or ""
     if options_set[0] == "topicsPattern":
         return TopicSelection(pattern=value)
-    names = tuple(name.strip() for name in value.split(",")) if options_set[0] == "topics" else (value,)
+    names = tuple(names_in(value)) if options_set[0] == "topics" else (value,)
     if not all(names):
         raise options.bad(
             options_set[0],

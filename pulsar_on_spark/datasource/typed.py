@@ -81,8 +81,9 @@ def read_schema(options: ReadOptions, view: View) -> ReadSchema:
         options.columns,
         include_metadata=options.include_metadata,
         value_type=None if typed is None else typed.schema.read_type,
+        field_prefix=options.field_prefix,
     )
-    decoder = typed.decoder(selection.names) if typed is not None and selection.needs_values else None
+    decoder = typed.decoder(selection.field_names) if typed is not None and selection.needs_values else None
     return ReadSchema(selection, decoder)
 
 

@@ -190,6 +190,19 @@ def test_unknown_columns_are_refused_with_the_known_ones(columns: str, message: 
         select_columns(columns)
 
 
-def test_a_field_called_like_a_metadata_column_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="__key"):
-        select_columns(value_type=StructType([StructField("__key", IntegerType())]))
+def test_a_field_called_like_another_column_needs_a_prefix() -> None:
+    value_type = StructType([StructField("__key", IntegerType()), StructField("value", IntegerType())])
+    with pytest.raises(InvalidArgumentError, match="'__key', which has another meaning: rename the field, or set opt"):
+        select_columns(value_type=value_type)
+    selection = select_columns("v.value,__key,v.__key", value_type=value_type, field_prefix="v.")
+    assert selection.field_names == ["value", "__key"]
+    values = pa.array([{"value": 1, "__key": 2}] * len(ROWS), pa.struct(to_arrow_schema(value_type, timezone="UTC")))
+    out = build(segment(ROWS), LedgerId(1), 0, TOPIC, -1, selection, values)
+    plain = build(segment(ROWS), LedgerId(1), 0, TOPIC, -1, select_columns("__key"))
+    assert (out.column(0)[0].as_py(), out.column(1), out.column(2)[0].as_py()) == (1, plain.column(0), 2)
+
+
+def test_a_list_of_columns_may_be_json() -> None:
+    value_type = StructType([StructField(name, IntegerType()) for name in ("a,b", " c", "[d]")])
+    assert select_columns('["a,b", " c", "__KEY"]', value_type=value_type).names == ("a,b", " c", "__key")
+    assert select_columns("[d], __key", value_type=value_type).names == ("[d]", "__key")
