@@ -8,22 +8,24 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
 from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns
+from pulsar_on_spark.datasource.history_times import PUBLISH_TIME, Times, timestamp
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
 from pulsar_on_spark.history_table.boundary import boundary_of
-from pulsar_on_spark.history_table.places import find_table, is_begun, require_held
+from pulsar_on_spark.history_table.places import find_table, is_begun, owner_of, require_held
 from pulsar_on_spark.history_table.plan import ContradictionError
 from pulsar_on_spark.history_table.recorded import end_of_messages, recorded_progress
 from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import TableVersion
-from pulsar_on_spark.metadata.records import LedgerRecord, SchemaRecord
+from pulsar_on_spark.metadata.records import HistoryTableRecord, LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, MetadataError, PulsarpyError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
@@ -37,8 +39,6 @@ from pulsar_on_spark.topic.catalog.tenants import require_namespace
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 _LOGGER = logging.getLogger(__name__)
-_PUBLISH_TIME = "__publishTime"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Source:
 def history(
     spark: SparkSession,
     topic: str,
-    root: str | None = None,
+    root: RootHandle | Path | str | None = None,
     *,
     columns: Sequence[str] | None = None,
     starting_time: datetime | None = None,
@@ -99,7 +99,7 @@ def history(
         spark: The session; its driver must see the root's folder. For a root on an object store, it needs Hadoop's
             file system of that store.
         topic: The topic, or one partition of it.
-        root: The root; by default the environment variable PULSARPY_ROOT.
+        root: The root, or its path or URL; by default the environment variable PULSARPY_ROOT.
         columns: The columns of the frame; by default all.
         starting_time: Leave out messages that were published before this time.
         ending_time: Leave out messages that were published at this time or later.
@@ -109,30 +109,60 @@ def history(
     Raises:
         TopicNotFoundError, NotARootError: there is no such topic or root.
         HistoryTableError: the table cannot be read.
-        InvalidArgumentError: a column is unknown.
+        InvalidArgumentError: a column is unknown, or an argument has another type.
         DataLossError, CopiesUnreachableError: acknowledged messages in journals are lost, or cannot be read now.
     """
-    source = _source(_root(root), TopicName.parse(topic))
+    place, name = _root(root), TopicName.parse(topic)
+    if isinstance(columns, str):
+        raise InvalidArgumentError(f"Argument columns is {columns!r}: give a list of names, for example [{columns!r}].")
+    times = Times.of(starting_time, ending_time, at_time)
+    frame = partial(_frame, spark, place, name, columns, times, include_metadata)
+    state = _replaceable(place, name)
+    try:
+        return frame()
+    except Exception:
+        if _replaceable(place, name) == state:
+            raise
+    return frame()
+
+
+def _replaceable(place: RootPlace, name: TopicName) -> tuple[HistoryTableRecord | None, SchemaRecord | None]:
+    """Return what a frame is planned with, and may be replaced meanwhile: a topic's table and its latest schema."""
+    view = RootHandle.shared(place).store.view()
+    topic = catalog.require_topic(view, name)
+    return view.get(HistoryTableRecord, owner_of(view, topic).topic_id), registry.latest(view, topic)
+
+
+def _frame(
+    spark: SparkSession,
+    place: RootPlace,
+    name: TopicName,
+    columns: Sequence[str] | None,
+    times: Times,
+    include_metadata: bool,
+) -> DataFrame:
+    source = _source(place, name)
     known = {column.name: column for column in history_columns(source.schema, source.table_columns)}
     names = _selected(list(known), columns, include_metadata)
-    if at_time is not None:
-        _end_at(spark, source, at_time)
-    is_timed = starting_time is not None or ending_time is not None
-    needed = [known[name] for name in dict.fromkeys([*names, _PUBLISH_TIME] if is_timed else names)]
+    if times.at is not None:
+        _end_at(spark, source, times.at)
+    needed = [known[each] for each in dict.fromkeys([*names, *times.needed])]
     frame = _union(_table_frame(spark, source, needed), _topic_frame(spark, source, needed))
     if frame is None:
         frame = spark.createDataFrame([], StructType([StructField(column.name, column.kind) for column in needed]))
-    return _between(frame, starting_time, ending_time).select(*map(quoted, names))
+    return times.between(frame).select(*map(quoted, names))
 
 
-def views(spark: SparkSession, root: str | None = None, namespace: str = "public/default") -> list[str]:
+def views(
+    spark: SparkSession, root: RootHandle | Path | str | None = None, namespace: str = "public/default"
+) -> list[str]:
     """Make a temporary view for each topic of a namespace, with the frame that `history` returns.
 
     A view shows its topic as of this call; call again for news, and for new topics.
 
     Args:
         spark: The session; its driver must see the root's folder.
-        root: The root; by default the environment variable PULSARPY_ROOT.
+        root: The root, or its path or URL; by default the environment variable PULSARPY_ROOT.
         namespace: `tenant/namespace`.
 
     Returns:
@@ -144,12 +174,13 @@ def views(spark: SparkSession, root: str | None = None, namespace: str = "public
         MetadataError: the metadata cannot be read.
     """
     place = _root(root)
-    view = RootHandle.shared(place).store.view()
+    handle = RootHandle.shared(place)
+    view = handle.store.view()
     require_namespace(view, namespace)
     made = []
     for _, name in viewable(view, namespace):
         try:
-            history(spark, name.full, str(place)).createOrReplaceTempView(quoted(name.local))
+            history(spark, name.full, handle).createOrReplaceTempView(quoted(name.local))
         except MetadataError:
             raise
         except PulsarpyError as error:
@@ -160,7 +191,9 @@ def views(spark: SparkSession, root: str | None = None, namespace: str = "public
     return made
 
 
-def _root(given: str | None) -> RootPlace:
+def _root(given: RootHandle | Path | str | None) -> RootPlace:
+    if isinstance(given, RootHandle):
+        return given.place
     place = given or os.environ.get(ROOT_VARIABLE)
     if not place:
         raise InvalidArgumentError(f"No root is given: give the argument root, or set {ROOT_VARIABLE}.")
@@ -280,8 +313,8 @@ def _union(table: DataFrame | None, topic: DataFrame | None) -> DataFrame | None
     return table.union(topic)
 
 
-def _end_at(spark: SparkSession, source: _Source, time: datetime) -> None:
-    """End each partition before its first entry that was published after a time."""
+def _end_at(spark: SparkSession, source: _Source, time: int) -> None:
+    """End each partition before its first entry that was published after a time, in microseconds since 1970."""
     in_table = _first_in_table(spark, source, time)
     for part in source.parts:
         first = in_table.get(part.partition)
@@ -290,14 +323,14 @@ def _end_at(spark: SparkSession, source: _Source, time: datetime) -> None:
             source.ranges.pop(part.name, None)
         range_ = source.ranges.get(part.name)
         if range_ is not None:
-            _end_range(source, part, range_, (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1) + 1)
+            _end_range(source, part, range_, time // 1000 + 1)
 
 
-def _first_in_table(spark: SparkSession, source: _Source, time: datetime) -> Mapping[int, Position]:
+def _first_in_table(spark: SparkSession, source: _Source, time: int) -> Mapping[int, Position]:
     rows = _table_rows(spark, source)
     if rows is None:
         return {}
-    late = rows.where(functions.col(_PUBLISH_TIME) > functions.lit(time))
+    late = rows.where(functions.col(PUBLISH_TIME) > timestamp(time))
     first = functions.min(functions.struct("__ledgerId", "__entryId")).alias("first")
     found = late.groupBy("__partition").agg(first).select("__partition", "first.*").collect()
     return {
@@ -317,13 +350,6 @@ def _end_range(source: _Source, part: TopicPart, range_: _Range, time_ms: int) -
         source.ranges[part.name] = _Range(range_.start, end)
     else:
         del source.ranges[part.name]
-
-
-def _between(frame: DataFrame, starting: datetime | None, ending: datetime | None) -> DataFrame:
-    time = functions.col(_PUBLISH_TIME)
-    if starting is not None:
-        frame = frame.where(time >= functions.lit(starting))
-    return frame if ending is None else frame.where(time < functions.lit(ending))
 
 
 def _selected(known: Sequence[str], wanted: Sequence[str] | None, include_metadata: bool) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -14,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_on_spark import history, views
 from pulsar_on_spark.history_table.build import _PartBuild, build
+from pulsar_on_spark.history_table.deletion import delete_history
+from pulsar_on_spark.history_table.places import find_table
+from pulsar_on_spark.history_table.table import HistoryTable
 from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
@@ -44,6 +48,12 @@ def frame(spark: SparkSession, root_with_topic: Root) -> Callable[..., DataFrame
 def values(frame: DataFrame) -> list[bytes | None]:
     found = [row.value for row in frame.orderBy(*IDS).select("value").collect()]
     return [None if value is None else bytes(value) for value in found]
+
+
+def table_of(root: Root, topic: str = "t") -> Path:
+    view = root.store.view()
+    (record,) = view.all(HistoryTableRecord, catalog.require_topic(view, TopicName.parse(topic)).topic_id)
+    return root.path / record.table
 
 
 def plan_of(frame: DataFrame) -> str:
@@ -142,6 +152,18 @@ def test_filters_and_columns_reach_the_files(root_with_topic: Root, frame: Calla
     assert "ReadSchema: struct<value:binary,__entryId:bigint>" in plan
 
 
+def test_arguments_of_other_types(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
+    messages.write(root_with_topic, "t", [b"a"])
+    for root in (root_with_topic, root_with_topic.path):
+        assert values(history(spark, "t", root)) == [b"a"]
+    with pytest.raises(InvalidArgumentError, match=r"Argument columns is 'value': give a list of names"):
+        frame(columns="value")
+    for name in ("starting_time", "ending_time", "at_time"):
+        for wrong in ("2023-01-01", 0, datetime.now(UTC).date()):
+            with pytest.raises(InvalidArgumentError, match=rf"Argument {name} is .*: give a datetime.datetime"):
+                frame(**{name: wrong})
+
+
 def test_times_choose_messages(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
     messages.write(root_with_topic, "t", [b"a"])
     build(root_with_topic, T)
@@ -149,6 +171,27 @@ def test_times_choose_messages(root_with_topic: Root, frame: Callable[..., DataF
     now = datetime.now(UTC)
     assert values(frame(starting_time=now - timedelta(hours=1))) == [b"a", b"b"]
     assert values(frame(ending_time=now - timedelta(hours=1))) == []
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_times_of_all_years_are_exact(
+    root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch, is_built: bool
+) -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    middle, later = datetime(1500, 3, 1, tzinfo=UTC), timedelta(microseconds=1)
+    for value, time in ((b"1", first), (b"1500", middle), (b"9999", last)):
+        milliseconds = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        monkeypatch.setattr(messages, "current_ms", lambda at=milliseconds: at)
+        messages.write(root_with_topic, "t", [value])
+    if is_built:
+        build(root_with_topic, T)
+    assert values(frame(starting_time=first)) == values(frame(at_time=last)) == [b"1", b"1500", b"9999"]
+    assert values(frame(starting_time=middle, ending_time=last)) == [b"1500", b"9999"]
+    assert values(frame(starting_time=middle + later)) == [b"9999"]
+    assert values(frame(ending_time=middle)) == values(frame(at_time=middle - later)) == [b"1"]
+    assert values(frame(ending_time=middle + later)) == values(frame(at_time=middle)) == [b"1", b"1500"]
+    local = middle.astimezone(timezone(timedelta(hours=-5)))
+    assert values(frame(starting_time=local, ending_time=local + later)) == [b"1500"]
 
 
 def test_a_frame_shows_the_same_when_it_is_used_again(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
@@ -240,6 +283,30 @@ def test_all_partitions_in_one_frame(root_with_topic: Root, frame: Callable[...,
     one = frame("p-partition-1")
     assert {row[0] for row in one.select("__partition").collect()} == {1}
     assert frame("p").groupBy("__partition").count().count() == 3
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_what_is_replaced_while_a_frame_is_planned(
+    root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch, is_built: bool
+) -> None:
+    """The schema changes, or the history is deleted, after the metadata were read."""
+    root = root_with_topic
+    messages.write(root, "t", [b'{"id": 1}'])
+    if is_built:
+        build(root, T)
+
+    def find_later(*arguments: Any) -> HistoryTable | None:
+        monkeypatch.undo()
+        if is_built:
+            delete_history(root, T)
+        else:
+            root.declare_schema("t", "id INT")
+        return find_table(*arguments)
+
+    monkeypatch.setattr("pulsar_on_spark.datasource.history.find_table", find_later)
+    expected = ("value", bytearray(b'{"id": 1}')) if is_built else ("id", 1)
+    found = frame(include_metadata=False)
+    assert (*found.columns, *found.first()) == expected
 
 
 class Typed:
