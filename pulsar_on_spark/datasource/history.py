@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
-from pulsar_on_spark.datasource.history_columns import HistoryColumn, history_columns
+from pulsar_on_spark.datasource.history_columns import FIELD_PREFIX, HistoryColumn, history_columns
 from pulsar_on_spark.datasource.history_times import PUBLISH_TIME, Times, timestamp
 from pulsar_on_spark.datasource.scan import spark_tail
 from pulsar_on_spark.datasource.topics import first_published
@@ -31,7 +31,7 @@ from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
-from pulsar_on_spark.storage.root_place import RootPlace, parse_place
+from pulsar_on_spark.storage.root_place import ObjectPlace, RootPlace, parse_place
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -290,14 +290,14 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
         return None
     starts = {name: [range_.start.ledger, range_.start.entry] for name, range_ in source.ranges.items()}
     ends = {name: [range_.end.ledger, range_.end.entry - 1] for name, range_ in source.ranges.items()}
-    reader = spark.read.format("pulsarpy").option("topics", ",".join(source.ranges))
-    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     names = [column.topic for column in columns if column.topic is not None]
-    if names and all("," not in name and name == name.strip() for name in names):
-        reader = reader.option("columns", ",".join(names))  # Spark does not push columns down to Python sources
-    else:
-        reader = reader.option("includeMetadata", "true")
-    frame = reader.load(str(source.root.place))
+    reader = spark.read.format("pulsarpy").option("topics", json.dumps(list(source.ranges)))
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    reader = reader.option("fieldPrefix", FIELD_PREFIX)
+    if isinstance(source.root.place, ObjectPlace) and source.root.place.profile:
+        reader = reader.option("storageProfile", source.root.place.profile)
+    # Spark does not push columns down to Python sources. Any column tells the number of messages.
+    frame = reader.option("columns", json.dumps(names or [PUBLISH_TIME])).load(str(source.root.place))
     # By positions, because fields that differ only in the case of letters have the same name for Spark.
     positions = [f"c{number}" for number in range(len(frame.columns))]
     found = {

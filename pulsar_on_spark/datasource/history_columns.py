@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from pulsar_on_spark.history_table.columns import SYSTEM
 from pulsar_on_spark.history_table.sql import quoted
 from pulsar_on_spark.history_table.values import (
+    BYTES,
     columns_of,
     described,
     field_of,
@@ -36,6 +37,8 @@ from pulsar_on_spark.history_table.values import (
 from pulsar_on_spark.metadata.records import SchemaRecord
 
 Conversion: TypeAlias = Callable[[Column], Column]
+FIELD_PREFIX: Final = "value."
+"""The option `fieldPrefix` of reads of the topic, with which no field has the name of another column."""
 _UNCAST: Final = (StructType, ArrayType, MapType, BinaryType)
 _EPOCH: Final = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
@@ -48,7 +51,7 @@ class HistoryColumn:
         name: Its name.
         kind: Its type.
         table: The expression over the table; None if the table has no such column.
-        topic: The name of the topic's column; None if the topic's schema has no such field.
+        topic: The name of the topic's column, of a field with `FIELD_PREFIX`; None if the topic has no such column.
     """
 
     name: str
@@ -89,14 +92,16 @@ def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, An
     made: list[HistoryColumn] = []
     merged: set[str] = set()
     used = {name.lower() for name in SYSTEM.names}
-    for field in described(stored_columns(schema)):
+    stored = stored_columns(schema)
+    prefix = "" if stored is BYTES else FIELD_PREFIX
+    for field in described(stored):
         kind = _kind(field)
         there = columns_of(field_of(field), table)
         parts = {each["name"]: _conversion(_kind(each), kind) for each in there}
         values = {name: convert(functions.col(quoted(name))) for name, convert in parts.items() if convert is not None}
         merged |= values.keys()
         name = unused(field["name"], min(map(version_of, [field, *there])), used)
-        made.append(HistoryColumn(name, kind, _first(list(values.values())), field["name"]))
+        made.append(HistoryColumn(name, kind, _first(list(values.values())), prefix + field["name"]))
     for column in table:
         if column["name"] not in merged and not is_system(column):
             name = unused(column["name"], version_of(column), used)

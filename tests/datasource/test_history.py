@@ -285,6 +285,19 @@ def test_all_partitions_in_one_frame(root_with_topic: Root, frame: Callable[...,
     assert frame("p").groupBy("__partition").count().count() == 3
 
 
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_a_comma_in_the_name_of_a_topic(
+    root_with_topic: Root, frame: Callable[..., DataFrame], partitions: int | None
+) -> None:
+    for name in ("a", "b", "a,b"):
+        root_with_topic.create_topic(name, partitions)
+        messages.write(root_with_topic, name, [name.encode()] * 2)
+    assert values(frame("a,b")) == [b"a,b"] * 2
+    build(root_with_topic, TopicName.parse("a,b"))
+    messages.write(root_with_topic, "a,b", [b"a,b"])
+    assert values(frame("a,b")) == [b"a,b"] * 3
+
+
 @pytest.mark.parametrize("is_built", [False, True])
 def test_what_is_replaced_while_a_frame_is_planned(
     root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch, is_built: bool
