@@ -39,6 +39,15 @@ from pulsar_on_spark.topic.catalog.tenants import require_namespace
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 _LOGGER = logging.getLogger(__name__)
+_READ_OPTIONS = {
+    "__globPaths__": "false",
+    # Settings of the session would shift times before 1582, or leave out the rows of lost files.
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+"""Options of the reader of the table's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +267,7 @@ def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
     folder = spark_uri(source.place)
     files = [f"{folder}/{name}" for name in source.version.files]
     # Without a base path, folders of the root such as `env=prod` would become columns.
-    reader = spark.read.schema(schema).option("basePath", folder).option("__globPaths__", "false")
+    reader = spark.read.schema(schema).options(basePath=folder, **_READ_OPTIONS)
     try:
         frame = reader.parquet(*files)
     except Exception as error:  # of Py4J without Hadoop's class, of PySpark without its options

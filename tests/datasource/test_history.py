@@ -164,6 +164,37 @@ def test_arguments_of_other_types(spark: SparkSession, root_with_topic: Root, fr
                 frame(**{name: wrong})
 
 
+def test_settings_of_the_session_change_nothing(
+    spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times before 1582, which Spark may shift, and files that are gone, whose rows it may leave out."""
+    root = root_with_topic
+    root.create_topic("d", schema="day DATE", schema_type="AVRO")
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "current_ms", lambda: -17_280_000_000_000)
+        messages.write(root, "d", [b"\x02\xff\xb4\x18"])  # day -200,000
+    query = "SELECT unix_date(day), unix_micros(__publishTime) FROM {d}"
+    settings = {
+        "spark.sql.parquet.datetimeRebaseModeInRead": ("LEGACY", "EXCEPTION", "CORRECTED"),
+        "spark.sql.parquet.enableVectorizedReader": ("false", "true"),
+    }
+    for _ in range(2):
+        for name, texts in settings.items():
+            for text in texts:
+                spark.conf.set(name, text)
+                assert spark.sql(query, d=frame("d")).first()[:] == (-200_000, -17_280_000_000_000_000)
+        build(root, TopicName.parse("d"))
+    planned = frame("d")
+    next(table_of(root, "d").glob("g*")).unlink()
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            planned.collect()
+    finally:
+        for name in (*settings, "spark.sql.files.ignoreMissingFiles"):
+            spark.conf.unset(name)
+
+
 def test_times_choose_messages(root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
     messages.write(root_with_topic, "t", [b"a"])
     build(root_with_topic, T)
