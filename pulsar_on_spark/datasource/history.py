@@ -27,7 +27,7 @@ from pulsar_on_spark.history_table.sql import quoted, spark_uri, viewable
 from pulsar_on_spark.history_table.table import TableVersion
 from pulsar_on_spark.metadata.records import HistoryTableRecord, LedgerRecord, SchemaRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, MetadataError, PulsarpyError
+from pulsar_on_spark.model.errors import HistoryTableError, InvalidArgumentError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
@@ -176,7 +176,7 @@ def views(
 
     Returns:
         The names of the views, which are the topics' names without their namespace. Topics whose names differ only in
-        the case of letters have none, nor have topics that `history` refuses; the log has a line for each of them.
+        the case of letters have none, nor have topics that cannot be read; the log has a line for each of them.
 
     Raises:
         NamespaceNotFoundError, NotARootError: there is no such namespace or root.
@@ -192,9 +192,9 @@ def views(
             history(spark, name.full, handle).createOrReplaceTempView(quoted(name.local))
         except MetadataError:
             raise
-        except PulsarpyError as error:
+        except Exception as error:  # also of Spark, which has no common base
             spark.catalog.dropTempView(name.local)  # an earlier one would show what was
-            _LOGGER.warning("Topic %s gets no view: %s", name, error)
+            _LOGGER.warning("Topic %s gets no view: %s", name, " ".join(str(error).split()))
         else:
             made.append(name.local)
     return made

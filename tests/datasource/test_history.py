@@ -99,12 +99,17 @@ def test_a_topic_whose_table_is_refused_holds_up_no_views_of_others(
         messages.write(root, name, [b"a"])
         build(root, TopicName.parse(name))
     assert views(spark, str(root.path)) == ["a-b", "t", "z"]
-    view = root.store.view()
-    (record,) = view.all(HistoryTableRecord, catalog.require_topic(view, TopicName.parse("a-b")).topic_id)
-    DeltaTable(root.path / record.table).delete("value = 'a'")
+    DeltaTable(table_of(root, "a-b")).delete("value = 'a'")
     assert views(spark, str(root.path)) == ["t", "z"]
-    (line,) = [each.message for each in caplog.records if each.name == "pulsar_on_spark.datasource.history"]
-    assert line.startswith("Topic persistent://public/default/a-b gets no view: Another program has changed the rows")
+    next((root.path / "history").glob(f"{table_of(root, 'z').name}/g*")).unlink()
+    assert views(spark, root) == ["t"]
+    refused, lost = (
+        each.message.removeprefix("Topic persistent://public/default/")
+        for each in caplog.records[-2:]
+        if each.name == "pulsar_on_spark.datasource.history"
+    )
+    assert refused.startswith("a-b gets no view: Another program has changed the rows")
+    assert lost.startswith("z gets no view: [PATH_NOT_FOUND]")
     assert not spark.catalog.tableExists("`a-b`"), "it would show what was"
 
 
