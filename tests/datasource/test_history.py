@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake import Field as DeltaField
+from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_on_spark import history, views
+from pulsar_on_spark.history_table import merging
 from pulsar_on_spark.history_table.build import _PartBuild, build
 from pulsar_on_spark.history_table.deletion import delete_history
 from pulsar_on_spark.history_table.places import find_table
@@ -475,6 +478,28 @@ def test_fields_that_delta_has_no_column_for(root_with_topic: Root, frame: Calla
     for _ in range(2):
         assert frame("o", columns=["id", "ID__v0", "__KEY__v0", "no", "l"]).first()[:] == (1, 2, "k", None, [None])
         build(root, TopicName.parse("o"))
+
+
+def test_a_column_that_another_program_adds(
+    root_with_topic: Root, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, topic = root_with_topic, TopicName.parse("o")
+    root.create_topic("o", schema="id INT")
+    messages.write(root, "o", [b'{"id": 1}'])
+    build(root, topic)
+    DeltaTable(table_of(root, "o")).alter.add_columns([DeltaField("note", PrimitiveType("string"))])
+    messages.write(root, "o", [b'{"id": 2}'])
+    build(root, topic)
+    monkeypatch.setattr(merging, "WORTH_FILES", 2)
+    assert merging.merge_small_files(HistoryTable(root.path, f"history/{table_of(root, 'o').name}")) == 2
+    assert [row[:] for row in frame("o", columns=["id", "note"]).orderBy("id").collect()] == [(1, None), (2, None)]
+    root.declare_schema("o", "id INT, note STRING")
+    messages.write(root, "o", [b'{"id": 3, "note": "n"}'])
+    for _ in range(2):
+        rows = frame("o", include_metadata=False).orderBy("id").collect()
+        assert rows[0].asDict() == {"id": 1, "note": None, "note__v0": None}
+        assert rows[2].asDict() == {"id": 3, "note": "n", "note__v0": None}
+        build(root, topic)
 
 
 def test_a_schema_that_comes_later(spark: SparkSession, root_with_topic: Root, frame: Callable[..., DataFrame]) -> None:
