@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +41,28 @@ from tests.metadata.log.test_other_readers import by_duckdb
 from tests.topic.managed_ledger.sealing import test_lost_frames as lost_frames
 
 T = TopicName.parse("t")
+
+
+MEASURED = """
+import resource, sys
+from pulsar_on_spark.history_table import build as building
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
+from tests.kit import messages
+
+def rss_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+root = Root.create(sys.argv[1])
+for name, fields in (("warm", 1), ("t", 300)):
+    root.create_topic(name, schema=", ".join(f"f{number} BIGINT" for number in range(fields)))
+    messages.write(root, name, [b'{"f0":1}'] * 60_000)
+building.FILE_BYTES = 16 << 20
+building.build(root, TopicName.parse("warm"))
+idle = rss_bytes()
+building.build(root, TopicName.parse("t"))
+print(rss_bytes() - idle)
+"""
 
 
 class Killed(BaseException):
@@ -259,6 +283,12 @@ def test_a_backlog_is_built_in_steps_and_pieces(topic: Root) -> None:
     assert (built.rows, len(values(topic))) == (23, 23)
     record = topic.store.view().all(HistoryRecord)[0]
     assert (record.generation, len(list(folder(topic).glob("g1-*.parquet")))) == (4, 3)
+
+
+def test_the_memory_of_a_build_does_not_grow_with_the_number_of_fields(memory_path: Path) -> None:
+    script = [sys.executable, "-c", MEASURED, str(memory_path / "root")]
+    done = subprocess.run(script, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 128 << 20  # the rows together are 144 MiB
 
 
 def test_a_build_may_be_limited(topic: Root) -> None:
