@@ -69,7 +69,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
         return
     shown = Table(title=title, title_justify="left", title_style="bold")
     for index, name in enumerate(columns):
-        is_number = any(isinstance(row[index], int) for row in cells)
+        is_number = any(isinstance(row[index], int) and not isinstance(row[index], bool) for row in cells)
         shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in cells:
         shown.add_row(*(_text(cell) for cell in row))
@@ -122,6 +122,8 @@ def _text(cell: Cell) -> str:
 
     if cell is None:
         return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     return f"{cell:,}" if isinstance(cell, int) else escape(printable(cell))
 
 

@@ -104,7 +104,9 @@ def test_status_and_usage_know_histories(root: Root) -> None:
     messages.write(root, "t", [b"3"])
     (found,) = status()
     assert (found["rows"], found["waiting_rows"], found["is_enabled"]) == (2, 1, False)
-    assert "sealed, not built" in CliRunner().invoke(app, ["history", "status", str(root.path)]).output
+    shown = CliRunner().invoke(app, ["history", "status", str(root.path)]).output
+    assert "sealed, not built" in shown
+    assert "│ no" in shown  # built by policy
     used = json.loads(CliRunner().invoke(app, ["usage", str(root.path), "--json"]).output)
     written = sum(file.stat().st_size for file in (root.path / "history").rglob("*") if file.is_file())
     assert used["history_bytes"] == used["topics"][0]["history_bytes"] == written
