@@ -215,7 +215,7 @@ class _PartBuild:
         end = EARLIEST if error.position is None else end_of_messages(view, topic_id, error.position)
         if not start < end < step.end:
             raise error
-        self._goal, self._unread = end, error
+        self._goal, self._unread = end, error.with_traceback(None)  # its frames have rows in memory
 
     def _is_deleted(self, view: View) -> bool:
         """Return True if the history, with the table that this view names, was deleted meanwhile."""

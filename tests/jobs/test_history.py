@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pulsar_on_spark.history_table.table import HISTORY
 from pulsar_on_spark.jobs import history as job
+from pulsar_on_spark.metadata.log.tables import HISTORY
 from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.root import Root
