@@ -83,6 +83,7 @@ class Scene:
         self._other = Root.open(folder / "root")
         self.parts = {part.name: Part() for topic in (T, U) for part in self._parts(topic)}
         self.away: int | None = None
+        self._is_replacing = False
         self._start_broker()
         self._table_reader = TableReader()
         self._plans: list[Plan] = []

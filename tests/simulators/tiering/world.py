@@ -218,8 +218,8 @@ class World(Scene):
         self._hours += 5 if number % 4 else WAIT_HOURS + 2
 
     def leave(self, number: int) -> None:
-        """Let a cold path be away."""
-        if self.away is None:
+        """Let a cold path be away, unless the operator is at work there."""
+        if self.away is None and not self._is_replacing:
             self.away = number % COLD
             self._cold(self.away).rename(self._folder / "away")
 
@@ -239,10 +239,14 @@ class World(Scene):
     def lose_cold(self, number: int) -> None:
         """Give a cold path up and bring it back, unless it has the only copies of files."""
         if self.away is None:
-            with suppress(InvalidArgumentError):
-                storage_paths.give_up(self.root, DISKS + number % COLD)
-                repair(self.root)
-                storage_paths.add(self.root, self._cold(number % COLD), role="cold")
+            self._is_replacing = True
+            try:
+                with suppress(InvalidArgumentError):
+                    storage_paths.give_up(self.root, DISKS + number % COLD)
+                    repair(self.root)
+                    storage_paths.add(self.root, self._cold(number % COLD), role="cold")
+            finally:
+                self._is_replacing = False
 
     # --- the history ---
 
