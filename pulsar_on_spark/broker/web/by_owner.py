@@ -150,9 +150,9 @@ class ByOwner:
             if is_authoritative:
                 return None
             namespace = check_namespace(f"{values['tenant']}/{values['namespace']}")
-            ownership = self._services.ownership
-            for bundle in ownership.bundles(self._services.views.recent, namespace):
-                await ownership.find_bundle_owner(bundle)  # so that each topic of the namespace has a broker
+            # By the newest metadata, so that each topic of the namespace has a broker, also just after an unload.
+            for bundle in await self._bundles(namespace):
+                await self._services.ownership.find_bundle_owner(bundle)
             return await self._gathered(scope, receive, path, namespace, brokers)
         name = TopicName.parse_any("{domain}://{tenant}/{namespace}/{topic}".format(**values))
         owners = await self._owners(name)
