@@ -17,9 +17,6 @@ from pulsar_on_spark.metadata.log import chain
 from pulsar_on_spark.metadata.log.entry import Content, DataFile, Entry
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.storage import copies
-from pulsar_on_spark.storage.loss import CopyVerdict, verdict_on
-from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.maintenance.files import merge
 from pulsar_on_spark.topic.maintenance.files.rewrite import Piece
 from pulsar_on_spark.topic.maintenance.offload import offloading
@@ -38,7 +35,6 @@ class Mutant:
 
 
 _append = building._PartBuild._append
-_verdict_on = verdict_on
 _aged = retention._aged
 _check_conflict = chain._check_conflict
 
@@ -96,11 +92,6 @@ def _looks_at_nothing(*_: object) -> None:
     pass
 
 
-def _away_is_lost(cause: Exception, path: StoragePath | None) -> CopyVerdict:
-    found = _verdict_on(cause, path)
-    return CopyVerdict.GONE if found is CopyVerdict.UNREACHABLE else found
-
-
 def _always_intact(view: View, piece: Piece) -> bool:
     return True
 
@@ -138,13 +129,6 @@ MUTANTS: Final = (
         "_look_at",
         _looks_at_nothing,
         ("offload", "offload", "wait", "lose_copy"),
-    ),
-    Mutant(
-        "copies that are away count as lost",
-        copies,
-        "verdict_on",
-        _away_is_lost,
-        ("offload", "offload", "offload", "wait", "wait", "leave", "come_back"),
     ),
     Mutant(
         "a merge does not look whether its topic has changed",
