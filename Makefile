@@ -8,9 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Three, for two cores: tests wait for disks, for leases to end and for processes that start.
+# Four, for two cores: tests wait for disks, for leases to end and for processes that start.
 # One that crashes ends the run: xdist 3.8 may wait forever after it has replaced it (its issue 1378).
-IN_PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help
 help: ## list the targets
@@ -59,7 +59,7 @@ imports: install ## import-linter: imports point down the house
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: unit
-unit: install ## pytest in three processes, without the long tests
+unit: install ## pytest in four processes, without the long tests
 	@$(BIN)/pytest $(IN_PROCESSES) --durations=20
 
 .PHONY: test-long
