@@ -1,8 +1,9 @@
 """The names and places of history tables: in the root itself, or on storage paths with the role `history`.
 
-The first build of a topic names its table in the metadata, before it makes it: with a name that no table had before, on
-the newest history path that is neither drained nor given up, and without one in the root. So a table stays where it is
-when paths are added or drained, and a build that goes on while its history is deleted cannot write to the next table.
+The first build of a topic names the table in the metadata, and then makes it. The place is the newest history path that
+is neither drained nor given up, or else the root. So a table stays where it is when paths are added or drained.
+
+No name is used twice. So a build that still runs when its history is deleted cannot write to the topic's next table.
 """
 
 from __future__ import annotations
@@ -48,12 +49,8 @@ def name_table(root: RootHandle, owner: TopicRecord) -> None:
     table = f"{HISTORY}/{owner.topic_id}-{uuid.uuid4().hex[:8]}"
 
     def decide(view: View) -> Change | None:
-        topic = view.get(TopicRecord, owner.name)
-        if (
-            topic is None
-            or topic.topic_id != owner.topic_id
-            or view.get(HistoryTableRecord, owner.topic_id) is not None
-        ):
+        topic, named = view.get(TopicRecord, owner.name), view.get(HistoryTableRecord, owner.topic_id)
+        if topic is None or topic.topic_id != owner.topic_id or named is not None:
             return None
         path_id = path_for_new_tables(view)
         moved: dict[str, int | None] = {keys.topic(owner.name): None}

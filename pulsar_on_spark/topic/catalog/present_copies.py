@@ -1,8 +1,8 @@
 """Copies of files by their present records, for readers and passes that work by older metadata.
 
-Offloading, repair, drains and merges move files at any time. A copy that is missing or bad by an older record says
-nothing about the file. So whoever finds one reads the file's record again before it reports the copy as bad, or judges
-that the file is lost. If the record names other copies now, it looks at these.
+Offloading, repair, drains and merges move files at any time, so a copy that is missing or bad by an older record says
+nothing about the file. The reader or pass that finds such a copy reads the file's record again before it reports the
+copy as bad, or judges that the file is lost. If the record names other copies now, it looks at these.
 """
 
 from __future__ import annotations

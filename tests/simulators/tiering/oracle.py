@@ -53,7 +53,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a reader gets of a topic or partition: from the topic alone, from the table alone, and from `history()`."""
+    """The rows of a topic or partition that a reader gets from the topic, from the table, and from `history()`."""
 
     topic: Sequence[Row]
     table: Sequence[Row]

@@ -16,33 +16,13 @@ from tests.simulators.tiering.oracle import ViolationError
 from tests.simulators.tiering.world import World
 
 DIES: Final = "die"
-WORK: Final = (
-    "merge",
-    "compact",
-    "truncate",
-    "trim",
-    "collect",
-    "housekeep",
-    "repair",
-    "offload",
-    "build",
-    "keep_up",
-    "retain",
-    "tidy",
-    "forget",
-)
+_UPKEEP_OF_FILES: Final = ("merge", "compact", "truncate", "trim", "collect", "housekeep", "repair", "offload")
+WORK: Final = (*_UPKEEP_OF_FILES, "build", "keep_up", "retain", "tidy", "forget")
 """The steps whose process may be killed."""
 FILES: Final = (
     "publish",
     "seal",
-    "merge",
-    "compact",
-    "truncate",
-    "trim",
-    "collect",
-    "housekeep",
-    "repair",
-    "offload",
+    *_UPKEEP_OF_FILES,
     "wait",
     "lose_copy",
     "leave",

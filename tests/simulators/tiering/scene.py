@@ -51,7 +51,7 @@ TICK_MS: Final = 120_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a frame is made of, and the numbers of the messages that it must show, by partition."""
+    """The source of a frame, and by partition the numbers of the messages that the frame must show."""
 
     source: history._Source
     expected: Mapping[str, Sequence[int]]
