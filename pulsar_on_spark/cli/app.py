@@ -169,7 +169,7 @@ def maintain(
     ] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """Run one pass of housekeeping: repair, merge, offload, collect garbage, expire, fold, checkpoint, vacuum."""
+    """Run one pass of housekeeping: repair, trim, merge, offload, build histories, collect garbage, vacuum."""
     from pulsar_on_spark.topic.maintenance.files.collect import Ages
 
     ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))

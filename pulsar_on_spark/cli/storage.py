@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 storage_app = typer.Typer(help="Storage paths and the copies on them.", no_args_is_help=True)
 PathIdArgument = Annotated[int, typer.Argument(metavar="ID", help="The path's id, as `list` shows it.")]
-Label = Annotated[str, typer.Option(help="The path's rack: copies of a file go to different racks.")]
+Label = Annotated[
+    str,
+    typer.Option(
+        help="The path's rack: copies of a file go to different racks. For a cold path, the driver of offload policies."
+    ),
+]
 _SHOWN = 20
 
 
@@ -91,7 +96,9 @@ def lost(
     path_id: PathIdArgument,
     root: RootArgument = None,
     root_option: RootOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Mark it lost even if it has files' only copies.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Mark it lost even if it has files' only copies, or histories.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Declare a path's disk lost; `repair` then restores its copies from copies on other paths."""
