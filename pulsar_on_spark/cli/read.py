@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
+_REMEDY: Final = "read the topic in Spark, with option failOnDataLoss set to false"
 
 
 def read(
@@ -77,7 +78,7 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
         durable = root.store.view(durable=True)
         parts = catalog.parts(durable, catalog.require_topic(durable, TopicName.parse(topic)))
         view = tail.read_view(parts, durable)
-        reader = SliceReader(root.place, root.storage_paths(view), _COLUMNS)
+        reader = SliceReader(root.place, root.storage_paths(view), _COLUMNS, remedy=_REMEDY)
         for part in parts:
             end = chain.read_limit(view, part.topic_id)
             slices = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end).slices

@@ -63,6 +63,18 @@ def ok(done: Done) -> str:
     return done.out
 
 
+def test_read_says_that_spark_can_leave_lost_messages_out(run: Run, tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    messages.write(root, "t", [b"1"])
+    for path in root.current_storage_paths().values():
+        for stored in path.segment_files(0):
+            path.delete_segment(stored.name)
+    done = run("read", "t", root.path)
+    assert done.code == 1
+    assert "read the topic in Spark, with option failOnDataLoss set to false" in done.err
+
+
 def test_from_init_to_delete(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert "quorum 3/3/2 on 3 storage paths" in ok(run("init", root))
