@@ -110,7 +110,7 @@ LOADS = (
 
 
 class Client:
-    """Offers the load and records the times."""
+    """Source of the load, which records the times."""
 
     def __init__(self, load: Load) -> None:
         self._load = load

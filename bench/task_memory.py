@@ -59,7 +59,7 @@ def benchmark(setting: Setting) -> Benchmark:
 
 
 class WorkerMemory:
-    """Samples the resident size of Spark's Python workers while the `with` block lasts.
+    """Samples of the resident size of Spark's Python workers while the `with` block lasts.
 
     Attributes:
         peaks_bytes: The largest size seen, by process id.

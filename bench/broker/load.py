@@ -102,7 +102,7 @@ class RunningLoad:
 
 
 class Load:
-    """Puts loads on brokers.
+    """Load on brokers.
 
     Args:
         work: A folder for the program and the payloads.

@@ -66,7 +66,7 @@ class GreetingReader:
 
 
 class LookupAnswers:
-    """Changes the answers of a broker to lookups on their way to the client."""
+    """Changer of a broker's answers to lookups on their way to the client."""
 
     def __init__(self) -> None:
         self._splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)

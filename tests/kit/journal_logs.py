@@ -35,7 +35,7 @@ PUBLISHED_MS = 1_760_000_000_000
 
 
 class LogOnDisk:
-    """Writes an incarnation's log, every frame at once to all copies: each is acknowledged when the next one comes.
+    """Writer of an incarnation's log, every frame at once to all copies: each is acknowledged when the next one comes.
 
     So no process may read or seal the last frame of an OPEN log.
     """

@@ -210,7 +210,7 @@ def test_a_commit_without_rows_and_later_ones_outlive_a_reopen(root: Path, store
 
 
 class _Unlucky:
-    """Makes one append of a store end without an answer, before or after it took place."""
+    """Make one append of a store end without an answer, before or after it took place."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, log: TableLog, *, after: bool) -> None:
         append = log.append

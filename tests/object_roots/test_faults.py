@@ -130,7 +130,7 @@ class _Work:
 def runs(
     s3_server: S3Server, faults: S3Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[float], Runs]:
-    """Makes roots whose processes wait for the store for this long."""
+    """Make roots whose processes wait for the store for this long."""
 
     def make(patience_s: float) -> Runs:
         monkeypatch.setattr(remote, "PATIENCE_S", patience_s)

@@ -121,7 +121,7 @@ async def _write(stores: Stores, acked: list[Entry]) -> None:
 def runs(
     s3_server: S3Server, faults: S3Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[float], Runs]:
-    """Makes journals whose processes wait for the store for this long."""
+    """Make journals whose processes wait for the store for this long."""
 
     def make(patience_s: float) -> Runs:
         monkeypatch.setattr(remote, "PATIENCE_S", patience_s)

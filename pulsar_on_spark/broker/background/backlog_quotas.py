@@ -43,7 +43,7 @@ _REFUSALS: Final = {
 
 
 class BacklogQuotas:
-    """Enforces the backlog quotas of loaded topics.
+    """Enforcement of the backlog quotas of loaded topics.
 
     Args:
         views: The root's metadata.

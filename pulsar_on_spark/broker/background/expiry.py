@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class MessageExpiry:
-    """Acknowledges messages that are older than their topic's TTL.
+    """Acknowledgement of messages that are older than their topic's TTL.
 
     Args:
         root: The root.
@@ -127,7 +127,7 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 
 
 class SubscriptionExpiry:
-    """Deletes subscriptions that had no consumer for their topic's expiration time.
+    """Deletion of subscriptions that had no consumer for their topic's expiration time.
 
     The time counts from the broker's start at the earliest. A running Spark query counts as a consumer.
 

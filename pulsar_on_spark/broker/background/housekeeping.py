@@ -39,7 +39,7 @@ _NICE: Final = 10
 
 
 class Housekeeping:
-    """Runs passes until it is stopped.
+    """Passes of housekeeping, run until it is stopped.
 
     Args:
         root: The root.

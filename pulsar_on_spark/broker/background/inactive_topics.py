@@ -40,7 +40,7 @@ Unused = tuple[Position, ...]
 
 
 class InactiveTopics:
-    """Finds and deletes inactive topics.
+    """Deletion of inactive topics.
 
     Args:
         root: The root.

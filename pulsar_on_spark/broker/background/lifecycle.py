@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """Runs the lifecycle work until it is stopped.
+    """The lifecycle work, run until it is stopped.
 
     Args:
         root: The root.

@@ -68,7 +68,7 @@ class _Opened(NamedTuple):
 
 
 class Recheck:
-    """Authorizes connected clients again after each change of rights.
+    """Authorization of connected clients after each change of rights.
 
     Args:
         views: The root's metadata.

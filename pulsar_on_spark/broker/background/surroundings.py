@@ -28,7 +28,7 @@ HEAL_EVERY_S: Final = 5.0
 
 
 class Surroundings:
-    """Runs the checks, each with its own interval, until it is stopped.
+    """The checks, each run at its own interval until they are stopped.
 
     Args:
         root: The root.

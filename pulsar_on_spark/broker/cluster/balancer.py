@@ -26,7 +26,7 @@ ROUND_S: Final = 60.0
 
 
 class Balancer:
-    """Gives up bundles of this broker until it is stopped.
+    """Balancer of this broker, which gives up bundles until it is stopped.
 
     Args:
         views: The metadata.

@@ -34,7 +34,7 @@ CHECK_EVERY_S: Final = 1.0
 
 
 class Handover:
-    """Gives up bundles of this broker.
+    """Handover of bundles by this broker.
 
     Args:
         store: The root's metadata.

@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
 
 
 class LoadReports:
-    """Reports the load of this broker, and reads those of the others.
+    """The load report of this broker, and those of the others.
 
     Args:
         store: The reports of a root.

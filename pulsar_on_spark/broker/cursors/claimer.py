@@ -33,7 +33,7 @@ _WATCH_STEP_S: Final = 0.1
 
 
 class Claimer:
-    """Acquires subscriptions. All methods belong to one event loop."""
+    """Acquisition of subscriptions. All methods belong to one event loop."""
 
     def __init__(self, root: RootHandle, commits: GroupedCommits) -> None:
         self._commits = commits

@@ -32,7 +32,7 @@ _MAX_WATCHERS = 1_024
 
 
 class Claims:
-    """Watches the leases of consumers, and finds the messages that slots have read."""
+    """The leases of consumers, as watched by the broker, and the messages that slots have read."""
 
     def __init__(self, root: RootHandle) -> None:
         self._root = root

@@ -43,7 +43,7 @@ class _Recorded:
 
 
 class Recorder:
-    """Records cursors' changes; the `CursorSink` of the incarnation's journal. All methods belong to one event loop."""
+    """The `CursorSink` of the incarnation's journal, for cursors' changes. All methods belong to one event loop."""
 
     def __init__(self, incarnation: Incarnation, commits: GroupedCommits) -> None:
         incarnation.journal.cursor_sink = self

@@ -77,7 +77,7 @@ class Contents:
 
 
 class BacklogCounter:
-    """Takes snapshots of the topics of a root, one at a time; a snapshot reuses journal data that earlier ones read.
+    """Snapshots of the topics of a root, taken one at a time; a snapshot reuses journal data that earlier ones read.
 
     Idle journal files are closed: a deleted file that is still open takes space on a full disk, and keeps a retired
     path from being unmounted.

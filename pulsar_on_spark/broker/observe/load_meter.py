@@ -21,7 +21,7 @@ SMOOTHED: Final = 3
 
 
 class LoadMeter:
-    """Measures the load of this broker; call it at even intervals, in the broker's event loop.
+    """Meter of this broker's load; call it at even intervals, in the broker's event loop.
 
     Args:
         views: The metadata.

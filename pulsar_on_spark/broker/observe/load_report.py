@@ -75,7 +75,7 @@ class LoadReport(Stats):
 
 
 class LoadReporter:
-    """Reports the load of this process's broker."""
+    """Reporter of the load of this process's broker."""
 
     def __init__(self) -> None:
         self._cpu = RateMeter(time.monotonic(), Counters(cpu_ms(), 0), PERIOD_S)

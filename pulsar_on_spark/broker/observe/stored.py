@@ -88,7 +88,7 @@ class StorageState:
 
 
 class Stored:
-    """Refreshes the state of storage until it is stopped.
+    """The state of storage, refreshed until it is stopped.
 
     Args:
         root: The root.

@@ -351,7 +351,7 @@ class Producers:
 
 
 class ProducerNames:
-    """Generates names for producers without one: `<cluster>-<incarnation>-<number>`, each only once.
+    """Generator of names for producers without one: `<cluster>-<incarnation>-<number>`, each only once.
 
     Args:
         cluster: The cluster's name.

@@ -35,7 +35,7 @@ _PLAIN: Final = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE", "UNE
 
 
 class HandshakePace:
-    """Decides when the next handshake may begin. Pure: the caller has the clock.
+    """Decision when the next handshake may begin. Pure: the caller has the clock.
 
     Args:
         per_s: Handshakes a second.

@@ -26,7 +26,7 @@ def adopt_settings(services: Services) -> None:
 
 
 class SettingsFollower:
-    """Adopts settings that were changed through other brokers.
+    """Adoption of settings that were changed through other brokers.
 
     Args:
         services: The broker's parts.

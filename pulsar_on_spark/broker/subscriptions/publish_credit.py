@@ -11,7 +11,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import DispatchRate
 
 
 class PublishCredit:
-    """Raises the limits of a topic's subscriptions by the messages that are published, for relative rates.
+    """Credit by which published messages raise the limits of a topic's subscriptions, for relative rates.
 
     Args:
         published: The counters of messages published to the topic.

@@ -23,7 +23,7 @@ _Outcomes = Mapping[TopicName, TopicRecord | InvalidArgumentError]
 
 
 class TopicCreation:
-    """Creates missing topics; concurrent creations share a commit. Call all methods in the broker's event loop.
+    """Creation of missing topics; concurrent creations share a commit. Call all methods in the broker's event loop.
 
     Args:
         commits: The group commit of the metadata.

@@ -42,7 +42,7 @@ _Seen = tuple[Record | None, ...]
 
 
 class TopicWatch:
-    """Scans the metadata for loaded topics and for watching clients. Call all methods in the broker's event loop.
+    """Scanner of the metadata for loaded topics and watching clients. Call all methods in the broker's event loop.
 
     Args:
         views: The root's metadata.

@@ -94,7 +94,7 @@ def test_a_batch_that_is_stored_in_part_fails_alone(client: pulsar.Client, admin
 
 
 class Receipts:
-    """Collects the outcomes of asynchronous sends."""
+    """Collector of the outcomes of asynchronous sends."""
 
     def __init__(self) -> None:
         self.results: list[pulsar.Result] = []

@@ -34,7 +34,7 @@ Entry = tuple[int, int, bytes]
 
 @dataclass
 class Listener:
-    """Records the journal's callbacks to both of its sinks and at its end; the test chooses the contexts."""
+    """Recorder of the journal's callbacks to both of its sinks and at its end; the test chooses the contexts."""
 
     acked: list[object] = field(default_factory=list)
     lost: list[object] = field(default_factory=list)

@@ -15,7 +15,7 @@ class TooLongError(Exception):
 
 
 class Scheduler:
-    """Runs processes until all have ended."""
+    """Scheduler of processes until all have ended."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
