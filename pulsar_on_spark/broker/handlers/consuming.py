@@ -61,6 +61,8 @@ MAX_CONSUMERS: Final = 10_000
 """Maximum number of consumers on one connection."""
 MAX_HASH_RANGES: Final = 1_000
 """Maximum number of hash ranges of one sticky Key_Shared consumer."""
+CLOSE_AGAIN_S: Final = 1.0
+"""Time in seconds for which a client that was disconnected may send FLOW and not subscribe."""
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
@@ -233,10 +235,33 @@ def signed(number: int) -> int:
 
 
 def flow(connection: Connection, command: CommandFlow) -> None:
-    """Handle FLOW."""
-    if (subscribed := live_consumer(connection, command.consumer_id)) is not None:
-        subscribed.consumer.flowed_ms = current_ms()
-        subscribed.subscription.flow(subscribed.consumer, command.messagePermits)
+    """Handle FLOW; a client that sends it for a consumer that the broker has disconnected may be told so again."""
+    if (subscribed := connection.consumers.get(command.consumer_id)) is None:
+        return
+    if subscribed.consumer.is_closed:
+        _close_again(connection, subscribed.consumer)
+        return
+    subscribed.consumer.flowed_ms = current_ms()
+    subscribed.subscription.flow(subscribed.consumer, command.messagePermits)
+
+
+def _close_again(connection: Connection, consumer: Consumer) -> None:
+    """Send CLOSE_CONSUMER once more if the client does not subscribe within `CLOSE_AGAIN_S`.
+
+    Go's client drops the command if it arrives just after SUBSCRIBE has succeeded, before the client has noted that,
+    and would then wait for messages for ever. Other clients drop the second one, because they have seen the first.
+    """
+    if consumer.is_closed_again:
+        return
+    consumer.is_closed_again = True
+
+    def send() -> None:
+        known = connection.consumers.get(consumer.consumer_id)
+        is_subscribing = (BaseCommand.SUBSCRIBE, consumer.consumer_id) in connection.opening
+        if known is not None and known.consumer is consumer and not is_subscribing and not connection.is_closed:
+            consumer.send_close(for_seek=consumer.left_for_seek)
+
+    asyncio.get_running_loop().call_later(CLOSE_AGAIN_S, send)
 
 
 async def seek(services: Services, connection: Connection, command: CommandSeek) -> None:

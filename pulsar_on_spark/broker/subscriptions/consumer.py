@@ -31,6 +31,7 @@ class Consumer:
         id: Its id in the subscription.
         is_closed: True if the broker disconnected it; its client subscribes again.
         left_for_seek: True if it was disconnected for a seek.
+        is_closed_again: True if its client, which has sent FLOW since, is about to be told again.
         messages_out: Number of messages delivered to it.
         bytes_out: Bytes of their entries.
         connected_at: Time of its SUBSCRIBE, in seconds since 1970.
@@ -48,6 +49,7 @@ class Consumer:
         "flowed_ms",
         "id",
         "is_closed",
+        "is_closed_again",
         "knows_end",
         "left_for_seek",
         "messages_out",
@@ -81,6 +83,7 @@ class Consumer:
         self.id = ConsumerId(0)
         self.is_closed = False
         self.left_for_seek = False
+        self.is_closed_again = False
         self.messages_out = 0
         self.bytes_out = 0
         self.connected_at = time.time()

@@ -10,8 +10,11 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, RegexSubscriptionMode
 
+from pulsar_on_spark.broker.handlers.consuming import CLOSE_AGAIN_S
 from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
 from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandFlow,
     CommandGetOrCreateSchema,
     CommandLookupTopic,
     CommandLookupTopicResponse,
@@ -24,7 +27,7 @@ from pulsar_on_spark.protocol.commands import (
 )
 from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS
-from tests.broker.clients.raw import answer_of, command, connect
+from tests.broker.clients.raw import answer, answer_of, command, connect
 from tests.kit.running_broker import RunningBroker
 
 
@@ -173,6 +176,35 @@ def test_a_subscription_that_others_use_is_deleted_by_force(
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))
     assert admin.get(f"/persistent/public/default/{topic}/subscriptions").json() == []
+
+
+def test_a_client_that_missed_its_disconnection_is_told_again(
+    broker: RunningBroker, admin: httpx.Client, topic: str
+) -> None:
+    """Go's client drops a CLOSE_CONSUMER that comes just after SUBSCRIBE has succeeded, and then sends FLOW."""
+    wanted = CommandSubscribe(topic=topic, subscription="sub", consumer_id=1, subType=CommandSubscribe.Shared)
+
+    async def scenario() -> None:
+        reader, writer = await connect(broker.url)
+        for request_id, does_subscribe in ((1, False), (2, True)):
+            wanted.request_id = request_id
+            writer.write(command("SUBSCRIBE", subscribe=wanted))
+            await answer_of(reader, "SUCCESS")
+            unloaded = await asyncio.to_thread(admin.put, f"/persistent/public/default/{topic}/unload")
+            assert unloaded.is_success
+            await answer_of(reader, "CLOSE_CONSUMER")
+            writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1)))
+            if not does_subscribe:
+                assert (await answer_of(reader, "CLOSE_CONSUMER")).close_consumer.consumer_id == 1
+        wanted.request_id = 3
+        writer.write(command("SUBSCRIBE", subscribe=wanted))
+        await answer_of(reader, "SUCCESS")
+        await asyncio.sleep(2 * CLOSE_AGAIN_S)
+        writer.write(command("PING", ping={}))
+        assert (await answer(reader)).type == BaseCommand.PONG
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))
 
 
 @pytest.mark.parametrize("kind", ["persistent", "non-persistent"])

@@ -919,11 +919,11 @@ func (s *scenario) flow() error {
 }
 
 func (s *scenario) flowOf(topic string, length time.Duration) error {
-	consumer, err := s.consumer(pulsar.ConsumerOptions{Topic: topic})
+	consumer, err := opened(func() (pulsar.Consumer, error) { return s.consumer(pulsar.ConsumerOptions{Topic: topic}) })
 	if err != nil {
 		return fmt.Errorf("consumer of %s: %w", topic, err)
 	}
-	producer, err := s.producer(pulsar.ProducerOptions{Topic: topic})
+	producer, err := opened(func() (pulsar.Producer, error) { return s.producer(pulsar.ProducerOptions{Topic: topic}) })
 	if err != nil {
 		return fmt.Errorf("producer of %s: %w", topic, err)
 	}
