@@ -60,11 +60,11 @@ class HistoryColumn:
     topic: str | None
 
     def of_table(self) -> Column:
-        """Return the column over the table."""
+        """Return Spark's expression for the column in a frame of the table."""
         return self._null() if self.table is None else self.table.alias(self.name)
 
     def of_topic(self, columns: Mapping[str, tuple[Column, DataType]]) -> Column:
-        """Return the column over the topic's columns, which are given with their types, by name."""
+        """Return Spark's expression for the column in a frame of the topic that has these columns."""
         if self.topic is None:
             return self._null()
         column, kind = columns[self.topic]

@@ -122,7 +122,9 @@ class UserPositions:
     def _resolve(self, parts: Sequence[TopicPart], given: UserOffsets, option: str) -> dict[str, Position]:
         unmatched = given.unmatched(TopicName.parse(part.name) for part in parts)
         if unmatched:
-            raise InvalidArgumentError(f"Option {option} names {unmatched[0]}, which is not read here: take it out.")
+            raise InvalidArgumentError(
+                f"Option {option} names {unmatched[0]}, which this query does not read: take it out of the option."
+            )
         return {part.name: self._position(part, given.of(TopicName.parse(part.name)), option) for part in parts}
 
     def _position(self, part: TopicPart, point: Point, option: str) -> Position:

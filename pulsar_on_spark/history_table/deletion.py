@@ -38,7 +38,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 def delete_history(root: RootHandle, name: TopicName) -> None:
-    """Delete a topic's history, with that of all its partitions; a later build has what the topic still has.
+    """Delete the history of a topic and its partitions; a later build has the messages that the topic still has.
 
     On a storage path that was given up, or that another copy of the root has claimed, the table's files stay.
 

@@ -422,7 +422,7 @@ def repeats_no_rows(entry: Entry, files: Mapping[str, DataFile]) -> bool:
 
 
 def _apply(entry: Entry, files: dict[str, DataFile]) -> None:
-    """Remove and add an entry's files."""
+    """Apply an entry to `files`: drop the files that it removes, and add those that it adds."""
     for name in entry.removed:
         files.pop(name, None)
     files.update((file.name, file) for file in entry.added)

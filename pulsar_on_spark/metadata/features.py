@@ -46,7 +46,7 @@ def using(
         incarnation = view.get(IncarnationRecord, broker.incarnation)
         if incarnation is not None and incarnation.state == "OPEN" and feature not in broker.features:
             raise InvalidArgumentError(
-                f"Broker {broker.broker} (version {broker.version}) does not know the feature {feature} that this "
-                "would put into the root: upgrade the broker first, or if it has died, run `pulsarpy recover`."
+                f"Broker {broker.broker} (version {broker.version}) does not know the feature {feature}, which the "
+                "root would need from then on: upgrade the broker first or, if it has died, run `pulsarpy recover`."
             )
     return (record.model_copy(update={"features": {**record.features, feature: known_to}}),), {ROOT_KEY: None}

@@ -89,7 +89,7 @@ class AuditFile:
 
 
 class AuditLogger:
-    """Sink that logs each line of the audit by the logger `pulsar_on_spark.audit`."""
+    """Sink that writes each audit line to the logger `pulsar_on_spark.audit`."""
 
     def write(self, line: str) -> None:
         """Log a line."""

@@ -70,7 +70,7 @@ class ObjectPath:
         if fetched is None:
             raise WrongPathError(
                 f"{self._name} has no object {IDENTITY_NAME}: check the endpoint and the bucket, or mark the path as "
-                "lost."
+                "lost with `pulsarpy storage lost`."
             )
         self._require(fetched.content)
         if len(_known) >= _MAX_KNOWN:

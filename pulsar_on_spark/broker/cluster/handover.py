@@ -108,7 +108,7 @@ class Handover:
                 await self._views.view()
         if unclosed:
             raise TopicBusyError(
-                f"Topic {unclosed[0]} could not be closed now, and its bundle stays at this broker: try again."
+                f"Topic {unclosed[0]} could not be closed now, so this broker keeps its bundle: try again."
             )
 
     async def _unclosed(self, bundles: Collection[Bundle]) -> list[TopicName]:

@@ -108,7 +108,7 @@ class Takeover:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def is_dead(self, incarnation: str) -> bool:
-        """Return True if the broker of an incarnation was dead at the last check: no client shall get its URL."""
+        """Return True if the broker of an incarnation was dead at the last check, so that no client may get its URL."""
         return incarnation in self._proved or self._dead_brokers.looks_dead(IncarnationId(incarnation))
 
     def may_be_dead(self, incarnation: str) -> bool:

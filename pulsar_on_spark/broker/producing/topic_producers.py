@@ -97,7 +97,7 @@ class TopicProducers:
 
     @property
     def connected(self) -> list[Producer]:
-        """The admitted producers."""
+        """The connected producers, without those that wait for access."""
         return list(self._connected.values())
 
     @property

@@ -82,7 +82,7 @@ class GroupedCommits:
             self._running = None
 
     def _round(self, group: Sequence[_Asked[Any]]) -> None:
-        """Run one round in a thread; stores errors in the requests and never raises."""
+        """Commit a group of requests, in a thread; errors are stored in the requests, never raised."""
         rows = [row for asked in group for row in asked.rows]
         if rows:
             try:

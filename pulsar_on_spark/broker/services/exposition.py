@@ -18,6 +18,13 @@ def labels(**values: str) -> str:
 
 
 def family(name: str, kind: Literal["gauge", "counter"], text: str, samples: Iterable[tuple[str, float]]) -> str:
-    """Return one family as text, "" without samples; each sample is labels, as `labels` returns them, and a value."""
+    """Return a family of metrics in Prometheus' text format, or "" without samples.
+
+    Args:
+        name: The family's name.
+        kind: Its type.
+        text: Its help text.
+        samples: Pairs of labels, as `labels` returns them, and a value.
+    """
     lines = "".join([f"{name}{{{of}}} {value}\n" for of, value in samples])
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{lines}" if lines else ""

@@ -240,7 +240,7 @@ class TopicSubscriptions:
             subscription.on_entries_grew()
 
     def on_chain_changed(self) -> None:
-        """Update the subscriptions to the topic's new chain."""
+        """Adapt the subscriptions to a change of the topic's chain of ledgers."""
         for subscription in self._open.values():
             if not self._views.update_subscription(subscription):
                 self._renew(subscription)

@@ -150,7 +150,7 @@ class Filling:
             self._close_cursors()
 
     def next_closed(self) -> Group:
-        """Take the oldest full group."""
+        """Remove the oldest closed group, and return it."""
         return self._closed.popleft()
 
     def close(self) -> None:

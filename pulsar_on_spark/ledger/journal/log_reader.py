@@ -177,14 +177,14 @@ class LogReader(Generic[F]):
     def next(self, *, every: bool = False) -> F | None:
         """Read the next frame; None if no copy has it.
 
-        If the frame need not exist yet, only the copy in use is read. During a pass, a copy is taken to end where it
-        ended when the pass began to read it.
+        If the frame need not exist yet, only the copy in use is read. During a pass, frames that are appended to a copy
+        after its first read are not seen.
 
         Args:
             every: True to try each copy, even if the frame need not exist.
 
         Raises:
-            FormatVersionError: a newer version wrote it.
+            FormatVersionError: a newer version wrote the frame.
         """
         walk, found = self.walk, None
         if self._source is not None and walk.copy != self._source[0]:

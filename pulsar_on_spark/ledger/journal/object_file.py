@@ -90,7 +90,7 @@ class ObjectFile:
             raise FileExistsError(f"{self.name} exists")
 
     def read_birth(self) -> ObjectHead:
-        """Read the birth, which proves that the file exists and that the store is this storage path.
+        """Read the file's first object, its birth, which proves that the file exists and the store has this path.
 
         Raises:
             FileNotFoundError: the path is there, but has no such file.

@@ -107,9 +107,9 @@ class IntervalPassed:
 
 @dataclass(frozen=True, slots=True)
 class PutObject:
-    """Effect: create the object with these frames, if it is absent. A repetition has the very same bytes.
+    """Effect: create the object with these frames, if it is absent. A retry has exactly the same bytes.
 
-    Outcome: ObjectConfirmed, ObjectExists or PutFailed. The object says that all objects up to `confirmed` are there.
+    Outcome: ObjectConfirmed, ObjectExists or PutFailed. The object records that all objects up to `confirmed` exist.
     """
 
     number: int

@@ -81,7 +81,7 @@ class WriterFragments:
         return any(copy in self.lost for run in self.runs for copy in run.copies)
 
     def used(self) -> set[Copy]:
-        """Return the files of the runs and of the prepared fragment."""
+        """Return the files in use: those of the runs and of the prepared fragment."""
         return {copy for run in self.runs for copy in run.copies} | set(self.prepared or ())
 
     def sound_copies(self) -> tuple[Copy, ...]:

@@ -86,7 +86,7 @@ class EntryError(Exception):
 
 
 class UnknownOutcomeError(EntryError):
-    """It is unknown whether the entry counts, or will still arrive; `version` is its number in the last request."""
+    """It is unknown whether the entry was committed, or may still be; `version` is its number in the last request."""
 
 
 class ForeignEntryError(EntryError):

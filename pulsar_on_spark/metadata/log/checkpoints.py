@@ -171,7 +171,7 @@ def encode_checkpoint(snapshot: Snapshot) -> bytes:
 
 
 def _size(snapshot: Snapshot) -> int:
-    """The number of a checkpoint's actions."""
+    """Return the number of actions in a checkpoint of the snapshot."""
     return sum(map(len, (snapshot.head, snapshot.keys, snapshot.files, snapshot.removed_ms)))
 
 

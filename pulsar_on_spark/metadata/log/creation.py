@@ -37,7 +37,7 @@ def check_location(place: str) -> None:
     if unusable is not None:
         raise InvalidArgumentError(
             f"The root's path {place!r} contains {unusable.group()!r}, which the Delta library cannot handle: "
-            "choose a path without control characters, backslash, brackets, ^, | and percent escapes."
+            "choose a path without control characters, backslashes, brackets, ^, | or percent escapes."
         )
 
 

@@ -49,10 +49,10 @@ class Get(Protocol):
 
 
 class HttpGet:
-    """Requests of URLs, with the limits of this module.
+    """HTTP client that sends GET requests, with the limits of this module.
 
     Args:
-        trust: The CAs of issuers.
+        trust: The CAs to trust for issuers.
     """
 
     def __init__(self, trust: ssl.SSLContext) -> None:

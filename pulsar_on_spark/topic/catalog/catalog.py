@@ -319,7 +319,8 @@ def require_not_terminated(topic: TopicRecord) -> None:
     """
     if topic.terminated is not None:
         raise TopicTerminatedError(
-            f"Topic {topic.name} was terminated and takes no messages: write to another topic, or delete it first."
+            f"Topic {topic.name} was terminated and takes no messages: write to another topic, or delete this one "
+            "first."
         )
 
 

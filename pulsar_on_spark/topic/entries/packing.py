@@ -27,7 +27,10 @@ class SegmentPlaces:
     _is_own: bool = True
 
     def add(self, number: int, first_row: int, entries: int, *, is_own: bool) -> None:
-        """Record that the segment's next entries are in this batch, which has only its rows if `is_own`."""
+        """Record that the segment's next `entries` entries begin at this row of batch `number`.
+
+        `is_own` says that the batch has no other segment's rows.
+        """
         if self._numbers and self._numbers[-1] == number:
             self._entries[-1] += entries
             return
@@ -66,7 +69,7 @@ class BatchPacker:
         self._held_bytes = 0
 
     def add(self, batch: pa.RecordBatch, runs: Iterable[OwnedRows]) -> None:
-        """Add a batch that consists of `runs` of segments' rows. Each segment's entries must be added in order."""
+        """Add a batch that consists of `runs`, each of rows of one segment. Add each segment's entries in order."""
         row = held_from = 0
         for run in runs:
             is_large = run.size_bytes >= SHARED_BATCH_BYTES

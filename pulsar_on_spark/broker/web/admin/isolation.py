@@ -65,7 +65,7 @@ async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonVal
 
 @router.get("/brokers", responses=_MISSING)
 async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict[str, Any]]:
-    """Return the living brokers, each with the policies that name it."""
+    """Return all live brokers, each with the policies that name it."""
     _require(services, cluster)
     view = await services.views.view()
     policies = isolations(view)

@@ -37,7 +37,7 @@ class PeekTurns:
 
     @asynccontextmanager
     async def turn(self, client: Principal) -> AsyncIterator[None]:
-        """Hold a client's turn.
+        """Wait for a client's turn to read a message, and hold it during the `with` block.
 
         Raises:
             TimeoutError: the turn did not come within `PATIENCE_S`.

@@ -162,7 +162,7 @@ async def set_subscription_auth_mode(
 
 @router.get(f"{TOPIC}/permissions", responses=_MISSING)
 async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, tuple[str, ...]]:
-    """Return the actions of each role on the topic, with those on its namespace and its partitioned topic."""
+    """Return the actions of each role on the topic, including those granted on its namespace or partitioned topic."""
     return permissions.permissions_of(await services.views.view(), name)
 
 

@@ -139,8 +139,8 @@ class Source:
         for piece in walk_range(view, part.name, part.topic_id, part.partition, start, self.end):
             if isinstance(piece, Loss):
                 raise DataLossError(
-                    f"{part.name} cannot be compacted, because messages that may be found again would be dropped: "
-                    f"{piece.reason}; bring back the storage paths that cannot be reached."
+                    f"{part.name} cannot be compacted, because messages that cannot be read now would be dropped "
+                    f"({piece.reason}): bring back the storage paths that cannot be reached."
                 )
             yield piece
 

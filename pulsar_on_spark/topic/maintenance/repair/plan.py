@@ -43,7 +43,7 @@ class Trust(Enum):
 
 
 def trust_in(path: PathHealth) -> Trust:
-    """Decide how the copies on a path are treated."""
+    """Decide if the copies on a path count."""
     if path.state in ("lost", "retired"):
         return Trust.GONE
     if path.state == "draining":

@@ -428,7 +428,7 @@ def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
 
 
 def _require_empty(path: StoragePath) -> None:
-    """Check that a place with an identity of this root, which the metadata do not know, has no segment files.
+    """Check that a place that is not in the metadata, but has an identity of this root, has no segment files.
 
     An interrupted attempt to add it leaves none. A place with files belongs to another copy of the root, such as the
     one that a restored backup replaces, and may have the only copies of its files.

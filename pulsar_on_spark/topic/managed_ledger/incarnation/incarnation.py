@@ -200,7 +200,7 @@ class Incarnation:
         return [ledger.part.name for ledger in (*self._ledgers.values(), *self._retired)]
 
     def retire_ledger(self, topic_id: TopicId) -> None:
-        """Stop appending to a topic's ledger; the poll closes it when its entries are acknowledged."""
+        """Stop appending to a topic's ledger; the poll closes it when all its entries have an ack quorum."""
         self._retire([topic_id])
 
     async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:

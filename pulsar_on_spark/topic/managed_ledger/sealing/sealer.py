@@ -153,7 +153,7 @@ class Sealer:
         log_ = sealed_log(self._root.store.view(), self.incarnation)
         if self._is_live and (log_ is None or log_.record.state is not LogState.OPEN):
             raise JournalFencedError(
-                f"Incarnation {self.incarnation} of {self._root.place} is no longer open: its process must end."
+                f"Incarnation {self.incarnation} of {self._root.place} is no longer open: start its process again."
             )
         return None if log_ is None or (not self._is_live and log_.record.state is not LogState.CLOSED) else log_
 

@@ -204,7 +204,7 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
     for action in changes:
         if action.epoch != next_epoch(record):
             raise ValueError(
-                f"Epoch {action.epoch} does not follow {next_epoch(record) - 1}: decide again on this record."
+                f"Epoch {action.epoch} does not follow {next_epoch(record) - 1}: read the subscription again."
             )
         consumer = action.consumer if isinstance(action, Take) else None
         for slot, start in action.positions.items():
