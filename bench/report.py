@@ -22,6 +22,8 @@ missing on the machine.
 
 ![Median rates by side](benchmarks.png)
 """
+_PEERS = ("Parquet", "Delta", "Kafka", "Python data source", "rate to noop")
+"""Beginnings of the names of sides that are not this project's; their bars are grey."""
 
 
 def print_results(results: Sequence[Result], console: Console) -> None:
@@ -74,13 +76,14 @@ def write_plot(results: Sequence[Result], path: Path) -> None:
     for (panel,), result in zip(panels, shown, strict=True):
         names = list(result.numbers)[::-1]
         medians = result.medians()
-        colours = ["#2b6cb0" if "pulsarpy" in name or "topic" in name else "#a0aec0" for name in names]
+        colours = ["#a0aec0" if name.startswith(_PEERS) else "#2b6cb0" for name in names]
         panel.barh(names, [medians[name] for name in names], color=colours)
         for height, name in enumerate(names):
             numbers = result.numbers[name]
             panel.plot(numbers, [height] * len(numbers), "o", color="#1a202c", markersize=3)
         panel.set_title(f"{result.benchmark.name} ({result.benchmark.unit})", loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
+        panel.locator_params(axis="x", nbins=5)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
