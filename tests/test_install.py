@@ -30,6 +30,11 @@ rows = spark.range(1_000).selectExpr("CAST(id AS STRING) value", "CAST(id % 5 AS
 rows.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
 spark.read.format("pulsarpy").option("topic", "x").load(root).createOrReplaceTempView("x")
 print("FOUND", spark.sql("SELECT count(*), count(DISTINCT __key), count(DISTINCT __messageId) FROM x").collect()[0])
+from pulsar_on_spark import Root, history
+Root.open(root).build_history("x")
+rows.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
+found = spark.sql("SELECT count(*), count_if(__key = '1') FROM {x}", x=history(spark, "x", root))
+print("HISTORY", *found.collect()[0])
 def refused(action, path):
     try:
         action(path)
@@ -80,10 +85,11 @@ def test_the_engine_that_runs_is_that_of_the_wheel(fresh_python: Path, tmp_path:
 
 
 @pytest.mark.spark
-def test_spark_connect_reads_and_writes_topics_without_registering(fresh_python: Path, tmp_path: Path):
+def test_spark_connect_reads_and_writes_topics_and_histories_without_registering(fresh_python: Path, tmp_path: Path):
     pytest.importorskip("grpc", reason="Spark Connect's packages take protobuf 6.33")
     said = run(fresh_python, PROGRAM, tmp_path).stdout
     assert "FOUND Row(count(1)=1000, count(DISTINCT __key)=5, count(DISTINCT __messageId)=1000)" in said
+    assert "HISTORY 2000 400" in said.splitlines(), "half in the table, half behind it"
     refusals = [line.partition("pulsar_on_spark.model.errors.")[2] for line in said.splitlines() if "SAID" in line]
     assert refusals[0].startswith("TopicNotFoundError: Topic persistent://public/default/nope does not exist")
     for relative in refusals[1:]:

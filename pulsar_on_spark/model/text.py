@@ -1,4 +1,4 @@
-"""Escaping of untrusted text for terminals and logs."""
+"""Texts for terminals, logs and errors."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def reason_of(message: str) -> str:
+    """Return the message of a failed validation without the prefix that pydantic gives to validators' own errors."""
+    return message.removeprefix("Value error, ")

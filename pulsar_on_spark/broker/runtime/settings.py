@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.logs import LogFormat, LogLevel
+from pulsar_on_spark.model.text import reason_of
 from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES
 from pulsar_on_spark.topic.catalog.bundles import MAX_BUNDLES
 from pulsar_on_spark.topic.catalog.policies.policies import DELETION_LAG_MS
@@ -414,8 +415,9 @@ def load(
             close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
             remedy = f"did you mean {close[0]}?" if close else "see docs/configuration.md for all settings."
             raise InvalidArgumentError(f"Setting {name!r} {sources[name]} is unknown: {remedy}") from error
+        reason = reason_of(first["msg"])
         raise InvalidArgumentError(
-            f"Setting {name!r} {sources.get(name, '')} is invalid ({first['msg']}): correct it, or leave it out."
+            f"Setting {name!r} {sources.get(name, '')} is invalid ({reason}): correct it, or leave it out."
         ) from error
 
 

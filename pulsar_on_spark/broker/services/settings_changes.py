@@ -21,6 +21,7 @@ from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.text import reason_of
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
@@ -145,5 +146,5 @@ def _with(settings: BrokerSettings, name: str, value: str | None) -> BrokerSetti
     try:
         return BrokerSettings.model_validate(settings.model_dump() | {name: value})
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
+        reason = reason_of(error.errors(include_url=False)[0]["msg"])
         raise InvalidArgumentError(f"Setting {name} cannot be {value!r} ({reason}): give a valid value.") from error

@@ -13,6 +13,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.text import reason_of
 from pulsar_on_spark.topic.catalog.policies.drivers import check_driver
 from pulsar_on_spark.topic.catalog.policies.effective import given, policy_topic
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, BacklogQuota, Policies, RetentionPolicies
@@ -147,7 +148,7 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
         if problem["loc"][-1] == "managedLedgerOffloadThresholdInSeconds":
             as_pulsar = "Invalid value for offloadThresholdInSecond"
         inside = ".".join(str(part) for part in problem["loc"][1:])
-        reason = f"{inside}: {problem['msg']}" if inside else problem["msg"]
+        reason = f"{inside}: {reason_of(problem['msg'])}" if inside else reason_of(problem["msg"])
         if problem["type"] == "model_type":
             fields = Policies.model_json_schema()["$defs"][problem["ctx"]["class_name"]]["properties"]
             reason = f"it is an object with {', '.join(fields)}"

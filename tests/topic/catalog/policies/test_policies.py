@@ -166,7 +166,7 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
         ({"offload_policies": {"managedLedgerOffloadDriver": "d" * 256}}, "at most 255 characters"),
         ({"offload_policies": {"managedLedgerOffloadDriver": "aws-s3"}}, "'aws-s3' .* is not supported: .*none: add"),
         ({"offload_policies": {"managedLedgerOffloadServiceEndpoint": "http://evil"}}, "only the operator .* places"),
-        ({"offload_policies": {"s3ManagedLedgerOffloadBucket": "mine"}}, "s3ManagedLedgerOffloadBucket names a place"),
+        ({"offload_policies": {"s3ManagedLedgerOffloadBucket": "mine"}}, r"\(s3ManagedLedgerOffloadBucket names"),
         ({"offload_policies": {"s3ManagedLedgerOffloadCredentialSecret": "k"}}, "CredentialSecret names a place"),
         ({"offload_policies": {"fileSystemURI": "hdfs://x"}}, "fileSystemURI names a place"),
         ({"subscription_types_enabled": ["Broadcast"]}, "'Exclusive', 'Failover'"),
