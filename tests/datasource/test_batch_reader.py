@@ -177,7 +177,7 @@ def test_positions_by_message_id(filled: Root) -> None:
         (
             {"startingOffsets": '{"y": "earliest"}'},
             InvalidArgumentError,
-            "names persistent://public/default/y, which is",
+            "names persistent://public/default/y, which this query does not read",
         ),
         ({"startingOffsets": '{"x": [99, 0]}'}, DataLossError, "Option startingOffsets: .*ledger 99 does not exist"),
         ({"endingOffsets": '{"x": [99, 0]}'}, DataLossError, "Option endingOffsets: .*ledger 99 does not exist"),

@@ -246,7 +246,7 @@ def test_a_finishing_query_takes_free_slots_and_releases_none() -> None:
 def test_actions_of_an_older_record_are_not_applied() -> None:
     record = subscription("Exclusive")
     actions = decide(situation(record))
-    with pytest.raises(ValueError, match="again on this record"):
+    with pytest.raises(ValueError, match="read the subscription again"):
         apply(apply(record, actions), actions)
 
 
