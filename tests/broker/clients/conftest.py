@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,10 @@ def broker(memory_folder: Path) -> Iterator[RunningBroker]:
 def client(broker: RunningBroker) -> Iterator[pulsar.Client]:
     made = new_client(broker.url)
     yield made
-    made.close()
+    # The C++ client answers sends of a fenced producer, or of one whose topic has ended, just before
+    # it forgets the producer; a close in between takes it for a producer that failed to close.
+    with contextlib.suppress(pulsar.AlreadyClosed):
+        made.close()
 
 
 @pytest.fixture(scope="session")
