@@ -35,6 +35,7 @@ def test_the_last_living_broker_does_not_believe_itself_dead(memory_path: Path) 
     looks = DeadBrokers(root, lambda: now_s)
     with RunningIncarnation(root) as own, RunningIncarnation(root) as other:
         ids = own.incarnation.id, other.incarnation.id
+        _stop_renewals(own, other)
         for _ in range(3):
             assert looks.dead_logs(root.store.view(), [ids[1]]) == []
             now_s += 4.0
@@ -53,6 +54,7 @@ def test_a_broker_may_be_dead_as_soon_as_it_is_late_with_its_lease(memory_path: 
     looks = DeadBrokers(root, lambda: now_s)
     with RunningIncarnation(root, lease_duration_s=6.0) as other:
         of_other = other.incarnation.id
+        _stop_renewals(other)
 
         def look() -> tuple[bool, bool]:
             looks.dead_logs(root.store.view(), [of_other])
@@ -76,6 +78,7 @@ def test_a_wait_before_a_retry_goes_on_when_leases_are_forgotten(memory_path: Pa
     looks = DeadBrokers(root, lambda: now_s)
     with RunningIncarnation(root, lease_duration_s=6.0) as other:
         of_other = other.incarnation.id
+        _stop_renewals(other)
         with_recovery = _begin_recovery(root, of_other)
         assert looks.dead_logs(with_recovery, [of_other]) == []
         now_s += 6.1
@@ -87,6 +90,12 @@ def test_a_wait_before_a_retry_goes_on_when_leases_are_forgotten(memory_path: Pa
         assert not looks.looks_dead(of_other)
         now_s += 6.1
         assert looks.dead_logs(with_recovery, [of_other]) == [of_other]
+
+
+def _stop_renewals(*incarnations: RunningIncarnation) -> None:
+    """Leave the leases as they are: time passes by the test's clock only."""
+    for each in incarnations:
+        each.kill()
 
 
 def _begin_recovery(root: RootHandle, incarnation: IncarnationId) -> View:

@@ -148,14 +148,18 @@ async def fill(journal: Journal, listener: Listener, count: int = 40, done: int 
     return added
 
 
-def written(stores: Stores, quorum: Quorum = ONE, *, count: int = 40, limits: JournalLimits = LIMITS) -> list[Entry]:
-    """A writer acknowledges entries and disappears."""
+def written(
+    stores: Stores, quorum: Quorum = ONE, *, count: int = 40, limits: JournalLimits = LIMITS, files: int = 0
+) -> list[Entry]:
+    """A writer acknowledges at least `count` entries, goes on until its log has that many files, and disappears."""
 
     async def run() -> list[Entry]:
         listener = Listener()
         journal = stores.journal(listener, quorum, limits)
         await journal.open()
         added = await fill(journal, listener, count)
+        while len(stores.record.fragments) < files:
+            added += await fill(journal, listener, 14, len(added))
         await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)
         journal.abandon_log()
         return added
