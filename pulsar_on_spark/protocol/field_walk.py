@@ -1,5 +1,7 @@
 """Decoder of the protobuf fields of many messages at once: numpy reads one field of every message in each step.
 
+In a process that walks many messages, a compiled loop does the same (`kernel_loading`).
+
 The results are columns of numbers and byte ranges. The decoder knows the fields of a *shape* in their usual wire types.
 A message with anything else (an unknown field, a length beyond the message's end) is **odd**: its fields are undefined,
 and the caller must use the protobuf parser. All other messages are well-formed and get the parser's values
@@ -11,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from pulsar_on_spark.protocol.kernel_loading import LOADING
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -77,6 +82,9 @@ class Fields:
 
 def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
     """Decode the messages in `data`, whose ranges must ascend without overlap; `data` must end with padding."""
+    kernels = LOADING.kernels(len(starts))
+    if kernels is not None:
+        return _walk_compiled(kernels, data, starts, ends, shape)
     return _Walk(data, starts, ends, shape).run()
 
 
@@ -103,6 +111,37 @@ def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None =
     )
     every_second = np.arange(0, 2 * count, 2)
     return spaced.take(pa.array(every_second, mask=None if valid is None or valid.all() else ~valid))
+
+
+def _walk_compiled(kernels: ModuleType, data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
+    """Do what `_Walk` does, by `protocol.kernels`."""
+    numeric = [number for number, kind in shape.items() if kind in _NUMERIC]
+    ranged = [number for number, kind in shape.items() if kind is Kind.BYTES]
+    repeated = [number for number, kind in shape.items() if kind is Kind.REPEATED]
+    kinds, slots = np.zeros((2, 1 + max(_tag(number, kind) for number, kind in shape.items())), np.int64)
+    for code, numbers in ((kernels.NUMBER, numeric), (kernels.BYTES, ranged), (kernels.REPEATED, repeated)):
+        for slot, number in enumerate(numbers):
+            tag = _tag(number, shape[number])
+            kinds[tag], slots[tag] = code, slot
+    count = len(starts)
+    values, has_value = np.zeros((len(numeric), count), np.int64), np.zeros((len(numeric), count), np.bool_)
+    ranges, has_range = np.empty((len(ranged), 2, count), np.int64), np.zeros((len(ranged), count), np.bool_)
+    ranges[:] = starts
+    odd = np.zeros(count, np.bool_)
+    found = kernels.walk_messages(
+        data,
+        *(np.ascontiguousarray(bounds) for bounds in (starts, ends)),
+        *(kinds, slots, values, has_value, ranges, has_range, odd),
+    )
+    return Fields(
+        {
+            number: Numbers(_as_kind(values[slot], shape[number]), has_value[slot])
+            for slot, number in enumerate(numeric)
+        },
+        {number: Ranges(ranges[slot, 0], ranges[slot, 1], has_range[slot]) for slot, number in enumerate(ranged)},
+        {number: Occurrences(*found[found[:, 0] == slot, 1:].T) for slot, number in enumerate(repeated)},
+        odd,
+    )
 
 
 class _Walk:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.protocol.field_walk import Fields, Kind, binary_data, pick_ranges, walk_fields
 from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMetadata
+from tests.kit.walks import both_walks  # noqa: F401
 
 SINGLE_SHAPE = {
     1: Kind.REPEATED,

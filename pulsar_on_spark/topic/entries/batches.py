@@ -1,8 +1,8 @@
 """The byte ranges of messages in entries: all payloads are in one buffer, and each message is a range of it.
 
 A batch's payload is a chain of `[size u32][SingleMessageMetadata][payload]`. Only an element's metadata tells where the
-next element starts, so the chain is walked in Python. Everything else about messages is then read in columns
-(`columns.py`).
+next element starts, so the chain is walked message by message: in Python, or by a compiled loop in a process that walks
+many messages (`kernel_loading`). Everything else about messages is then read in columns (`columns.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s, pick_ranges
+from pulsar_on_spark.protocol.kernel_loading import LOADING
 from pulsar_on_spark.protocol.messages import SingleMessageMetadata
 
 _SIZE = struct.Struct(">I")
@@ -24,6 +24,8 @@ _PAYLOAD_SIZE_TAG = 0x18
 _SKIPPED_TAGS = (0x12, 0x0A)
 """Protobuf tags of the key and of a property, which precede the payload's size."""
 _MORE = 0x80
+_MIN_MESSAGE_BYTES = 6
+"""Bytes of an empty message: the size of its metadata, and metadata with only the payload's size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class MessageRows:
 
 
 def message_rows(
-    data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Sequence[Sequence[int]]
+    data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Sequence[Int64s]
 ) -> MessageRows:
     """Return the rows of entries whose payloads are in `data`, in order.
 
@@ -87,7 +89,7 @@ def message_rows(
     single = ~in_batch & ~whole[entry]
     bounds[single, 2] = ends[entry[single]]
     if batch_bounds:
-        bounds[in_batch] += np.fromiter(chain.from_iterable(batch_bounds), np.int64).reshape(-1, 3)
+        bounds[in_batch] += np.concatenate(batch_bounds)
     return MessageRows(
         counts=counts,
         whole=np.flatnonzero(whole),
@@ -99,13 +101,21 @@ def message_rows(
     )
 
 
-def walk_batch(payload: bytes, messages: int) -> list[int] | None:
+def walk_batch(payload: Bytes, messages: int) -> Int64s | None:
     """Return the offsets of a batch's messages in its payload; None if the payload has another number of messages.
 
     There are three offsets for each message: the start of its metadata, the start of its payload, and its end.
     """
-    bounds: list[int] = []
-    return bounds if messages > 0 and _walk_batch(payload, messages, bounds) else None
+    if not 0 < messages <= len(payload) // _MIN_MESSAGE_BYTES:
+        return None
+    kernels = LOADING.kernels(messages)
+    if kernels is not None:
+        bounds = np.empty((messages, 3), np.int64)
+        found = kernels.walk_chain(payload, messages, bounds)
+        if found != kernels.UNUSUAL:
+            return bounds if found == messages else None
+    offsets: list[int] = []
+    return np.array(offsets).reshape(-1, 3) if _walk_batch(payload.tobytes(), messages, offsets) else None
 
 
 def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:

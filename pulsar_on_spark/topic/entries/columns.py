@@ -120,6 +120,8 @@ PRODUCER_NAME, PUBLISH_TIME, COMPRESSION, UNCOMPRESSED_SIZE, NUM_MESSAGES_IN_BAT
 ENCRYPTION_KEYS, SCHEMA_VERSION, DELIVER_AT_TIME, MARKER_TYPE, NUM_CHUNKS, CHUNK_ID = 13, 16, 19, 20, 27, 29
 
 _KEY_VALUE = {1: Kind.BYTES, 2: Kind.BYTES}
+_FEW_PROPERTIES = 16
+"""Number of a message's properties up to which comparing neighbours is faster than sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,20 +309,31 @@ def _property_maps(walked: WalkedMetadata) -> pa.MapArray:
     keys = as_text(pick_ranges(walked.data, properties.key_starts, properties.key_ends))
     values = as_text(pick_ranges(walked.data, properties.value_starts, properties.value_ends))
     counts = np.bincount(properties.messages, minlength=len(walked))
-    if counts.max() > 1:
-        last = _last_of_each(properties.messages, keys)
-        if len(last) < len(keys):
-            keys, values = keys.take(pa.array(last)), values.take(pa.array(last))
-            counts = np.bincount(properties.messages[last], minlength=len(walked))
+    named = _keys_of_messages(properties.messages, keys)
+    if _has_twice(named, int(counts.max())):
+        last = _last_of_each(named)
+        keys, values = keys.take(pa.array(last)), values.take(pa.array(last))
+        counts = np.bincount(properties.messages[last], minlength=len(walked))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.MapArray.from_arrays(offsets, keys, values, mask=pa.array(counts == 0))
 
 
-def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
-    """Return the indexes, in order, of the last property for each key of each message."""
+def _keys_of_messages(messages: Int64s, keys: pa.StringArray) -> Int64s:
+    """Return a number for each property: properties with the same number have the same message and the same key."""
     encoded = keys.dictionary_encode()
-    kinds = len(encoded.dictionary)
-    named = messages * kinds + encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    indexes: Int64s = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return messages * len(encoded.dictionary) + indexes
+
+
+def _has_twice(named: Int64s, most: int) -> bool:
+    """Return True if a number occurs twice; the distance of two equal numbers is less than `most`."""
+    if most > _FEW_PROPERTIES:
+        return len(np.unique(named)) < len(named)
+    return any(bool((named[distance:] == named[:-distance]).any()) for distance in range(1, most))
+
+
+def _last_of_each(named: Int64s) -> Int64s:
+    """Return the indexes, in order, of the last occurrence of each number."""
     _, first_from_behind = np.unique(named[::-1], return_index=True)
     return np.sort(len(named) - 1 - first_from_behind)
 

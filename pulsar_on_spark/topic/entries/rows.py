@@ -212,8 +212,8 @@ class _Group:
         end = self._end_of_batch(first, target_bytes)
         whole, messages = self._whole[first:end], np.zeros(end - first, np.int64)
         starts, ends = self._payload_at[first:end], self.ends[first:end]
-        payloads: dict[int, bytes] = {}
-        batch_bounds: list[list[int]] = []
+        payloads: dict[int, Bytes] = {}
+        batch_bounds: list[Int64s] = []
         is_packed = self._codecs[first:end] != Codec.NONE
         for index in np.flatnonzero(~whole & (self._in_batch[first:end] | is_packed)).tolist():
             opened = self._opened(first + index)
@@ -223,9 +223,9 @@ class _Group:
             payload, bounds = opened
             if is_packed[index]:
                 payloads[index] = payload
-            if bounds:
+            if bounds is not None:
                 batch_bounds.append(bounds)
-                messages[index] = len(bounds) // 3
+                messages[index] = len(bounds)
         data = self.data
         if payloads:
             data, starts, ends = self._joined(whole, starts, ends, payloads)
@@ -239,12 +239,12 @@ class _Group:
         return first + min(int(np.searchsorted(np.cumsum(sizes), target_bytes)) + 1, len(sizes))
 
     def _joined(
-        self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, bytes]
+        self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, Bytes]
     ) -> tuple[Bytes, Int64s, Int64s]:
         """Copy the payloads, some of which were compressed, into one buffer; return it with their starts and ends."""
         data = self.data.data
         pieces = [
-            b"" if is_whole else payloads[index] if index in payloads else data[start:end]
+            b"" if is_whole else payloads[index].data if index in payloads else data[start:end]
             for index, (is_whole, start, end) in enumerate(
                 zip(whole.tolist(), starts.tolist(), ends.tolist(), strict=True)
             )
@@ -252,26 +252,26 @@ class _Group:
         bounds = np.cumsum(np.fromiter(chain((0,), map(len, pieces)), np.int64, len(pieces) + 1))
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
-    def _opened(self, index: int) -> tuple[bytes, list[int]] | None:
+    def _opened(self, index: int) -> tuple[Bytes, Int64s | None] | None:
         """Return the payload of a batch or compressed entry, and a batch's bounds; None if it must stay whole."""
         payload = self._payload(index)
         if payload is None:
             return None
         if not self._in_batch[index]:
-            return None if payload and self._tombstones[index] else (payload, [])
+            return None if len(payload) and self._tombstones[index] else (payload, None)
         bounds = walk_batch(payload, int(self._messages[index]))
         return None if bounds is None else (payload, bounds)
 
-    def _payload(self, index: int) -> bytes | None:
+    def _payload(self, index: int) -> Bytes | None:
         """Return the uncompressed payload; None if its size is not the claimed one or it cannot be compressed again."""
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:
-            return packed.tobytes()
+            return packed
         payload = decompress(codec, packed.data, int(self._sizes[index]))
-        if payload is None or self._limit is None or len(payload) <= self._limit:
-            return payload
-        # The codec's best level might compress it enough, but takes half a minute for 64 MiB.
-        return payload if len(compress(Codec(codec), payload)) <= self._limit else None
+        if payload is not None and self._limit is not None and len(payload) > self._limit:
+            # The codec's best level might compress it enough, but takes half a minute for 64 MiB.
+            payload = payload if len(compress(Codec(codec), payload)) <= self._limit else None
+        return None if payload is None else np.frombuffer(payload, np.uint8)
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:

@@ -20,6 +20,7 @@ from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.entries.rows import StoredEntry, decode_entries
 from tests.kit.messages import ROW_SCHEMA
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, read_metadata, read_payload, single_entry
+from tests.kit.walks import both_walks  # noqa: F401
 
 LEDGER = LedgerId(9)
 NOISE = random.Random(1).randbytes(4_000)

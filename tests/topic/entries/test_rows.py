@@ -22,6 +22,7 @@ from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMeta
 from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, read_metadata, single_entry
+from tests.kit.walks import both_walks  # noqa: F401
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "entries.json").read_text())["vectors"]
 LEDGER = LedgerId(3)

@@ -17,6 +17,7 @@ from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries
 from pulsar_on_spark.topic.entries.work_limits import GROUP_DENSE_BYTES
 from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
+from tests.kit.walks import both_walks  # noqa: F401
 
 LEDGER = LedgerId(3)
 ALONE_S = 10.0
