@@ -17,6 +17,7 @@ import uvloop
 from pulsar_on_spark.broker.broker import Broker
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.cli import output
+from pulsar_on_spark.model.arrow_start import start_arrow_without_pandas
 from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.root_place import RootPlace
@@ -38,6 +39,7 @@ def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> 
         JournalFencedError: another broker took over.
         PulsarpyError, OSError: the broker cannot be started.
     """
+    start_arrow_without_pandas()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop.run(_serve(place, settings, quorum))
 

@@ -23,6 +23,7 @@ from pulsar_on_spark.broker.runtime.children import run_child
 from pulsar_on_spark.broker.runtime.repeating import attempt
 from pulsar_on_spark.history_table.upkeep import maintain_with_histories
 from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.arrow_start import start_arrow_without_pandas
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -118,6 +119,7 @@ def main() -> None:
     if a step failed.
     """
     logs.configure_child()
+    start_arrow_without_pandas()
     os.nice(_NICE)
     root = RootHandle.open(sys.argv[1])
     problems: list[str] = []

@@ -29,6 +29,7 @@ from pulsar_on_spark.broker.reading.jobs import (
 )
 from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.arrow_start import start_arrow_without_pandas
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
 from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent
@@ -50,6 +51,7 @@ def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], j
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
+    start_arrow_without_pandas()
     _Worker(RootHandle.open(root), max_message_size_bytes, slabs, jobs).run()
 
 

@@ -24,6 +24,7 @@ from multiprocessing.context import SpawnProcess
 
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.arrow_start import start_arrow_without_pandas
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.objects import meter
@@ -244,6 +245,7 @@ def _run(
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
+    start_arrow_without_pandas()
     meter.REQUESTS.move_to(gauges.requests)
     try:
         _Worker(parent, RootHandle.open(root), incarnation, policy, gauges, stop).run()
