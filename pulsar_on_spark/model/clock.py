@@ -1,4 +1,4 @@
-"""The system's clock in Pulsar's units. Pure code receives the time as an argument; only shells read the clock."""
+"""The system's clock in Pulsar's units. Pure functions receive the time as an argument and never read a clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def current_ms() -> int:
-    """Return the milliseconds since 1970, as in publish times."""
+    """Return the current time in milliseconds since 1970 (UTC), as in publish times."""
     return time.time_ns() // 1_000_000
 
 

@@ -50,7 +50,7 @@ class NamespaceNotFoundError(PulsarpyError):
 
 
 class NamespaceExistsError(PulsarpyError):
-    """The tenant or namespace already exists, or is not empty."""
+    """The tenant or namespace cannot be created because it exists, or cannot be deleted because it is not empty."""
 
 
 class TopicExistsError(PulsarpyError):
@@ -62,11 +62,11 @@ class TopicTerminatedError(PulsarpyError):
 
 
 class TopicBusyError(PulsarpyError):
-    """The topic cannot be deleted, because clients are using it."""
+    """The topic cannot be deleted because clients use it, or the requested work on it is running already."""
 
 
 class TopicOwnedElsewhereError(PulsarpyError):
-    """Another broker incarnation has the topic's ledger open."""
+    """Another run of a broker (incarnation) has the topic's ledger open."""
 
 
 class SubscriptionNotFoundError(PulsarpyError):
@@ -86,10 +86,10 @@ class ConsumerFencedError(PulsarpyError):
 
 
 class SkippableError(PulsarpyError):
-    """Base of errors of messages that a caller may choose to leave out.
+    """Base of errors about messages that cannot be read, and that a caller may choose to skip.
 
     Attributes:
-        position: The entry of the first of them; None if the error does not tell it.
+        position: The position of the first such message's entry; None if it is not known.
     """
 
     def __init__(self, *args: object, position: Position | None = None) -> None:
@@ -114,11 +114,11 @@ class StoragePathError(StorageError):
 
 
 class NoAccessError(StoragePathError):
-    """This process lacks the credentials or permissions for a storage path, which proves nothing about the path."""
+    """This process lacks the credentials or permissions for a storage path, so the state of the path is unknown."""
 
 
 class WrongPathError(StoragePathError):
-    """A directory or store is not the storage path that the root's metadata name: it is empty, or another path's."""
+    """A directory or store is not the storage path in the root's metadata: it is empty, or belongs to another path."""
 
 
 class NotEnoughCopiesError(StorageError):
@@ -130,7 +130,7 @@ class CopiesUnreachableError(StorageError):
 
 
 class ObjectsUnreachableError(StorageError):
-    """An object store gave no certain answer: the request may have been carried out, or may be later, or never."""
+    """An object store gave no certain answer, so the request may have taken effect, may take effect later, or never."""
 
 
 class ObjectsForbiddenError(ObjectsUnreachableError):
@@ -145,7 +145,7 @@ class UnsyncedFolderError(StorageError):
     """A disk could not make a folder durable, so nothing more is written to it until the operator has checked it.
 
     Attributes:
-        is_own: True if this process met the failure; False if it found the mark of another process.
+        is_own: True if this process met the failure; False if another process met it and left a mark in the folder.
     """
 
     is_own = False
@@ -160,7 +160,7 @@ class CorruptSegmentError(StorageError):
 
 
 class SegmentGoneError(CorruptSegmentError):
-    """Every copy of a segment file is gone. The file may have been merged: look up where its entries are now."""
+    """A copy of a segment file is gone, and no good copy was found. Look up whether the file was merged or moved."""
 
 
 class CorruptJournalError(StorageError):
@@ -168,11 +168,11 @@ class CorruptJournalError(StorageError):
 
 
 class JournalGoneError(CorruptJournalError):
-    """Every copy of a journal file is gone. Its entries were sealed: look up where they are now."""
+    """A copy of a journal file is gone, and no good copy was found. Look up whether its entries were sealed."""
 
 
 class JournalUnavailableError(StorageError):
-    """The journal accepts no entries now: it is full, closing or short of paths. Nothing was written; try again."""
+    """The journal accepts no entries now: it is full, is closing or lacks paths. Nothing was written; try again."""
 
 
 class JournalFencedError(StorageError):
@@ -216,7 +216,7 @@ class WriteAbortedError(PulsarpyError):
 
 
 class IncompatibleSchemaError(PulsarpyError):
-    """The frame's columns, or a schema, do not fit the topic's schema."""
+    """A DataFrame's columns, or a new schema, are incompatible with the topic's schema."""
 
 
 class BacklogQuotaExceededError(PulsarpyError):

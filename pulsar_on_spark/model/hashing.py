@@ -58,7 +58,7 @@ def murmur3_32(keys: KeyArray) -> Hashes:
 def sticky_key_hash(keys: KeyArray, ordering_keys: KeyArray | None = None) -> Hashes:
     """Return the broker's Key_Shared hash: Murmur3 of the ordering key or, without one, of the key's decoded bytes.
 
-    The rule is `Commands.resolveStickyKey` of Pulsar; a row with neither key gets the hash of no bytes.
+    The rule is `Commands.resolveStickyKey` of Pulsar. A row with neither key gets the hash of an empty key.
     """
     if ordering_keys is None or ordering_keys.null_count == len(ordering_keys):
         return murmur3_32(keys)
@@ -75,7 +75,7 @@ def java_string_hash(strings: KeyArray) -> Hashes:
     units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16] = data
     if not _is_ascii(data):
         if not _all_utf8(strings):
-            raise InvalidArgumentError("A key to be hashed as a Java string is not valid UTF-8: give its Base64.")
+            raise InvalidArgumentError("A key to be hashed as a Java string is not valid UTF-8: give the key's Base64.")
         units, offsets = _utf16_units(data, offsets)
     hashes = np.empty(len(strings), np.uint32)
     for first, last in _chunks(offsets):
@@ -86,7 +86,7 @@ def java_string_hash(strings: KeyArray) -> Hashes:
 
 
 def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
-    """Mark the rows that are not valid UTF-8 and thus need `key_b64`; None if there are none. Nulls count as valid."""
+    """Return a mask of the rows that are not valid UTF-8 and need `key_b64`; None if all are valid, as nulls are."""
     if keys.null_count == len(keys) or _is_ascii(_bytes_and_offsets(keys)[0]) or _all_utf8(keys):
         return None
     # A fault may be detected up to three bytes later, so three bytes between rows keep each fault in its row.
@@ -120,7 +120,7 @@ def base64_encode(values: KeyArray) -> pa.BinaryArray:
 
 
 def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], text: npt.NDArray[np.uint8]) -> None:
-    """Fill `text`, which has four characters in each of its rows, with the Base64 of the data's rows, concatenated."""
+    """Fill `text`, an array with four characters per row, with the concatenated Base64 of the rows of `data`."""
     quads = (np.diff(offsets) + 2) // 3
     start = np.repeat(offsets[:-1] - 3 * (np.cumsum(quads) - quads), quads)
     at = start + 3 * np.arange(len(start))
@@ -134,7 +134,7 @@ def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], te
 
 
 def _chunks(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with bounded numbers of rows and bytes; a larger row is a chunk of its own."""
+    """Yield ranges [first, last) of rows, each limited in rows and in bytes; a larger row is a range of its own."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         fitting = int(np.searchsorted(offsets, offsets[first] + _UNITS_AT_ONCE, side="right")) - 1
@@ -212,7 +212,7 @@ def _finish_long_rows(
     blocks: npt.NDArray[np.int64],
     first_block: int,
 ) -> None:
-    """Add the remaining blocks of a few long rows: scramble all words of a row at once, then add them one by one."""
+    """Add to each hash the remaining blocks of its long row, from `first_block`, without a numpy call per block."""
     for row, (start, count) in enumerate(zip(starts.tolist(), blocks.tolist(), strict=True)):
         value = int(hashes[row])
         for word in _scramble(words[start + 4 * first_block : start + 4 * count : 4].copy()).tolist():
@@ -276,7 +276,7 @@ def _utf16_units(
 
 
 def _utf8_faults(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Mark the bytes that UTF-8 (RFC 3629) does not allow at their position; the data must end in an ASCII byte."""
+    """Return a mask of the bytes that UTF-8 (RFC 3629) forbids at their position; `data` must end in an ASCII byte."""
     continues: npt.NDArray[np.bool_] = (data & 0xC0) == 0x80
     expected = np.zeros(len(data), np.bool_)
     for reach, least in ((1, 0xC0), (2, 0xE0), (3, 0xF0)):

@@ -8,17 +8,17 @@ from typing import NewType
 LedgerId = NewType("LedgerId", int)
 EntryId = NewType("EntryId", int)
 TopicId = NewType("TopicId", str)
-"""32 hex digits, new at each creation, because a re-created topic is another topic."""
+"""Id of a topic: 32 hex digits, new at each creation, because a re-created topic is another topic."""
 FileId = NewType("FileId", str)
-"""`<write id>-<number>`. The write id shows in a listing which files may be garbage."""
+"""Id of a segment file: `<write id>-<number>`. In a listing, the write id shows which files may be garbage."""
 WriteId = NewType("WriteId", str)
-"""32 hex digits, new for each construction of a writer."""
+"""Id of a write: 32 hex digits, new for each writer."""
 PathId = NewType("PathId", int)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """The name of a copy of a segment file on a storage path, which is never used for other content.
+    """The name of a copy of a segment file on a storage path. Each name is used only once.
 
     Attributes:
         file_id: The segment file.
@@ -31,7 +31,7 @@ class SegmentName:
 
     @property
     def write_id(self) -> WriteId:
-        """The write whose outcome decides about the copy as long as no record names it."""
+        """The id of the write that made the copy; until a record names the copy, only this write can commit it."""
         return WriteId((self.generation or self.file_id).partition("-")[0])
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Final
 
 BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds of the buckets in seconds, Pulsar's bounds for write latencies included. One more bucket has none."""
+"""Upper bounds of the buckets in seconds, which include Pulsar's for write latencies. The last bucket has no bound."""
 
 
 class Latencies:

@@ -1,4 +1,4 @@
-"""The state of a lease as its observer knows it."""
+"""The state of another consumer's lease, as an observer knows it."""
 
 from __future__ import annotations
 

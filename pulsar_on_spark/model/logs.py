@@ -17,14 +17,14 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 FIELDS: Final = ("topic", "subscription", "ledger", "path", "file", "incarnation", "connection")
-"""Fields for the subject of a line: full names, ids of ledgers, storage paths and files, addresses of connections."""
+"""Names of the fields for the subject of a line; values are full names, ids, and addresses of connections."""
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FORMAT_VARIABLE: Final = "PULSARPY_LOG_FORMAT"
 _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
 
 
 class TextLines(logging.Formatter):
-    """Formatter of text lines, with tracebacks behind their lines; characters that control a terminal are escaped."""
+    """Formatter of text lines, each followed by its traceback; characters that control a terminal are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         """Format the record as one line, with line breaks and other control characters escaped."""
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
     """Formatter of JSON: `time` (UTC, milliseconds), `level`, `logger`, `message`, the call's `FIELDS`, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line, without the newline."""
+        """Return the record as a JSON object in one line, without the newline."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": at.replace("+00:00", "Z"),

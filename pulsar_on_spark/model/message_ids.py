@@ -1,4 +1,4 @@
-"""Message ids of whole columns: the bytes that `serialize()` of Pulsar's clients returns, and the text form."""
+"""Message ids for all rows of a column: the bytes that `serialize()` of Pulsar's clients returns, and the text form."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _serialize(
     batch_indexes: npt.NDArray[np.int32],
     lengths: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.uint8]:
-    """Concatenate the ids' bytes, and fill `lengths`.
+    """Return the serialized ids of the rows, concatenated, and store the length of each in `lengths`.
 
     Each id is laid out in one row of a table that is as wide as the longest id. If all ids are equally long, the table
     is the result; otherwise its unused cells are removed.

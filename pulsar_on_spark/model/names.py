@@ -46,7 +46,7 @@ _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A topic's full name, split into its parts. `parse` makes and checks one.
+    """A topic's full name, split into its parts. Names from users must be checked by `parse`.
 
     Attributes:
         tenant: The tenant, such as `public`.
@@ -77,7 +77,11 @@ class TopicName:
 
     @classmethod
     def parse_any(cls, name: str) -> TopicName:
-        """Parse a name as `parse` does, or `non-persistent://tenant/namespace/x`."""
+        """Parse a name as `parse` does, and also accept `non-persistent://tenant/namespace/x`.
+
+        Raises:
+            InvalidArgumentError: Pulsar refuses the name, or it contains control characters.
+        """
         domain, tenant, namespace, local = _split(name)
         for part in (tenant, namespace):
             if not _ENTITY.fullmatch(part):
@@ -93,7 +97,7 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
-        """True if the topic is stored."""
+        """True if the topic's messages are stored, False if they exist only in a broker's memory."""
         return self.domain == PERSISTENT
 
     @property
@@ -138,7 +142,7 @@ def is_showable(text: str) -> bool:
 
 
 def check_new_name(kind: str, name: str) -> str:
-    """Return the name of a new object if it is acceptable.
+    """Return the name of a new object unchanged if it is acceptable.
 
     Args:
         kind: The kind of name, such as "Subscription name".
@@ -160,7 +164,7 @@ def check_new_name(kind: str, name: str) -> str:
 
 
 def check_new_properties(of: str, properties: Mapping[str, str]) -> None:
-    """Refuse more properties than an object may have.
+    """Check that an object's properties are within `MAX_PROPERTIES` and `MAX_PROPERTIES_BYTES`.
 
     Args:
         of: The owner of the properties, such as "Subscription 'reports'".

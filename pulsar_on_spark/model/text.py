@@ -15,5 +15,5 @@ def printable(text: str) -> str:
 
 
 def reason_of(message: str) -> str:
-    """Return the message of a failed validation without the prefix that pydantic gives to validators' own errors."""
+    """Return pydantic's message of a failed validation without its prefix `Value error, `, if it has one."""
     return message.removeprefix("Value error, ")
