@@ -1,4 +1,4 @@
-"""Making one more copy of a segment file from its other copies: repair's work on one path.
+"""Restoration of a segment file's copy on one storage path, from the file's other copies.
 
 The new copy gets a name of its own, so no copy is ever overwritten, not even one that was judged bad by mistake.
 Every byte is checked while it is copied; each tile comes from any copy that has it undamaged.
@@ -62,7 +62,7 @@ def restore_copy(
 
 
 class _Tiles:
-    """Reader of a file's tiles from any copy that has them."""
+    """Reader of a file's tiles, each from any copy in which it is undamaged."""
 
     def __init__(self, file: FileRecord, sources: Sequence[StoragePath], files: FileOps, stack: ExitStack) -> None:
         self._file = file
@@ -105,7 +105,7 @@ class _Tiles:
         if verdict is CopyVerdict.UNREACHABLE:
             return unreachable(f"File {self._file.file_id}, which repair restores from its copies,", causes)
         return (SegmentGoneError if verdict is CopyVerdict.GONE else CorruptSegmentError)(
-            f"File {self._file.file_id} cannot be restored from its copies: bring one back from a backup. {causes}"
+            f"File {self._file.file_id} cannot be restored from its copies: restore a copy from a backup. {causes}"
         )
 
 

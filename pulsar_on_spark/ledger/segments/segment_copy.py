@@ -17,7 +17,7 @@ from pulsar_on_spark.storage.files import FileOps
 from pulsar_on_spark.storage.storage_path import SegmentSink, SegmentSource, StoragePath
 
 IN_FLIGHT_BYTES = 16 * 1024 * 1024
-"""Limit of tiles queued for one copy. All copies share the same bytes, so it bounds the writer's memory."""
+"""Maximum bytes of tiles queued for one copy. All copies share these bytes, so the limit bounds the writer's memory."""
 
 
 class SegmentCopy:
@@ -45,7 +45,7 @@ class SegmentCopy:
         self._submit("open", partial(self._open, name, files, stays_cached=stays_cached))
 
     def append(self, tile: bytes) -> None:
-        """Queue the next tile; block while more than `IN_FLIGHT_BYTES` would be queued."""
+        """Queue the next tile; first wait until at most `IN_FLIGHT_BYTES` will be queued, or the queue is empty."""
         while self._pending and self._pending_bytes + len(tile) > IN_FLIGHT_BYTES:
             self._finish_oldest()
         self._submit("write", partial(self._append, tile), len(tile))

@@ -1,7 +1,7 @@
 """Format of a sealed segment: an Arrow IPC file in which every byte belongs to one checksummed tile.
 
 Arrow has no checksums and reads most flipped bits silently, so each range of the file has a CRC32C that is checked
-before Arrow sees the bytes. Tile 0 is the magic and the schema message, then comes one tile a record batch, and the
+before Arrow sees the bytes. Tile 0 is the magic and the schema message. One tile for each record batch follows. The
 last tile is everything from the last batch to the end of the file (end-of-stream mark, footer, magic).
 """
 
@@ -18,10 +18,10 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, FormatVersionError
 from pulsar_on_spark.model.ids import WriteId
 
 SEGMENT_FORMAT = 2
-"""1: each batch belongs to one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
+"""Format version. 1: a batch belongs to one segment. 2: segments of several ledgers may share it (docs/adr/0008)."""
 FORMAT_KEY = b"pulsarpy.segment_format"
 INLINE_BATCHES = 16
-"""Limit of the batches whose tiles the file's metadata record lists. With more batches, a sidecar file lists them."""
+"""Maximum number of batches for which the metadata record lists the tiles; above it, a sidecar file lists them."""
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -64,7 +64,7 @@ def check_segment_format(schema: pa.Schema, name: str) -> None:
         raise CorruptSegmentError(f"{name} has no segment format version in its schema: it is not a segment file.")
     if int(version) > SEGMENT_FORMAT:
         raise FormatVersionError(
-            f"{name} has segment format {int(version)}, this program knows up to {SEGMENT_FORMAT}: upgrade it."
+            f"{name} has segment format {int(version)}, this pulsar_on_spark reads up to {SEGMENT_FORMAT}: upgrade it."
         )
 
 
@@ -85,7 +85,7 @@ class Tiles:
         return (0, *accumulate(self.lengths))
 
     def problem(self, length: int, batches: int) -> str | None:
-        """Return how these tiles contradict a file's length or number of batches; None if they agree."""
+        """Return how these tiles contradict a file's length in bytes or number of batches, as a predicate, or None."""
         if len(self.crcs) != len(self.lengths):
             return f"has {len(self.crcs)} checksums for {len(self.lengths)} tiles"
         if self.batches != batches:
@@ -116,7 +116,7 @@ class SegmentEncoder:
         """
         if not batch.schema.equals(SEGMENT_SCHEMA):
             raise InvalidArgumentError(
-                f"A batch with columns {batch.schema.names} is no segment's: give batches in SEGMENT_SCHEMA."
+                f"A segment cannot hold a batch with columns {batch.schema.names}: give batches in SEGMENT_SCHEMA."
             )
         self._writer.write_batch(batch)
         return self._take()
@@ -170,7 +170,7 @@ class _Pieces:
 
 
 def _file_header() -> bytes:
-    """Cut magic and schema message (continuation mark, length, message) off an empty file."""
+    """Return the start of every segment file: magic and schema message (continuation mark, length, message)."""
     sink = _Pieces()
     pa.ipc.new_file(sink, SEGMENT_SCHEMA).close()
     empty = sink.take()
@@ -208,7 +208,7 @@ def decode_sidecar(content: bytes, length: int, crc: int, name: str) -> Tiles:
     magic, version, count = _SIDECAR_HEADER.unpack_from(content)
     if version > _SIDECAR_FORMAT:
         raise FormatVersionError(
-            f"{name} has sidecar format {version}, this program knows up to {_SIDECAR_FORMAT}: upgrade it."
+            f"{name} has sidecar format {version}, this pulsar_on_spark reads up to {_SIDECAR_FORMAT}: upgrade it."
         )
     if magic != _SIDECAR_MAGIC or length != _SIDECAR_HEADER.size + 12 * count:
         raise CorruptSegmentError(f"{name} is not a sidecar file.")

@@ -40,7 +40,7 @@ def read_batches(
     files: FileOps = OS_FILES,
     at_stake: str = "",
 ) -> Generator[pa.RecordBatch]:
-    """Read batches of a file from one copy, and continue with another if it is bad.
+    """Read batches of a file from one copy, and continue with another copy if that fails.
 
     Only the wanted columns are decompressed. Memory holds one group of encoded batches and one decoded batch.
 
@@ -49,8 +49,8 @@ def read_batches(
         paths: Returns the root's storage paths.
         numbers: The batches' numbers, ascending; adjacent ones are read together.
         columns: Names from `SEGMENT_SCHEMA`, or None for all; the batches have them in the order of the schema.
-        on_bad_copy: Called with path id and reason, once for each copy to report. If a copy is good, these are all bad,
-            missing and unreachable copies; if no copy is good, only the damaged ones.
+        on_bad_copy: Called with path id and reason, once for each reported copy. If a good copy was found, all damaged,
+            missing and unreachable copies before it are reported; if none was found, only the damaged ones.
         files: The operating system.
         at_stake: The content of the batches (topic, ledger, entries), named by the error if no copy is good.
 
@@ -68,7 +68,8 @@ def read_batches(
         return
     if numbers[0] < 0 or numbers[-1] >= file.batches or any(after <= before for before, after in pairwise(numbers)):
         raise InvalidArgumentError(
-            f"Segment file {file.file_id} has {file.batches} batches: {_named(numbers)} are not rising numbers of them."
+            f"Segment file {file.file_id} has {file.batches} batches: give rising numbers below {file.batches} "
+            f"instead of {_named(numbers)}."
         )
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
@@ -85,7 +86,7 @@ def read_batches(
 
 
 def adjacent(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Group ascending numbers into ranges [first, end)."""
+    """Yield the ranges [first, end) of adjacent numbers that ascending numbers consist of."""
     first = end = None
     for number in numbers:
         if first is None or number != end:
@@ -237,7 +238,7 @@ class OpenCopy:
         return content
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` from the file (raises as `read_tile`)."""
+        """Fill `target` with the file's bytes from `offset` on (raises as `read_tile`)."""
         count = self._source.read_into(offset, target)
         if count != len(target):
             raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
@@ -274,7 +275,7 @@ class OpenCopy:
 
 
 class _Groups:
-    """Reader of a file's groups of batches. If a copy is bad, the next one is used.
+    """Reader of a file's groups of batches. If a copy cannot be read, the next copy is used.
 
     All readers start with the first copy, so that they share its cached pages. The path of the first copy depends on
     the file's id, which spreads the load.
@@ -299,7 +300,7 @@ class _Groups:
         self._reported = 0
 
     def read(self, first: int, end: int) -> tuple[int, pa.Buffer]:
-        """Read the next group, from batch `first`; returns its number of batches and their checked Arrow stream."""
+        """Read the group that begins at batch `first`; returns its number of batches and their checked Arrow stream."""
 
         def read_from(copy: OpenCopy) -> tuple[int, pa.Buffer]:
             if copy is not self._announced:
@@ -320,7 +321,7 @@ class _Groups:
         self._copies.close()
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
-        """Report the new bad copies to the caller; `only` restricts them to one verdict."""
+        """Pass each copy that failed since the last report to `on_bad_copy`; with `only`, those of this verdict."""
         # Called only when another copy proved good or all failed: a file that is missing everywhere was deleted on
         # purpose, and unreachable copies often have one common cause.
         problems = list(self._copies.problems.items())[self._reported :]

@@ -30,7 +30,10 @@ class FileNotWrittenError(NotEnoughCopiesError):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A finished segment file and the paths with a durable copy; `FileRecord` describes the fields."""
+    """A finished segment file, the paths with a durable copy (`copies`) and the paths that failed (`failures`).
+
+    `FileRecord` describes the other fields.
+    """
 
     file_id: FileId
     length: int
@@ -62,10 +65,10 @@ class WrittenFile:
 class SegmentFileWriter:
     """Writer of one segment file to write-quorum storage paths in parallel, from one encoding.
 
-    If a path fails, the next candidate path replaces it for this file. Its copy gets the earlier bytes from a good copy
-    that can be read back. (This is BookKeeper's ensemble change; it needs no metadata, as the file is not read before
-    it is committed.) Without a replacement, writing continues while ack-quorum copies are good. Memory is bounded by
-    the tiles in flight, not by the file. Not thread-safe; as a context manager it aborts a file that was not closed.
+    If a path fails, the next candidate path replaces it for this file, and the earlier bytes are copied to the new path
+    from a good copy. (This is BookKeeper's ensemble change, but without a change of metadata: the file is not read
+    before it is committed.) Without a replacement, writing continues while ack-quorum copies are good. The tiles in
+    flight bound the memory, not the file. Not thread-safe. As a context manager, it aborts a file that was not closed.
 
     Args:
         file_id: An unused id, `<write id>-<number>`.
@@ -109,7 +112,7 @@ class SegmentFileWriter:
         return tuple(self._failures)
 
     def write_batch(self, batch: pa.RecordBatch) -> int:
-        """Append a batch in `SEGMENT_SCHEMA`; returns its number in the file, from 0.
+        """Append a batch in `SEGMENT_SCHEMA`, and return its number in the file, from 0.
 
         Raises:
             InvalidArgumentError: the batch has another schema.
@@ -151,7 +154,7 @@ class SegmentFileWriter:
         )
 
     def abort(self) -> None:
-        """Delete the written copies, as far as their paths can be reached. No effect after `close` or `abort`."""
+        """Delete the written copies whose paths can be reached. No effect after `close` or `abort`."""
         if not self._ended:
             self._release(delete=True)
 
@@ -195,7 +198,7 @@ class SegmentFileWriter:
             raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _can_replace(self) -> bool:
-        """Return True if a new copy can get the earlier tiles, or there are none."""
+        """Return True if a good copy can be read to give its tiles to a new copy, or if no tiles were written yet."""
         return not self._lengths or any(copy.is_readable for copy in self._copies)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
