@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class LeaseState(Enum):
-    """State of another consumer's lease, as far as an observer knows it."""
+    """The state of another consumer's lease, as an observer knows it; the values explain it."""
 
     UNKNOWN = "observed for less than one lease period"
     ALIVE = "observed for at least one lease period, and renewed within the last one"

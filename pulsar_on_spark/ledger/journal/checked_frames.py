@@ -12,11 +12,11 @@ import numpy.typing as npt
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 
 FileKey: TypeAlias = tuple[str, str, tuple[int, int]]
-"""Incarnation, path and file, device and inode."""
+"""Key of a file: incarnation, path and file name, device and inode."""
 Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 MAX_CRCS: Final = 1 << 20
-"""Limit of kept checksums. Above it, those of the least recently used file are dropped; its frames are read in full."""
+"""Limit of kept checksums. Above it, the least recently used file's are dropped: its frames are read in full again."""
 
 
 class CheckedFrames:

@@ -172,7 +172,7 @@ def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: F
 
 
 def encode_lac(at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """Encode an idle frame: it only names the last acknowledged frame, for readers of an idle log's tail."""
+    """Encode a LAC frame, which only names the last acknowledged frame, for tail readers of an idle log."""
     return _encode(FrameKind.LAC, at, lac, 0, b"", [])
 
 
@@ -200,7 +200,7 @@ def _encode(
 def _check_length(size_bytes: int, what: str) -> None:
     if size_bytes > MAX_FRAME_BYTES:
         raise InvalidArgumentError(
-            f"A frame of {what} would have {size_bytes} bytes, more than {MAX_FRAME_BYTES}: put fewer into one."
+            f"A frame of {what} would have {size_bytes} bytes, more than {MAX_FRAME_BYTES}: put fewer into one frame."
         )
 
 

@@ -208,7 +208,7 @@ class FrameScanner:
             what = f"frame {header.number} is in the place of frame {chain.next_number}"
             return self._bad(what, offset, is_written=True)
         if header.previous_crc != chain.crc:
-            what = f"frame {header.number} follows another frame than the one before it"
+            what = f"frame {header.number} does not continue the frame before it"
             return self._bad(what, offset + 8, is_written=True)
         return header
 

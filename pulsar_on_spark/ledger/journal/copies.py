@@ -69,7 +69,7 @@ class NewFile(Protocol):
     """A created journal file that no path's thread has taken over yet."""
 
     def close(self) -> None:
-        """Close a file that is not needed (raises `OSError`)."""
+        """Close a file that will not be written (raises `OSError`)."""
 
 
 class PathWriter(Protocol):
@@ -364,7 +364,7 @@ class PathThread(PathWriter):
         return Synced()
 
     def _check(self, file: _OpenFile) -> AppendEvent:
-        """Check that the file still has its name; any error counts as a failed check, as frames need positive proof."""
+        """Check that the name still refers to the file; an error counts as "no", as frames need positive proof."""
         try:
             if file.identity is None:  # it cannot change while the file is open
                 file.identity = self._files.identity(file.fd)

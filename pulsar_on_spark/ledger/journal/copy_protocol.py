@@ -76,14 +76,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Effect: report to the writer that all frames up to `watermark` count on this path."""
+    """Effect: report to the writer that all frames up to `watermark` became durable in this file before any fence."""
 
     watermark: FrameNumber
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Effect: report to the writer that no more frames will count on this path; those without an Ok are unknown."""
+    """Effect: report to the writer that the file failed or was fenced. Frames without an `Ok` have no known outcome."""
 
     reason: str
 
@@ -93,7 +93,7 @@ AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
 
 
 class CopyAppender:
-    """The state of a file that its writer appends to: frames without gaps, one watermark, no work after an error.
+    """The state of a file that its writer appends to: frames have no gaps, and work stops at the first error.
 
     Writes continue during a sync; there is one round of sync and check at a time.
     """
@@ -170,7 +170,7 @@ class CopyAppender:
         return self._round_done()
 
     def _may_count(self, is_my_file: bool) -> bool:
-        """Return True if the round's frames count: this needs positive proof, not just the absence of a fence."""
+        """Return True if the check proves that the round's frames were written before any fence."""
         return is_my_file
 
     def _round_done(self) -> list[AppendEffect]:
@@ -188,7 +188,7 @@ class CopyAppender:
 
 
 class End(Enum):
-    """A copy's statement about the frame after those that it returned.
+    """A copy's statement about the frame that follows the returned frames.
 
     Only `NO` and, if the whole write set was read, `TORN` are evidence that the frame was never written (BookKeeper's
     NoSuchEntry); the other values are no evidence.
@@ -220,7 +220,7 @@ class Renamed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FenceFirst:
-    """Event: fence the copy and report the LAC that it knows."""
+    """Event: fence the copy and report the highest LAC in its frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """Effect: answer `FenceFirst`. `fenced` is False if it is not fenced; `first` is its first frame, if any."""
+    """Effect: answer to `FenceFirst`; `first` is the copy's first frame, None if it is empty, `lac` its highest LAC."""
 
     fenced: bool
     first: FrameNumber | None
@@ -356,14 +356,14 @@ class CopyReader:
         return self._request
 
     def _fences(self, request: FenceFirst | ReadFrames) -> bool:
-        """Return True if the request must fence first.
+        """Return True if the copy must be fenced before the request is served.
 
-        A read must, too, because the path may have been away when the log was fenced (BookKeeper #2614).
+        This applies to reads, too, because the path may have been away when the log was fenced (BookKeeper #2614).
         """
         return True
 
     def _missing(self) -> list[ReadEffect]:
-        """Answer for a missing file. The record names it, so it existed: its absence proves nothing about frames."""
+        """Answer for a missing file. The record names the file, so it existed: its absence proves nothing of frames."""
         return self._no_answer()
 
     def _scan(self) -> list[ReadEffect]:

@@ -48,9 +48,9 @@ from pulsar_on_spark.storage.local_disk import require_local
 from pulsar_on_spark.storage.local_path import LocalPath
 
 READ_BYTES = 8 * 1024 * 1024
-"""Approximate limit of the frames that one answer covers."""
+"""Approximate limit of the bytes of the frames that one answer covers."""
 _MARK_BYTES = 4 * 1024 * 1024
-"""Distance of the positions that a scan remembers, so that later scans need not begin at the start of the file."""
+"""Distance in bytes of the positions that a scan remembers, so that later scans need not begin at the file's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class PlacedFrame:
         """The frame's bytes.
 
         Raises:
-            CorruptJournalError: they have changed since they were checked.
-            StoragePathError: they cannot be read, or the recovery is over.
+            CorruptJournalError: the bytes have changed since they were checked.
+            StoragePathError: the file cannot be read, or was closed because the recovery is over.
         """
         return (self.file.frame_at(self.position),)
 
@@ -124,9 +124,9 @@ class CopyFile:
                 source.close()
 
     def frame_at(self, position: ScanPosition) -> bytes:
-        """Read the frame for `PlacedFrame.buffers`.
+        """Read the frame at a position, and verify it again (raises as `PlacedFrame.buffers`).
 
-        The lock keeps the descriptor open meanwhile: its number could be reused for another file.
+        The lock keeps the descriptor open meanwhile, because a closed descriptor's number may be given to another file.
         """
         with self._closing:
             if self._source is None:
@@ -230,7 +230,7 @@ class CopyFile:
         return self._marks[0].chain.next_number
 
     def _scan_heads(self) -> Scanned:
-        """Scan all headers for the LAC. It is only a hint, so contents are checked only when frames are read."""
+        """Scan all headers for the highest LAC, without checking contents, which are checked when frames are read."""
         assert self._source is not None
         scanner = FrameScanner(self._source, self._marks[0], self._name, checked_before=True)
         lac, reported_to = NO_FRAME, self._marks[0].offset

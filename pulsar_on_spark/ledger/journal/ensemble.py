@@ -46,7 +46,8 @@ class Ensemble:
     Args:
         paths: All storage paths that the log may use.
         incarnation: The log's incarnation.
-        post: Called with each event, in other threads. The owner must pass it to `take_in` before its core handles it.
+        post: Called with each event, in other threads. The owner must pass the event to `take_in`
+            before its core handles the event.
         files: The operating system.
         policy: The rule for cutting objects, on paths on object stores.
     """
@@ -82,7 +83,7 @@ class Ensemble:
         return {path: state.writer.syncs for path, state in self._states.items()}
 
     def know(self, path: JournalPath) -> None:
-        """Add a path, or replace the directory of a known one."""
+        """Add a path, or replace a known path whose place has changed."""
         self._paths[path.path_id] = path
         state = self._states.get(path.path_id)
         if state is not None and state.writer.path != path and not state.outstanding:
@@ -121,7 +122,7 @@ class Ensemble:
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
     def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
-        """Begin a created file with frame `first`; ignored if its path was given up during the creation."""
+        """Begin a created file with frame `first`; no effect if the path was given up during the file's creation."""
         new = self._created.pop(copy, None)
         if new is None:
             return
@@ -221,7 +222,7 @@ class Ensemble:
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def quiet(self, ticks: int) -> list[Copy]:
-        """Count a tick; return a file on each path that has had pending work and no progress for this many ticks.
+        """Count a tick; return a file on each path whose pending work has made no progress for more than `ticks` ticks.
 
         Ticks are counted instead of reading a clock, because they pause when the whole process is paused.
         """
@@ -237,7 +238,7 @@ class Ensemble:
         return copies
 
     def holding_back(self, copies: Sequence[Copy], ack_quorum: int, far_bytes: int, ticks: int) -> list[Copy]:
-        """Count a tick; return a file on each path that has slowed the others down for this many ticks in total.
+        """Count a tick; return a file on each path that has held the others back for more than `ticks` ticks in total.
 
         Args:
             copies: The files that groups are written to now.
@@ -259,7 +260,7 @@ class Ensemble:
         return slow_copies
 
     def give_up(self, path: PathId) -> Copy | None:
-        """Stop using this path, and ignore its later events: its files do not count.
+        """Stop using this path, drop its queued writes, and ignore its later events.
 
         Returns:
             One of the path's unreleased files, if it has any, to report to the core.

@@ -72,7 +72,7 @@ def log_start(incarnation: IncarnationId) -> ChainPoint:
 
 @dataclass(frozen=True, slots=True)
 class JournalFileHeader:
-    """The header of a journal file: its log, its number, and the position in the chain at which it begins."""
+    """The header of a journal file: its log, its id, and the position in the chain of frames at which it begins."""
 
     incarnation: IncarnationId
     file: JournalFileId
@@ -93,8 +93,8 @@ def read_file_header(source: JournalBytes, name: str) -> tuple[JournalFileHeader
     """Read the header of a journal file and the position of its first frame; `name` is the file's name in errors.
 
     Raises:
-        CorruptJournalError: the header is cut short or fails its checksum. This proves nothing about the file's frames.
-        FormatVersionError: a newer version wrote it.
+        CorruptJournalError: the header is cut short or fails its checksum; the file may have intact frames.
+        FormatVersionError: a newer version wrote the header.
         OSError, StorageError: the file cannot be read.
     """
     content = bytearray(_MAX_HEADER_BYTES)
@@ -110,7 +110,7 @@ def read_file_header(source: JournalBytes, name: str) -> tuple[JournalFileHeader
     _, version, _, incarnation_bytes, file_bytes, first_frame, seed, _ = _HEADER.unpack_from(header)
     if version > JOURNAL_FORMAT:
         raise FormatVersionError(
-            f"{name} has journal format {version}, this program knows up to {JOURNAL_FORMAT}: upgrade it."
+            f"{name} has journal format {version}, this pulsar_on_spark reads up to {JOURNAL_FORMAT}: upgrade it."
         )
     ids = header[_HEADER.size :]
     incarnation = IncarnationId(ids[:incarnation_bytes].decode("latin-1"))
@@ -164,7 +164,7 @@ def open_journal_file(directory: Path, files: FileOps = OS_FILES) -> int:
     """Open a file for reading under either name.
 
     Raises:
-        FileNotFoundError: it has neither name. The caller decides if this proves anything (see `StoragePath`).
+        FileNotFoundError: the file has neither name. The caller must check whether the storage path is there.
     """
     try:
         return files.open(open_name(directory))
@@ -181,8 +181,8 @@ def legal_name(name: str) -> str:
     """Return the id of an incarnation or a journal file if it may be part of a file name or a key.
 
     Raises:
-        InvalidArgumentError: it may not.
+        InvalidArgumentError: the id may not be part of a name.
     """
     if not _LEGAL_NAME.fullmatch(name):
-        raise InvalidArgumentError(f"{name!r} is not fit for a file name: use letters, digits, _ and -, up to 127.")
+        raise InvalidArgumentError(f"{name!r} is not fit for a file name: use up to 127 letters, digits, _ and -.")
     return name

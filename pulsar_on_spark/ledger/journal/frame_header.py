@@ -54,8 +54,8 @@ class ScanPosition:
 class FrameHeader:
     """A frame's header.
 
-    `lac` is the last frame that was acknowledged when this one was sent, or -1; `size_bytes` includes header, directory
-    and padding; `runs` is the number of ledgers in the directory; `crc` covers the whole frame.
+    `lac` is the last frame that was acknowledged when this frame was sent, or -1. `size_bytes` includes header,
+    directory and padding. `runs` is the number of ledgers in the directory. `crc` covers the whole frame.
     """
 
     number: FrameNumber
@@ -125,7 +125,7 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
     _, version, kind, size_bytes, runs, number, lac, rows, *crcs = _HEADER.unpack(header)
     if version > FRAME_FORMAT:
         raise FormatVersionError(
-            f"{name} has frame format {version}, this program knows up to {FRAME_FORMAT}: upgrade it."
+            f"{name} has frame format {version}, this pulsar_on_spark reads up to {FRAME_FORMAT}: upgrade it."
         )
     try:
         known_kind = FrameKind(kind)
@@ -136,16 +136,16 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
     parsed = FrameHeader(number, known_kind, lac, size_bytes, runs, rows, *crcs)
     if not parsed.head_bytes <= size_bytes <= MAX_FRAME_BYTES or size_bytes % 8:
         raise CorruptJournalError(
-            f"{name} claims {size_bytes} bytes, {parsed.head_bytes} of them its head: read another copy."
+            f"{name} claims {size_bytes} bytes and a head of {parsed.head_bytes}, which cannot be: read another copy."
         )
     return parsed
 
 
 def follow_headers(window: memoryview, at: ChainPoint, rest_bytes: int) -> tuple[int, ChainPoint, FrameNumber]:
-    """Skip whole frames by their headers, as long as the next header is in the window and continues the chain.
+    """Skip whole frames by their headers, while the next header is in the window and continues the chain.
 
-    What follows may be a frame, a bad frame or the end of the file: the caller must find out. A skip costs a fraction
-    of `parse_header`, which matters in a journal of a million small frames.
+    The skipped frames may be followed by another frame, a bad frame or the end of the file; the caller must find out.
+    Skipping costs a fraction of `parse_header`, which matters in a journal of a million small frames.
 
     Args:
         window: Bytes of the file, from the start of a frame on.

@@ -88,11 +88,14 @@ class FrameReader:
             return unreachable(what, causes)
         if verdict is CopyVerdict.GONE:
             return JournalGoneError(f"{what} has no good copy left: look up where its entries are now. {causes}")
-        return CorruptJournalError(f"{what} has no good copy left: {causes}")
+        return CorruptJournalError(
+            f"{what} has no good copy left: restore one from a backup, or give the frame up with `pulsarpy recover "
+            f"--give-up-frames`. {causes}"
+        )
 
 
 class _FrameCopy:
-    """An open copy of the frames."""
+    """An open journal file that has the frames of a `JournalPlace`."""
 
     def __init__(self, place: JournalPlace, copy: Copy, path: JournalPath, files: FileOps) -> None:
         self._file = OpenJournalFile(path, place.incarnation, JournalFileId(copy.file), files)
@@ -109,7 +112,7 @@ class _FrameCopy:
         self._file.close()
 
     def read(self, number: FrameNumber, ledger: LedgerId) -> pa.RecordBatch:
-        """Read the ledger's rows of a frame."""
+        """Read the ledger's rows of a frame, and check them (raises `CorruptJournalError`)."""
         head = self._head(number)
         indexed_run = next(((index, run) for index, run in enumerate(head.runs()) if run.ledger_id == ledger), None)
         if indexed_run is None:

@@ -84,7 +84,10 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class FrameHead:
-    """A frame's header and directory, which give the frame's contents and their offsets. `file` is the file's name."""
+    """A frame's header and directory, which locate all other content of the frame.
+
+    `file` is the file's name in errors, `offset` the frame's offset in the file in bytes.
+    """
 
     header: FrameHeader
     file: str
@@ -106,7 +109,7 @@ class FrameHead:
 
     @property
     def columns_end(self) -> int:
-        """The offset of the payloads in an ENTRIES frame, after header, directory and all other columns."""
+        """The offset in bytes of the payloads in an ENTRIES frame, after header, directory and all other columns."""
         return payload_start(self.header.runs, self.header.rows)
 
     def batch_of(self, run: LedgerRun, columns: memoryview, payloads: memoryview) -> pa.RecordBatch:
@@ -149,22 +152,22 @@ class FrameHead:
         """
         lengths = entries_columns(self.header.rows)
         rows = len(ids[0])
-        self._expect(len(columns) == self.columns_end - self.header.head_bytes, "columns of another length")
+        self._expect(len(columns) == self.columns_end - self.header.head_bytes, "columns of a wrong length")
         self._expect(
             columns[: ENTRIES.message_bytes] == ENTRIES.message(self.header.rows, (*lengths, all_payload_bytes)),
-            "another layout of the batch",
+            "a wrong batch layout",
         )
         starts = list(accumulate(map(padded, lengths), initial=ENTRIES.message_bytes))
         ledger_ids, entry_ids, counts, times, offsets = (
             np.frombuffer(columns, dtype, rows + extra, start + np.dtype(dtype).itemsize * first_row)
             for start, dtype, extra in zip(starts, ("<i8", "<i8", "<i4", "<i8", "<i4"), (0, 0, 0, 0, 1), strict=False)
         )
-        self._expect(np.array_equal(ledger_ids, ids[0]) and np.array_equal(entry_ids, ids[1]), "other entries")
+        self._expect(np.array_equal(ledger_ids, ids[0]) and np.array_equal(entry_ids, ids[1]), "wrong entry ids")
         self._expect(
             np.array_equal(offsets[bounds[0]], bounds[1])
             and bool((np.diff(offsets) >= 0).all())
             and len(payloads) == offsets[-1] - offsets[0],
-            "other payload offsets",
+            "wrong payload offsets",
         )
         if offsets[0]:
             offsets = offsets - offsets[0]
@@ -179,7 +182,7 @@ class FrameHead:
 
     def _items(self) -> npt.NDArray[np.void]:
         header = self.header
-        self._expect(header.kind is FrameKind.ENTRIES, f"no directory, being of kind {header.kind.name}")
+        self._expect(header.kind is FrameKind.ENTRIES, f"no directory, but is of kind {header.kind.name}")
         items = np.frombuffer(self.directory, RUN)
         entries, payload_bytes = items["entries"].astype(np.int64), items["payload_bytes"].astype(np.int64)
         end = self.columns_end + int(payload_bytes.sum())
@@ -191,13 +194,13 @@ class FrameHead:
             and np.array_equal(items["payload_offset"], np.cumsum(payload_bytes) - payload_bytes + self.columns_end)
             and padded(end) == header.size_bytes
             and len(np.unique(items["ledger_id"])) == len(items),
-            "another directory",
+            "a wrong directory",
         )
         return items
 
     def _expect(self, is_so: bool, otherwise: str) -> None:
         if not is_so:
-            raise CorruptJournalError(f"{self.name} is not as a writer makes it ({otherwise}): read another copy.")
+            raise CorruptJournalError(f"{self.name} is malformed, as it has {otherwise}: read another copy.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +234,21 @@ class Frame(FrameHead):
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
         """
-        self._expect(self.header.kind is FrameKind.CURSOR, f"no cursor records, being of kind {self.header.kind.name}")
+        self._expect(self.header.kind is FrameKind.CURSOR, f"no cursor records, but is of kind {self.header.kind.name}")
         rows, content = self.header.rows, self.content
         start, lengths, columns = CURSOR.message_bytes, [], []
         for _ in CURSOR_SCHEMA:
             data_start = start + padded(4 * (rows + 1))
-            self._expect(data_start <= len(content), "fewer records")
+            self._expect(data_start <= len(content), "too few records")
             offsets = np.frombuffer(content, "<i4", rows + 1, start)
             data_bytes = int(offsets[-1])
-            self._expect(offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), "other offsets")
-            self._expect(data_start + padded(data_bytes) <= len(content), "shorter records")
+            self._expect(offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), "wrong offsets")
+            self._expect(data_start + padded(data_bytes) <= len(content), "truncated records")
             lengths += [offsets.nbytes, data_bytes]
             columns.append([bytes(content[data_start + a : data_start + b]) for a, b in pairwise(offsets.tolist())])
             start = data_start + padded(data_bytes)
-        self._expect(start == len(content), "more bytes")
-        self._expect(content[: CURSOR.message_bytes] == CURSOR.message(rows, lengths), "another layout of the batch")
+        self._expect(start == len(content), "extra bytes")
+        self._expect(content[: CURSOR.message_bytes] == CURSOR.message(rows, lengths), "a wrong batch layout")
         return list(zip(*columns, strict=True))
 
     def next_fragment(self) -> int:
@@ -254,8 +257,8 @@ class Frame(FrameHead):
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
         """
-        self._expect(self.header.kind is FrameKind.ROLL, f"no next fragment, being of kind {self.header.kind.name}")
-        self._expect(len(self.content) == ROLL.size, "another length")
+        self._expect(self.header.kind is FrameKind.ROLL, f"no next fragment, but is of kind {self.header.kind.name}")
+        self._expect(len(self.content) == ROLL.size, "a wrong length")
         (number,) = ROLL.unpack(self.content)
         return int(number)
 
@@ -270,12 +273,12 @@ def payload_views(batch: pa.RecordBatch) -> list[memoryview]:
 
 
 def entries_columns(rows: int) -> tuple[int, ...]:
-    """Return the bytes of each buffer of an ENTRIES batch, without padding and without the payloads' buffer."""
+    """Return the length in bytes of each buffer of an ENTRIES batch, without padding, except the payloads' buffer."""
     return (8 * rows, 8 * rows, 4 * rows, 8 * rows, 4 * (rows + 1))
 
 
 def payload_start(runs: int, rows: int) -> int:
-    """Return the offset of the payloads in an ENTRIES frame."""
+    """Return the offset in bytes of the payloads in an ENTRIES frame with these numbers of ledgers and entries."""
     return HEADER_BYTES + RUN.itemsize * runs + ENTRIES.message_bytes + sum(map(padded, entries_columns(rows)))
 
 

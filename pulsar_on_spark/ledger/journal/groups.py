@@ -31,7 +31,7 @@ class JournalLimits:
 
     Attributes:
         group_bytes: A group of this size closes even if no path is free.
-        group_entries: Number of entries or records at which a group closes, too.
+        group_entries: A group of this number of entries or records also closes.
         waiting_bytes: Limit of unacknowledged payloads, and of the backlog of any one path; producers wait above it
             (back-pressure).
         waiting_entries: Limit of unacknowledged entries and records.
@@ -69,12 +69,12 @@ class EntriesGroup:
 
     @property
     def payload_bytes(self) -> int:
-        """The size of the payloads."""
+        """The size of the payloads in bytes."""
         return self.group.payload_bytes
 
     @property
     def frame_bytes(self) -> int:
-        """About the size of the frame."""
+        """The approximate size of the frame in bytes."""
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
@@ -93,7 +93,7 @@ class CursorGroup:
 
     @property
     def frame_bytes(self) -> int:
-        """About the size of the frame."""
+        """The approximate size of the frame in bytes."""
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:

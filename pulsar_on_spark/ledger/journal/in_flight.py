@@ -46,11 +46,11 @@ class FramesInFlight:
         return frame
 
     def between(self, first: FrameNumber, last: FrameNumber) -> Iterator[EncodedFrame]:
-        """Iterate over frames that were appended before, to send them again."""
+        """Iterate over frames `first` to `last`, which are in flight, to send them again."""
         return (self._sent[number].frame for number in range(first, last + 1))
 
     def point_before(self, first: FrameNumber) -> ChainPoint | None:
-        """The position in the chain for the header of a file that begins with this frame; None if not known yet."""
+        """The chain position for the header of a file that begins with frame `first`; None until it is known."""
         if first > self._chain.next_number:
             return None
         if first == self._chain.next_number:
@@ -58,12 +58,12 @@ class FramesInFlight:
         return ChainPoint(first, self._sent[first].frame.header.previous_crc)
 
     def forget_up_to(self, lac: FrameNumber) -> list[Group]:
-        """Drop the frames up to `lac`, which are acknowledged; returns their groups, in order."""
+        """Drop the frames up to `lac`, which are acknowledged, and return their groups in order."""
         acknowledged = [self._sent.pop(number) for number in range(min(self._sent), lac + 1)]
         return [sent.group for sent in acknowledged if sent.group is not None]
 
     def take_groups(self) -> list[Group]:
-        """Drop all frames; returns their groups, in order."""
+        """Drop all frames, and return their groups in order."""
         groups = [sent.group for sent in self._sent.values() if sent.group is not None]
         self._sent.clear()
         return groups

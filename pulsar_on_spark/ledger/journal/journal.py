@@ -48,8 +48,8 @@ class Journal(ShellOwner):
         paths: The storage paths to use, best ones first.
         quorum: The copies of each frame; the ensemble is the write quorum.
         entry_sink: Receives the outcome of entries.
-        on_ended: Called in the event loop with the reason when the incarnation is over, because another process took
-            it over or its record cannot be reached. The process must stop serving, and exit.
+        on_ended: Called in the event loop with the reason when the log ends other than by `close`, for example because
+            another process took it over. The process must stop serving, and exit.
         mark_failed: Marks paths that were given up, with the reason, so that only an operator offers them again; called
             in the register's thread.
         limits: The journal's bounds.
@@ -111,8 +111,8 @@ class Journal(ShellOwner):
     async def close(self) -> None:
         """Acknowledge the added entries, then close the log for good. Nothing can be added from now on.
 
-        The call waits as long as too few paths are left. A caller that cannot wait may cancel it, and leave the log to
-        a recovery.
+        The call waits while fewer paths than the ack quorum are left. A caller that cannot wait may cancel the call,
+        and leave the log to a recovery.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -140,7 +140,7 @@ class Journal(ShellOwner):
         self._flush()
 
     def withdraw_path(self, path: PathId) -> None:
-        """Stop using a path: its files count as before, and groups move to other paths if there are enough."""
+        """Stop using a path: its files stay valid, and the next group moves to other paths if there are enough."""
         self._shell.withdraw_path(path)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
@@ -188,7 +188,7 @@ class Journal(ShellOwner):
         self._added(size_bytes)
 
     def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
-        """Add a cursor record, as `add_entry` adds an entry (the errors are the same)."""
+        """Add a cursor record; `cursor_sink` gets `context` back with the outcome (raises as `add_entry`)."""
         assert self.cursor_sink is not None, "the sink comes before the first record"
         size_bytes = len(subscription) + len(record)
         if not self.can_add or size_bytes > self._limits.entry_bytes:
@@ -203,7 +203,7 @@ class Journal(ShellOwner):
                 f"{self._incarnation}: send smaller messages or batches."
             )
         state = "is over" if self._shell.is_over else "is closing" if self._is_closing else "has no room"
-        raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: wait until entries are accepted.")
+        raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: try to add the entry again later.")
 
     def _added(self, size_bytes: int) -> None:
         self._waiting += 1
@@ -234,7 +234,7 @@ class Journal(ShellOwner):
             shell.close_log()
 
     def _update_room(self) -> None:
-        """Update `can_add`. It turns True only below half of the limits (hysteresis), and if no path is far behind."""
+        """Update `can_add`. It becomes True again only below half of the limits (hysteresis), if no path is behind."""
         limits = self._limits
         is_well = self._shell.is_well and not (self._is_closing or self._shell.is_behind)
         share = 1 if self.can_add else 2

@@ -1,4 +1,4 @@
-"""The bytes of a journal file that is open for reading: its header and its frames, as far as they are written."""
+"""The bytes of a journal file that is open for reading: its header, and the frames written so far."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class JournalBytes(Protocol):
         """Return the number of bytes that can be read now; a file that is written grows."""
 
     def position_before(self, number: FrameNumber) -> ScanPosition | None:
-        """Return a position at or before this frame that is known without a scan from the start, or None."""
+        """Return a position at or before this frame; None if only a scan from the file's start finds one."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
+        """Fill `target` from `offset`; returns the number of bytes, fewer than requested only at the file's end."""
 
     def drop_cached_bytes(self, end: int) -> None:
-        """Drop the bytes before `end` from caches; they are not read again."""
+        """Drop the bytes before `end` from caches, because they will not be read again."""
 
     def close(self) -> None:
         """Close the file."""
@@ -54,7 +54,7 @@ class FileBytes:
         return self.files.identity(self.fd)
 
     def size(self) -> int:
-        """Return the file's length."""
+        """Return the file's length in bytes."""
         return self.files.size(self.fd)
 
     def position_before(self, number: FrameNumber) -> None:
@@ -89,7 +89,7 @@ class BytesInMemory:
         return len(self._content)
 
     def position_before(self, number: FrameNumber) -> None:
-        """Return None."""
+        """Return None: a scan from the start costs nothing in memory."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Copy bytes to `target`."""

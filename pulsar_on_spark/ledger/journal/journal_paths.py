@@ -59,7 +59,7 @@ class RecoveredCopy(Protocol):
         """Serve a request and return its answer."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the file, and drop its cached bytes."""
 
 
 def require_fit(path: JournalPath) -> None:
@@ -102,9 +102,9 @@ def open_bytes(path: JournalPath, incarnation: IncarnationId, file: JournalFileI
     """Open a journal file for reading.
 
     Raises:
-        StoragePathError: the path is away, or its place belongs to another path.
+        StoragePathError: the path cannot be reached, or its place belongs to another path.
         FileNotFoundError: the file is missing although the path is intact.
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     if isinstance(path, ObjectPath):
         return ObjectBytes(ObjectFile(path, incarnation, file))
@@ -133,10 +133,10 @@ def file_name(path: JournalPath, incarnation: IncarnationId, file: JournalFileId
 
 
 def delete_file(path: JournalPath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES) -> int:
-    """Delete a journal file that no reader needs; returns the number of files or objects.
+    """Delete a journal file that no reader needs; returns the number of deleted files or objects.
 
     Raises:
-        StorageError, OSError: the path is away, or the file cannot be deleted now.
+        StorageError, OSError: the path cannot be reached, or the file cannot be deleted now.
     """
     path.check(files)
     if isinstance(path, ObjectPath):
@@ -155,10 +155,10 @@ def delete_file(path: JournalPath, incarnation: IncarnationId, file: JournalFile
 
 
 def journal_incarnations(path: JournalPath) -> list[IncarnationId]:
-    """List the incarnations with journal files on a path; a deleted file's fence on an object store does not count.
+    """List the incarnations with journal files on a path, ignoring the fences of deleted files on an object store.
 
     Raises:
-        StorageError, OSError: the path is away, or cannot be listed.
+        StorageError, OSError: the path cannot be reached or listed.
     """
     path.check()
     if isinstance(path, LocalPath):
@@ -167,7 +167,10 @@ def journal_incarnations(path: JournalPath) -> list[IncarnationId]:
 
 
 def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
-    """Delete all files of an incarnation whose log was removed; returns the number of deleted files or directories.
+    """Delete all files of an incarnation whose log was removed, except fences on an object store.
+
+    Returns:
+        The number of deleted objects; on a disk 1, for the incarnation's directory.
 
     Raises:
         InvalidArgumentError: the id is no legal name.
@@ -182,7 +185,7 @@ def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
 
 
 def journal_sizes(path: JournalPath) -> Iterator[tuple[IncarnationId, JournalFileId, int]]:
-    """Yield incarnation, file and size of each file or object of journals on a path; skip those that vanish meanwhile.
+    """Yield incarnation, file and size in bytes of each journal file or object on a path, except files just deleted.
 
     Raises:
         StorageError: the path cannot be listed now.

@@ -1,4 +1,4 @@
-"""Plain values of the journal's protocol: the incarnation's record, its fragments and copies, and a frame's facts.
+"""Plain values of the journal's protocol: the log's record, its fragments and copies, and fields of frame headers.
 
 Words (BookKeeper's in brackets): the *incarnation log* [ledger] is what one broker incarnation wrote for one quorum
 setting. Its *frames* [entries] are numbered from 0 without gap over all its files. A *fragment* is a run of frames
@@ -28,7 +28,7 @@ from typing import TypeAlias
 from pulsar_on_spark.model.ids import PathId
 
 FrameNumber: TypeAlias = int
-"""A frame's number; the protocol does arithmetic on it throughout."""
+"""The number of a frame in its log, from 0 without gaps."""
 
 NO_FRAME: FrameNumber = -1
 """The LAC of a log that has acknowledged nothing, and the last frame of an empty one."""
@@ -50,13 +50,13 @@ class FrameKind(IntEnum):
     LAC = 3
     ROLL = 4
     ATTACH = 5
-    """Reserved, as is TXN: read as a frame of this kind, never written by this version."""
+    """Reserved, as is TXN: this version accepts such frames when it reads, and never writes them."""
     TXN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """The facts in a frame's header that the protocol needs; `lac` is the LAC when the frame was first sent."""
+    """The header fields of a frame that the protocol needs; `lac` is the LAC at the time the frame was first sent."""
 
     number: FrameNumber
     kind: FrameKind
@@ -65,7 +65,7 @@ class FrameFacts:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Copy:
-    """A journal file: `file` is its directory's name below the incarnation's on the path. It never has two writers."""
+    """A journal file on a storage path; `file` is its name within the incarnation. A file never has two writers."""
 
     path: PathId
     file: str
@@ -85,17 +85,18 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """The register of an incarnation's log.
+    """The metadata record of an incarnation's log.
 
     Attributes:
-        state: The log's state; see the table above.
+        state: The log's state; the module's docstring has the transitions.
         write_quorum: The number of copies of each fragment, if enough paths are left.
         ack_quorum: The number of durable copies that acknowledge a frame, or close a log.
         fragments: The fragments in order; trimmed ones may be missing at the front.
         last_frame: The last frame of a CLOSED log; None in other states.
-        token: Id of the proposer and its proposal, by which it recognises its own commit after an unknown outcome.
-        given_up: Storage paths of a CLOSED log whose copies could not be read to their end, and which an operator
-            accepted as lost. Acknowledged frames after `last_frame` may have been on these paths only.
+        token: Id of the process that proposed this record, and of its proposal. By this id, the process recognises its
+            own commit after an unknown outcome.
+        given_up: Storage paths that an operator gave up as lost before a recovery closed the log. Acknowledged frames
+            after `last_frame` may have been on these paths only.
     """
 
     state: LogState
@@ -108,9 +109,10 @@ class LogRecord:
 
 
 def ended_before(record: LogRecord) -> FrameNumber:
-    """Return the first frame of the last fragment whose predecessor has ended.
+    """Return the highest first frame that the record names; 0 if it names none.
 
-    All frames before it are acknowledged, and no recovery starts below it (BookKeeper #2615).
+    A fragment gets its first frame in the record only when all frames before it are acknowledged, so no recovery starts
+    below the returned frame (BookKeeper #2615).
     """
     return max((fragment.first for fragment in record.fragments if fragment.first is not None), default=0)
 
@@ -136,7 +138,10 @@ def copies_of(record: LogRecord) -> frozenset[Copy]:
 
 
 def fault_in(record: LogRecord) -> str | None:
-    """Return the fault of a record, or None. It is checked before a record is committed and after it is read."""
+    """Return the inconsistency of a record as a clause for an error; None if there is none.
+
+    Checked before a record is committed, and after it is read.
+    """
     firsts = [fragment.first for fragment in record.fragments]
     begun = [first for first in firsts if first is not None]
     if None in firsts[:-1] or (firsts and firsts[0] is None):

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameNumber, LogRecord, fragment_of
 
 CHUNK_FRAMES = 256
-"""Number of frames whose entries of one ledger form one stretch, unless the files change between the frames."""
+"""Number of frames whose entries of one ledger form one stretch, unless the files change or entries are missing."""
 
 
 class Run(Protocol):
@@ -31,7 +31,7 @@ class Run(Protocol):
 R = TypeVar("R", bound=Run)
 S = TypeVar("S")
 MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
-"""Function that makes a stretch, a reader's value for adjacent entries, of first entry, fragment and adjacent runs."""
+"""Function that makes a reader's value for adjacent entries (a stretch) from first entry, fragment and runs."""
 
 
 class GapError(Exception):
@@ -50,7 +50,7 @@ class _Chunk(Generic[R, S]):
 
 
 class LogIndex(Generic[R, S]):
-    """The frames of one log by the ledgers in them.
+    """Index of one log's frames by ledger.
 
     Only entries of selected ledgers are kept, so that a reader of one topic does not hold the index of five thousand.
     The ids of all other ledgers are kept, because such a ledger may be selected after its frames were passed.
@@ -90,7 +90,7 @@ class LogIndex(Generic[R, S]):
         entries: int | None = None,
         strict: bool = True,
     ) -> tuple[tuple[S, ...], int]:
-        """Return a ledger's entries from `sealed_end` on, in frames up to `limit`, and the number after the last entry.
+        """Return stretches of a ledger's unsealed entries in frames up to `limit`, and the number after the last entry.
 
         Args:
             ledger: A selected ledger.

@@ -1,4 +1,4 @@
-"""Reading the frames of one log in order from any good copy: the shell around `LogWalk`."""
+"""Reading the frames of one log in order from any good copy: the IO for the decisions of `LogWalk`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OpenJournalFile:
         """Open the file.
 
         Raises:
-            StoragePathError: the path is away, or its directory belongs to another path.
+            StoragePathError: the path cannot be reached, or its directory belongs to another path.
             FileNotFoundError: the file is missing although the path is intact.
             OSError: it cannot be opened.
         """
@@ -54,8 +54,8 @@ class OpenJournalFile:
 
         Raises:
             CorruptJournalError: the file has no header yet, a damaged header, or the header of another file.
-            FormatVersionError: a newer version wrote it.
-            OSError: it cannot be read.
+            FormatVersionError: a newer version wrote the header.
+            StorageError, OSError: the file cannot be read.
         """
         if self._start is None:
             header, start = read_file_header(self.source, self.name)
@@ -94,7 +94,7 @@ class OpenJournalFile:
         return scanner if end is None else None
 
     def size_bytes(self) -> int:
-        """Return the file's present length."""
+        """Return the file's present length in bytes."""
         return self.source.size()
 
     def drop_cached_bytes(self, end: int) -> None:
@@ -119,7 +119,7 @@ class LogReader(Generic[F]):
 
     Attributes:
         walk: The next frame, and the frames that are proved to be acknowledged.
-        problems: The reasons for leaving copies, newest last; for errors.
+        problems: The reasons why copies could not be used, newest last; for errors.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class LogReader(Generic[F]):
         return self._pass_ends[copy]
 
     def _enter(self, copy: Copy) -> bool:
-        """Use this copy from the next frame on; returns False if it cannot be read or lacks the frame."""
+        """Use this copy from the next frame on; returns False if the copy cannot be read or lacks the frame."""
         file = self._file(copy)
         if file is None:
             return False

@@ -105,7 +105,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Effect: append to this file frames that other files were sent before. The outcome is as of `Append`."""
+    """Effect: append frames to this file that were sent to other files before. The outcome is as of `Append`."""
 
     copy: Copy
     first: FrameNumber
@@ -142,7 +142,7 @@ class FileNotCreated:
 
 @dataclass(frozen=True, slots=True)
 class CopyAcked:
-    """Event: all frames up to `watermark` count on this file (`copy_protocol.Ok`)."""
+    """Event: all frames up to `watermark` are durable in this file and came before any fence (`copy_protocol.Ok`)."""
 
     copy: Copy
     watermark: FrameNumber
@@ -150,7 +150,7 @@ class CopyAcked:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """Event: no more frames will count on this file: it failed, was fenced (`copy_protocol.Lost`), or is too slow.
+    """Event: the file failed, was fenced (`copy_protocol.Lost`) or is too slow, so it acknowledges no more frames.
 
     Attributes:
         reason: A text for the log and for operators.
@@ -186,7 +186,7 @@ class AddGroup:
 
 @dataclass(frozen=True, slots=True)
 class BecameIdle:
-    """Event: no group is waiting, so tail readers should be shown the last acknowledged frame."""
+    """Event: no group is waiting, so a LAC frame should show the last acknowledged frame to tail readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class SpareOffered:
 
 @dataclass(frozen=True, slots=True)
 class PathWithdrawn:
-    """Event: create no new file on this path. Its files count as before; groups move away at the next roll."""
+    """Event: create no new file on this path. Its files stay valid; groups leave the path at the next roll."""
 
     path: PathId
 
@@ -301,7 +301,7 @@ class GiveUpPath:
 
 @dataclass(frozen=True, slots=True)
 class FenceCopy:
-    """Effect: fence this file and learn its LAC (`copy_protocol.FenceFirst`). Outcome: CopyFenced or CopySilent."""
+    """Effect: fence this file and read its LAC (`copy_protocol.FenceFirst`). Outcome: CopyFenced or CopySilent."""
 
     copy: Copy
 
@@ -347,7 +347,7 @@ class CopySilent:
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """Effect: append to a file of this recovery frames that were read from `source`. The outcome is as of `Append`."""
+    """Effect: append frames that were read from `source` to a file of this recovery. The outcome is as of `Append`."""
 
     copy: Copy
     source: Copy

@@ -1,4 +1,4 @@
-"""Reading one copy of a journal file on an object store for a recovery: the shell around `ObjectReader`."""
+"""Reading one copy of a journal file on an object store for a recovery: the IO for the decisions of `ObjectReader`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.objects.contract import Created
 
 READ_BYTES: Final = 8 * 1024 * 1024
-"""Approximate limit of the frames that one answer covers."""
+"""Approximate limit of the bytes of the frames that one answer covers."""
 _KEPT_BODIES: Final = 2
-"""Limit of the objects whose bodies are kept while their frames are written back."""
+"""Limit of the objects whose bodies are cached while their frames are written back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,11 @@ class PlacedObjectFrame:
 
     @property
     def buffers(self) -> Sequence[Payload]:
-        """The frame's bytes (raises `StorageError`)."""
+        """The frame's bytes.
+
+        Raises:
+            StorageError: the object cannot be read, or has changed.
+        """
         return (self.file.frame_at(self.number, self.position),)
 
 
@@ -105,12 +109,12 @@ class ObjectCopyFile:
             event = self._serve(effect)
 
     def close(self) -> None:
-        """Drop the bodies that are kept."""
+        """Drop the objects' bodies that are cached."""
         with self._reading:
             self._bodies.clear()
 
     def frame_at(self, number: int, position: ScanPosition) -> bytes:
-        """Read a frame for `PlacedObjectFrame.buffers`."""
+        """Read the frame at a position in an object, and verify it again (raises as `PlacedObjectFrame.buffers`)."""
         name = self._file.object_name(number)
         found = FrameScanner(BytesInMemory(self._body(number)), position, name).next_frame()
         if isinstance(found, Frame):
@@ -145,7 +149,7 @@ class ObjectCopyFile:
         return True
 
     def _look(self) -> Looked:
-        """List the objects. If an object ends the prefix, check that it is a fence."""
+        """List the objects. If the object that ends the prefix has no data, check that it is a fence."""
         try:
             self._sizes = sizes = self._file.sizes()
             end = BIRTH + 1
@@ -176,7 +180,7 @@ class ObjectCopyFile:
     # -- scanning ------------------------------------------------------------------------------------------------------
 
     def _scan_heads(self, end: int) -> ObjectsScanned:
-        """Read the highest LACs, which are in the last readable objects, because LACs only grow along a file."""
+        """Return the highest LACs in the prefix and behind it, from the last readable heads: LACs grow along a file."""
         lac, lac_behind, confirmed = NO_FRAME, NO_FRAME, BIRTH
         behind = self._last_head(number for number in sorted(self._sizes, reverse=True) if number > end)
         if behind is not None:

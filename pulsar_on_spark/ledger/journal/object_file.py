@@ -31,20 +31,20 @@ from pulsar_on_spark.storage.objects.contract import Created, Exists
 from pulsar_on_spark.storage.segment_objects import translated
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Limit of the most recently read bytes that a reader keeps, so that the frames of one object cost one request."""
+"""Limit of the most recently read bytes that a reader caches, so that the frames of one object cost one request."""
 AHEAD: Final = 32
 AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""Limits of the objects that a sequential reader gets ahead: at most as many as it has read in a row.
+"""Limits, in objects and bytes, of the read-ahead of a sequential reader, which grows with the objects read in a row.
 
-A writer has several requests on their way, so a reader that gets one object at a time falls behind it. And after a
-takeover all unsealed objects are read before the first message is delivered.
+A writer has several requests in flight, so a reader that reads one object at a time falls behind. After a takeover, all
+unsealed objects are read before the first message is delivered.
 """
 DELETES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """The objects of a journal file. Methods raise `StoragePathError` if the store has no certain answer.
+    """The objects of a journal file. Methods raise `StoragePathError` if the store gives no certain answer.
 
     Attributes:
         path: The storage path.
@@ -63,7 +63,7 @@ class ObjectFile:
 
     @property
     def head_bytes(self) -> int:
-        """The length of each object's head; a longer object has data, or is the birth."""
+        """The length in bytes of each object's head; a longer object is data, or the birth."""
         return head_bytes(self.incarnation, self.file)
 
     def object_name(self, number: int) -> str:
@@ -80,7 +80,7 @@ class ObjectFile:
             return self.path.objects.create(self._key(number), content)
 
     def create_birth(self, token: str) -> None:
-        """Create the birth.
+        """Create the file's first object, its birth, with the writer's token.
 
         Raises:
             FileExistsError: the file exists; no file ever has a second writer.
@@ -115,13 +115,16 @@ class ObjectFile:
             if self.path.objects.head(self._key(BIRTH)) is not None:
                 return
         self.path.check()
-        raise JournalGoneError(f"{self.name} was deleted: its entries are sealed.")
+        raise JournalGoneError(f"{self.name} was deleted: look up where its sealed entries are.")
 
     def read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
-        """Read an object and check all of it; None if there is none.
+        """Read an object and check all of it; None if it does not exist.
+
+        Returns:
+            The object's head and body.
 
         Raises:
-            CorruptJournalError, FormatVersionError: it is damaged, or from a newer version.
+            CorruptJournalError, FormatVersionError: the object is damaged, or a newer version wrote it.
         """
         with translated():
             fetched = self.path.objects.fetch(self._key(number))
@@ -132,7 +135,7 @@ class ObjectFile:
         return self._required(head, number, name), body
 
     def read_head(self, number: int) -> ObjectHead | None:
-        """Read an object's head only (errors as `read`)."""
+        """Read only an object's head; None if the object does not exist (raises as `read`)."""
         with translated():
             content = self.path.objects.fetch_range(self._key(number), 0, self.head_bytes)
         if content is None:
@@ -149,7 +152,7 @@ class ObjectFile:
         return {int(name): size for name, size in listed if name.isdecimal()}
 
     def data_sizes(self) -> list[int]:
-        """List the sizes of the bodies of the data objects up to the first gap or fence.
+        """List the sizes in bytes of the data objects' bodies, up to the first gap or fence.
 
         Raises:
             JournalGoneError: the file was deleted.
@@ -160,7 +163,7 @@ class ObjectFile:
         return self._bodies(sizes, BIRTH)
 
     def data_sizes_behind(self, number: int) -> list[int]:
-        """List the sizes of the bodies behind an existing data object, up to the first gap or fence."""
+        """List the sizes in bytes of the bodies after an existing data object, up to the first gap or fence."""
         return self._bodies(self.sizes(number), number)
 
     def _bodies(self, sizes: Mapping[int, int], behind: int) -> list[int]:
@@ -203,9 +206,8 @@ class ObjectFile:
 class ObjectBytes:
     """The bytes of a file on an object store (`JournalBytes`): the bodies of its prefix, one after another.
 
-    Each object is read as a whole and checked. The objects that were read last are kept, and the next ones are read
-    ahead. As long as there is no fence, the prefix may grow: the next object may still arrive, unless the file is being
-    deleted.
+    Each object is read as a whole and checked. The most recently read objects are cached, and the next objects are read
+    ahead. The prefix may grow until there is a fence or the file is being deleted.
     """
 
     def __init__(self, file: ObjectFile) -> None:
@@ -218,7 +220,7 @@ class ObjectBytes:
         self._file = file
         self._token = file.read_birth().token
         self._ends = [0]
-        """The offset behind each body, by number."""
+        """The offset of the end of each body, by the object's number."""
         self._is_listed = False
         self._has_ended = False
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
@@ -233,7 +235,7 @@ class ObjectBytes:
         return int(self._token[:half], 16), int(self._token[half:], 16)
 
     def size(self) -> int:
-        """Return the size of the prefix. The first call lists the objects; later calls read the next ones, if any."""
+        """Return the size of the prefix in bytes. The first call lists the objects; later calls look for new ones."""
         if not self._is_listed:
             self._add(self._file.data_sizes())
             self._is_listed = True
@@ -268,10 +270,10 @@ class ObjectBytes:
 
     def _gone(self, number: int) -> JournalGoneError:
         self._file.require_birth()
-        return JournalGoneError(f"{self._file.object_name(number)} is missing, although objects behind it are there.")
+        return JournalGoneError(f"{self._file.object_name(number)} is missing from its file: read another copy.")
 
     def _look_for_next(self) -> bool:
-        """Read the object behind the last one; returns True if it is there."""
+        """Read the object after the last one; returns True if it exists and has data."""
         number = len(self._ends)
         found = self._file.read(number)
         if found is None:
@@ -287,7 +289,7 @@ class ObjectBytes:
         return True
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Copy from the objects."""
+        """Fill `target` with the bodies' bytes from `offset` on, and return their number."""
         if offset + len(target) > self._ends[-1]:
             self.size()
         filled, number = 0, bisect_right(self._ends, offset)
@@ -303,7 +305,7 @@ class ObjectBytes:
         """Do nothing, because few bytes are kept."""
 
     def close(self) -> None:
-        """Drop the bytes that are kept; requests on their way end by themselves."""
+        """Drop the cached bytes; requests in flight end by themselves."""
         self._kept.clear()
         self._ahead.clear()
 
@@ -323,7 +325,7 @@ class ObjectBytes:
         return body
 
     def _read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
-        """Read an object. If the object before it was read last, start to read the objects behind it."""
+        """Read an object; if the last read was of the object before it, also begin to read the following objects."""
         self._in_a_row = self._in_a_row + 1 if number == self._last_read + 1 else 0
         self._last_read = number
         begun = self._ahead.pop(number, None)

@@ -95,7 +95,7 @@ class ObjectHead:
 
 
 def head_bytes(incarnation: IncarnationId, file: JournalFileId) -> int:
-    """The length of the head of each object of a file."""
+    """The length in bytes of the head of each object of a file."""
     return padded(_HEAD.size + len(incarnation) + len(file))
 
 
@@ -126,7 +126,7 @@ def parse_head(content: bytes | memoryview, name: str) -> tuple[ObjectHead, int,
         name: The object's name in errors: "Journal object <URL>".
 
     Returns:
-        The head, the length of the body, and the body's CRC.
+        The head, the length of the body in bytes, and the body's CRC.
 
     Raises:
         CorruptJournalError: the bytes are not a head that a writer makes.
@@ -135,14 +135,14 @@ def parse_head(content: bytes | memoryview, name: str) -> tuple[ObjectHead, int,
     view = memoryview(content)
     size_bytes = int.from_bytes(view[10:12], "little")
     if bytes(view[: len(_MAGIC)]) != _MAGIC or not _HEAD.size <= size_bytes <= len(view):
-        raise CorruptJournalError(f"{name} is no object of a journal: read another copy.")
+        raise CorruptJournalError(f"{name} is not a journal object: read another copy.")
     head = bytes(view[:size_bytes])
     if _head_crc(head) != int.from_bytes(head[_CRC_AT : _HEAD.size], "little"):
         raise CorruptJournalError(f"{name} has a head that fails its checksum: read another copy.")
     _, version, _, kind, incarnation_bytes, file_bytes, token, *numbers = _HEAD.unpack_from(head)
     if version > OBJECT_FORMAT:
         raise FormatVersionError(
-            f"{name} has journal object format {version}, this program knows up to {OBJECT_FORMAT}: upgrade it."
+            f"{name} has journal object format {version}, this pulsar_on_spark reads up to {OBJECT_FORMAT}: upgrade it."
         )
     number, confirmed, first_frame, lac, seed, body_bytes, body_crc, _ = numbers
     ids = head[_HEAD.size :].decode("latin-1")
@@ -157,7 +157,7 @@ def parse_head(content: bytes | memoryview, name: str) -> tuple[ObjectHead, int,
 
 
 def parse_object(content: bytes, name: str) -> tuple[ObjectHead, memoryview]:
-    """Parse a whole object and check its body (arguments and errors as `parse_head`); returns its head and body."""
+    """Parse a whole object and check its body (arguments and errors as `parse_head`); returns the head and the body."""
     head, body_bytes, body_crc = parse_head(content, name)
     body = memoryview(content)[head_bytes(head.incarnation, head.file) :]
     if len(body) != body_bytes or crc32c(body) != body_crc:

@@ -42,9 +42,9 @@ from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameFacts, FrameNumber
 BIRTH: Final = 0
 """The number of the birth; data begin behind it."""
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Limit of the bytes on their way to one file; at this limit no further object is put."""
+"""Limit of the bytes in flight to one file; at this limit no further object is put."""
 MAX_LOOKS: Final = 64
-"""Attempts to fence a file to which its writer still adds; then the copy is read without a fence."""
+"""Attempts to fence a file whose writer still adds objects; then the copy is read without a fence."""
 
 # -- the writer's side -------------------------------------------------------------------------------------------------
 
@@ -53,13 +53,13 @@ MAX_LOOKS: Final = 64
 class CommitPolicy:
     """The rule for cutting a file's frames into objects: a request costs money and time, whatever its size.
 
-    If no object is on its way, waiting frames are put at once. Otherwise they are put when the interval has passed
+    If no object is in flight, waiting frames are put at once. Otherwise they are put when the interval has passed
     since the last object was cut, or when enough bytes wait.
 
     Attributes:
         interval_s: The interval, in seconds.
         max_bytes: Waiting bytes at which an object is cut before the interval has passed; about the largest object.
-        in_flight: Limit of objects on their way.
+        in_flight: Limit of objects in flight.
     """
 
     interval_s: float = 0.1
@@ -87,7 +87,7 @@ class ObjectConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectExists:
-    """Event: another object had the number already; `token` is its token, or "" if the object cannot be parsed."""
+    """Event: an object with this number exists; `token` is that object's token, or "" if it cannot be parsed."""
 
     number: int
     token: str
@@ -107,7 +107,7 @@ class IntervalPassed:
 
 @dataclass(frozen=True, slots=True)
 class PutObject:
-    """Effect: create the object with these frames, if it is absent. A retry has exactly the same bytes.
+    """Effect: create the object with these frames, if the number is absent. A retry has exactly the same bytes.
 
     Outcome: ObjectConfirmed, ObjectExists or PutFailed. The object records that all objects up to `confirmed` exist.
     """
@@ -136,7 +136,7 @@ class _Cut:
 
 
 class ObjectAppender:
-    """The state of a file that its writer appends to: ordered objects, several on their way, and one watermark."""
+    """The state of a file that its writer appends to: ordered objects, several of them in flight, and one watermark."""
 
     def __init__(self, first: FrameNumber, token: str, policy: CommitPolicy) -> None:
         """Begin a file.
@@ -244,7 +244,7 @@ class ObjectAppender:
         return counted + self._cut()
 
     def _counted(self) -> FrameNumber:
-        """Return the last frame of the prefix: an object behind a missing one does not count."""
+        """Extend the prefix over confirmed objects without a gap, and return its last frame."""
         watermark = self._watermark
         while self._prefix + 1 in self._confirmed:
             self._prefix += 1
@@ -286,19 +286,19 @@ class FenceResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BirthChecked:
-    """Event: True if the path is this path, and the file's birth is there and whole."""
+    """Event: True if the store has this storage path, and the file's birth exists and is intact."""
 
     is_there: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Event: the numbers that are there.
+    """Event: the outcome of `Look`.
 
     Attributes:
         end: The first number that is absent or a fence; None if the file could not be listed.
         has_fence: True if a fence has that number.
-        last: The highest number that is there.
+        last: The highest number of an existing object.
     """
 
     end: int | None
@@ -416,7 +416,7 @@ class ObjectReader:
         return self._fenced() if looked.has_fence else [PutFence(self._fence_at(looked))]
 
     def _fence_at(self, looked: Looked) -> int:
-        """Return the number to fence: the first absent one, because objects before a later one may still arrive."""
+        """Return the first absent number: a fence at a later number would let objects before it still arrive."""
         assert looked.end is not None, "the file was listed"
         return looked.end
 

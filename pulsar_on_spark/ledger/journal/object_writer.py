@@ -1,7 +1,7 @@
-"""Writing journal files on an object store: a thread for each storage path, and threads that send its requests.
+"""Writing journal files on an object store: a thread for each storage path, and threads that send the requests.
 
 The path's thread serves the `ObjectAppender` of every file on the path. A failed request does not end its file: it is
-repeated until the path is given up. Each attempt may take as long as the store's patience.
+repeated until the path is given up. Each attempt may take as long as the store's timeout.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from pulsar_on_spark.storage.object_path import ObjectPath
 from pulsar_on_spark.storage.objects.contract import Created
 
 PAUSE_S: Final = 0.2
-"""Pause before an object is put again, after the store had no certain answer within its patience."""
+"""Pause before an object is put again, after the store gave no certain answer within its timeout."""
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BornFile(NewFile):
-    """A new file on an object store, whose birth has been created.
+    """A new file on an object store, which has only its first object, the birth.
 
     Attributes:
         file: The file.
@@ -331,7 +331,7 @@ class ObjectPathThread(PathWriter):
 
 
 def _outcome(request: _Request) -> ObjectConfirmed | ObjectExists | PutFailed:
-    """Create an object; after an error of the store, the outcome is unknown."""
+    """Create an object; after an error of the store, pause and return that the outcome is unknown."""
     try:
         written = request.file.create(request.number, request.content)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Limiter of the operating system's cache of a path's journal files: only their newest bytes stay cached.
+"""Limit of the page cache that a path's journal files use: only their newest bytes stay cached.
 
 Sealer and tail readers read soon after the write; later readers are rare. Pages left in the cache would displace those
 of other readers, or fill memory that was never used before. A new page costs more than the write itself: on a 2-core
@@ -16,7 +16,7 @@ from pulsar_on_spark.ledger.journal.files import open_journal_file
 from pulsar_on_spark.storage.files import FileOps
 
 KEPT_BYTES = 128 << 20
-"""Bytes of a path that stay cached: twice the amount that a sealer waits for before it begins."""
+"""Number of the newest bytes of a path that stay cached: twice the amount at which a sealer begins."""
 STEP_BYTES = 16 << 20
 """Excess over the kept bytes at which the oldest bytes are released."""
 
@@ -28,7 +28,7 @@ class _File:
 
 
 class PageCache:
-    """A path's files, in the order in which they began. They are opened when needed; a missing file is skipped.
+    """Bytes in the page cache of a path's files, in the order in which the files began. A missing file is skipped.
 
     Args:
         files: The operating system.

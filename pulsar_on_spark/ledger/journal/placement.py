@@ -21,9 +21,9 @@ class _Offered:
 
 
 class Placement:
-    """The paths that new files may be created on, best ones first. File names are never used twice.
+    """The paths on which new files may be created, best ones first. Each file gets an unused name.
 
-    The copies of a fragment are on paths with different labels, as far as such paths are available.
+    The copies of a fragment go to paths with different labels (racks) if enough of them are available.
     """
 
     def __init__(self, quorum: Quorum) -> None:
@@ -56,7 +56,7 @@ class Placement:
     def placed(
         self, copies: tuple[Copy, ...], lost: Collection[Copy], preferred: Iterable[PathId]
     ) -> tuple[Copy, ...] | None:
-        """Replace lost copies by new files on spare paths, as far as spare paths are available.
+        """Replace lost copies by new files on spare paths, up to the write quorum.
 
         Args:
             copies: The copies of a fragment; empty for a new fragment.
@@ -64,7 +64,7 @@ class Placement:
             preferred: Paths to choose before others.
 
         Returns:
-            The copies, unchanged if none is lost; None if they would be fewer than the ack quorum.
+            The sound and new copies, or `copies` if none is lost; None if fewer than the ack quorum are possible.
         """
         kept_paths = {copy.path for copy in copies if copy not in lost}
         if len(kept_paths) == len(copies) > 0:

@@ -1,4 +1,4 @@
-"""Recovering the log of a writer that is gone: the shell around `Recovery`. Any process may run it at any time.
+"""Recovery of the log of a dead writer: the IO for the decisions of `Recovery`. Any process may run it at any time.
 
 Each storage path has one thread that fences and reads its copies, and another one that writes frames back; the caller's
 thread decides and commits. Memory holds positions of frames and a few MiB for each path, because frames are read again
@@ -57,11 +57,11 @@ TICK_S = 0.25
 SILENT_AFTER_S = 30.0
 """A path without progress for this time counts as not answering."""
 DISPENSABLE_AFTER_S = 2.0
-"""Time for which a close waits for files beyond the ack quorum; sealing soon makes the missing copies anyway."""
+"""Time for which a close waits for files beyond the ack quorum; sealing soon writes all copies of the entries."""
 _LOGGER = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int], None]
-"""Called now and then, in several threads, with the number of bytes scanned since its last call."""
+"""Function that is called repeatedly, in several threads, with the number of bytes scanned since its last call."""
 
 
 def ignore_progress(scanned_bytes: int) -> None:
@@ -80,7 +80,7 @@ def recover(
 ) -> LogRecord:
     """Close the log for good: fence its writer, find its end, keep every acknowledged frame.
 
-    Running it twice, or concurrently, does no harm; a CLOSED log is left unchanged.
+    Repeated or concurrent calls are safe; a CLOSED log is left unchanged.
 
     Args:
         register: The incarnation's register.
@@ -90,7 +90,7 @@ def recover(
         give_up: Ids of the paths that an operator accepts as lost for good. Data that cannot be read on these paths
             count as absent, so acknowledged frames that only they had are lost. Data that can be read on them still
             count. The record names the paths.
-        progress: Called with the number of bytes read.
+        progress: Called in several threads with the number of bytes read since its last call.
         files: The operating system.
         silent_after_s: Seconds without progress after which a path counts as not answering.
 
@@ -136,11 +136,11 @@ class _ReaderThread:
         self._requests.put((file, copy, request))
 
     def moved(self) -> None:
-        """Note that bytes were read; called in the thread."""
+        """Record that the thread has made progress; called in the thread."""
         self._moved = True
 
     def tick(self) -> int:
-        """Count a tick. Return the number of ticks for which requests have waited without progress."""
+        """Count a tick; return the number of successive ticks for which requests have waited without progress."""
         self.quiet_ticks = 0 if self._moved or not self.waiting else self.quiet_ticks + 1
         self._moved = False
         return self.quiet_ticks
@@ -201,10 +201,10 @@ class _Recovering:
         self._result: LogRecord | None = None
 
     def run(self, give_up: Collection[PathId]) -> LogRecord:
-        """Block until the log is closed; returns its record.
+        """Recover the log, and return its CLOSED record (raises as `recover`).
 
         Args:
-            give_up: Storage paths that an operator accepts as lost for good (see `recover`).
+            give_up: Ids of storage paths that an operator accepts as lost for good (see `recover`).
         """
         try:
             for path in sorted(give_up):

@@ -72,7 +72,7 @@ class _Phase(Enum):
 
 
 class Recovery:
-    """An attempt to close a log."""
+    """An attempt to recover a log, which ends with a CLOSED log or with `RecoveryStopped`."""
 
     def __init__(self, name: str, paths: tuple[PathId, ...], read_limit: int = 256, window: int = 1024) -> None:
         """Create a recovery that has not started.
@@ -81,7 +81,7 @@ class Recovery:
             name: A name that is unique to this attempt; it marks the attempt's commits and names its files.
             paths: Paths that may be written to, best ones first.
             read_limit: Number of frames that are requested at once.
-            window: Reading waits while this number of frames is read and not yet written back.
+            window: Limit of the frames that are read and not yet written back; at this limit, reading waits.
         """
         self._name = name
         self._read_limit = read_limit
@@ -163,7 +163,7 @@ class Recovery:
         return f"{self._name}:{self._proposals}"
 
     def _start(self, record: LogRecord) -> LogRecord:
-        """Make the record that starts the recovery, also of a log IN_RECOVERY: only the latest one may close it."""
+        """Make the record that starts this recovery, even of a log IN_RECOVERY: only the latest recovery may close."""
         return replace(record, state=LogState.IN_RECOVERY, token=self._token())
 
     def _committed(self, version: int) -> list[RecoveryEffect]:
@@ -209,11 +209,11 @@ class Recovery:
         return is_known or self._answers.have_answered(copies)
 
     def _floor(self) -> FrameNumber:
-        """Return the frame before which all frames are acknowledged, whatever LAC copies know (BookKeeper #2615)."""
+        """Return the frame before which all frames are acknowledged according to the record (BookKeeper #2615)."""
         return ended_before(self._taken)
 
     def _find_start(self) -> None:
-        """Find the frame to start at: the frame of the LAC, which may be a ROLL, or a later fragment's first frame.
+        """Set the frame at which reading starts: the LAC's, which may be a ROLL, or a later fragment's first frame.
 
         Earlier frames are acknowledged, and their files need no fence.
         """
@@ -318,8 +318,8 @@ class Recovery:
     def _end(self) -> LogRecord:
         """Make the record of the closed log.
 
-        Frames up to the LAC stay in their files, later frames are in the recovery's files. The fragments that these
-        files replace hold no frame that counts, and are left out.
+        Frames up to the LAC stay in their files; later frames are in the recovery's files. The record omits the
+        fragments that begin above the LAC, because the recovery's files replace them.
         """
         last = self._next - 1
         ended = self._taken.fragments[: len(self._taken.fragments) - len(self._fragments)]

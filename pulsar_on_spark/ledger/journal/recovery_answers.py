@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """A copy's answers: it has all frames up to `last`; `end` is its statement about the next frame, or None."""
+    """A copy's answers: the copy has the frames up to `last`; `end` is its statement about the next frame, or None."""
 
     last: FrameNumber
     asked: bool = False
@@ -41,7 +41,7 @@ class Answers:
     # -- fences --------------------------------------------------------------------------------------------------------
 
     def expect_fences(self, copies: Iterable[Copy], ack_quorum: int) -> None:
-        """Expect answers to fence requests from these copies: those of all fragments that may still be written to."""
+        """Expect answers to fence requests from these copies of all fragments that the writer may still append to."""
         self._ack_quorum = ack_quorum
         self._fences = dict.fromkeys(copies)
 
@@ -95,7 +95,7 @@ class Answers:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def begin(self, copies: Sequence[Copy], next_frame: FrameNumber) -> None:
-        """Begin to read one fragment's copies from a frame on; a copy with an open fence request is read after it."""
+        """Begin to read one fragment's copies from a frame on; a copy is read after its answer to the fence request."""
         self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
 
     def late(self, answer: CopyFenced | CopySilent) -> bool:
@@ -147,7 +147,7 @@ class Answers:
 
     @property
     def is_complete(self) -> bool:
-        """True if every copy has made its statement about the frame after its last one."""
+        """True if every copy has made its statement about the frame after the last frame that it returned."""
         return all(source.end is not None for source in self._sources.values())
 
     def is_negative(self) -> bool:
@@ -166,7 +166,7 @@ class Answers:
 
     @property
     def misses_given_up(self) -> bool:
-        """True if the answer of a given-up path is unknown."""
+        """True if a copy on a given-up path gave no known answer about the next frame."""
         return not self.given_up.isdisjoint(copy.path for copy in self._unknown())
 
     def _unknown(self) -> list[Copy]:

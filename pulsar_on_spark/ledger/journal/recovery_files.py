@@ -46,7 +46,7 @@ class RecoveryFiles:
         self.targets: dict[Copy, FrameNumber | None] = {}
 
     def add_targets(self, write_quorum: int) -> list[RecoveryEffect]:
-        """Create files up to the write quorum, as far as there are paths."""
+        """Create files up to the write quorum, or fewer if no more paths are fit."""
         used = {copy.path for copy in self.targets}
         free = [path for path in self._paths if path not in used and path not in self._unfit]
         effects: list[RecoveryEffect] = []
@@ -63,7 +63,7 @@ class RecoveryFiles:
         return [WriteBack(copy, source, first, last) for copy, acked in self.targets.items() if acked is not None]
 
     def created(self, copy: Copy) -> list[RecoveryEffect]:
-        """Begin a file that was created, and write all held frames back into it."""
+        """Begin a file that was created, and write all frames in `held` back into the file."""
         if copy not in self.targets:
             return []
         first = self.held[0].first
@@ -86,12 +86,12 @@ class RecoveryFiles:
         return [ReleaseFiles((copy,))]
 
     def backlog(self, next_frame: FrameNumber, lac: FrameNumber) -> int:
-        """Return the number of frames that were read and are not in all files yet."""
+        """Return the number of frames that were read and are not yet durable in every file."""
         acked = [watermark for watermark in self.targets.values() if watermark is not None]
         return next_frame - 1 - min(acked) if acked else next_frame - lac - 1
 
     def have(self, last: FrameNumber) -> bool:
-        """Return True if all files have every frame up to `last`; the caller ensures that they are an ack quorum."""
+        """Return True if all files have every frame up to `last`; the caller checks that they are an ack quorum."""
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
     def dispensable(self, last: FrameNumber, ack_quorum: int) -> list[Copy]:

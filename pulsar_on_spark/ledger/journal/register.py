@@ -19,7 +19,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 
 
 class LogRegister:
-    """An incarnation's register. Thread-safe, as its store is; all calls block until the commit or read is done."""
+    """Compare-and-set register of a log's record in the main table. Thread-safe; calls block until they are done."""
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
         self._store = store
@@ -56,11 +56,10 @@ class LogRegister:
         return conflict or LogCommitted(commit.expected_version + 1)
 
     def read(self) -> LogRead:
-        """Return the current record, durably.
+        """Return the current record, which is durable.
 
         Raises:
-            MetadataError: the table cannot be read, the record cannot be made durable, or no journal writes such a
-                record.
+            MetadataError: the table cannot be read, or the record is inconsistent or cannot be made durable.
         """
         answer = LogRead(None, 0)
 
@@ -97,7 +96,7 @@ def log_record(row: IncarnationRecord) -> LogRecord:
     """Convert an incarnation's record to the protocol's.
 
     Raises:
-        MetadataError: no journal writes such a record.
+        MetadataError: the record is inconsistent.
     """
     record = LogRecord(
         state=LogState(row.state),

@@ -1,4 +1,4 @@
-"""Decisions about sealing, closing, trimming and deleting of a log, on one view of main, without IO.
+"""Decisions about sealing, closing, trimming and deleting of a log, on one view of the main table, without IO.
 
     seal     the next frames in order, up to the last one that is proved to be acknowledged, without gaps in a ledger
     close    the ledgers of a CLOSED log, when the log is completely sealed: each ends with its last sealed entry
@@ -30,7 +30,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class SealMarks:
-    """The marks up to which a log is sealed and trimmed, in one view of main.
+    """The frames up to which a log is sealed and trimmed, in one view of the main table.
 
     Attributes:
         sealed_before: The frame below which all entries are in segments.
@@ -107,7 +107,8 @@ class GivenUp:
 
     Attributes:
         entries: Lost entries of the frames whose directory could be read.
-        unknown_runs: Number of all other runs of lost frames. Each may have cost every ledger one run of entries.
+        unknown_runs: Number of runs of lost frames without a readable directory. In each such run, any ledger may have
+            lost one range of entries.
     """
 
     entries: tuple[EntryRange, ...] = ()

@@ -11,7 +11,7 @@ One good copy of a frame is enough, whichever writer or recovery wrote it: a num
 of a log. If a copy lacks the frame or has it damaged, another copy is tried. If no copy has the frame, it may still be
 written, unless it is proved to be acknowledged. An acknowledged frame is due: its absence is an error, and it is never
 skipped. Frames are read in order, and a file is left only at the end of its fragment, so a frame that is written after
-the last read is never taken for a hole.
+the last read is never mistaken for a lost frame.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LogWalk:
         return None
 
     def opened(self, copy: Copy, is_open: bool) -> None:
-        """Record the attempt to open a file under either name, on a path whose identity was checked."""
+        """Record the outcome of an attempt to open a file under either name, on a path whose identity was checked."""
         self._files[copy] = is_open
         self._opened_since_main = True
         if is_open:
@@ -148,7 +148,7 @@ class LogWalk:
         return self._found_none and self.is_due
 
     def others(self, *, every: bool = False) -> Sequence[Copy]:
-        """Return the copies to try in order for the next frame if the copy in use lacks it.
+        """Return the copies to try, in order, for the next frame if the copy in use lacks this frame.
 
         Files of a prepared fragment are among them, because their headers may name its first frame before the main
         table does.
@@ -189,7 +189,7 @@ class LogWalk:
         self._enter()
 
     def restart(self) -> None:
-        """Begin again at the first unsealed frame, which the next `main_read` gives."""
+        """Begin again at the first unsealed frame, which the next `main_read` sets."""
         self.next, self.copy = 0, None
 
     def skip_hole(self) -> FrameNumber | None:

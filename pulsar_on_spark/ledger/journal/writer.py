@@ -63,7 +63,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 
 MAX_COMMIT_ATTEMPTS = 20
-"""Limit of the commits of one change that acknowledgements wait for; then the incarnation ends."""
+"""Attempts to commit a change of the record that acknowledgements wait for; then the incarnation ends."""
 
 
 class _Phase(Enum):
@@ -202,7 +202,7 @@ class JournalWriter:
         return Append(self._fragments.sound_copies(), frame, sync)
 
     def _idle(self) -> list[WriterEffect]:
-        """Append an idle frame, once for each LAC, so that tail readers see the LAC before the next entries."""
+        """Append a LAC frame, once for each LAC, so that tail readers learn the LAC before the next entries."""
         if self._phase is not _Phase.OPEN or self._changing or not self._lac_sent < self._lac == self._last_awaited:
             return []
         return [self._append(FrameKind.LAC, sync=False)]
@@ -229,7 +229,7 @@ class JournalWriter:
     # -- rolling -------------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """Return True if the running fragment is full or on worse paths, so the next group begins the prepared one."""
+        """Return True if the next group begins the prepared fragment, as the running one is full or on worse paths."""
         prepared, runs = self._fragments.prepared, self._fragments.runs
         if prepared is None or self._changing or len(runs) > 1:
             return False
@@ -313,7 +313,7 @@ class JournalWriter:
         return [] if change.creating else self._files_ready(change)
 
     def _files_ready(self, change: Change) -> list[WriterEffect]:
-        """Propose the files to the record before a byte goes into them."""
+        """Propose a record that names the new files, before a byte is written to them."""
         return self._propose(change)
 
     def _propose(self, change: Change) -> list[WriterEffect]:

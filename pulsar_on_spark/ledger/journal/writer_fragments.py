@@ -30,7 +30,7 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Run:
-    """A fragment that is being written to."""
+    """A fragment that is written to; `last` is its last frame, `watermarks` the last durable frame of each copy."""
 
     first: FrameNumber
     copies: tuple[Copy, ...]
@@ -44,8 +44,8 @@ class Run:
 class Change:
     """A change of the record in progress: first its files are created, then it is committed.
 
-    `runs` has the copies of each run after the change, `prepared` the copies of the prepared fragment. `new` are those
-    of the copies that must be created.
+    `runs` has the copies of each run after the change, `prepared` the copies of the prepared fragment. `new` has the
+    copies whose files must be created.
     """
 
     purpose: Purpose
@@ -81,7 +81,7 @@ class WriterFragments:
         return any(copy in self.lost for run in self.runs for copy in run.copies)
 
     def used(self) -> set[Copy]:
-        """Return the files in use: those of the runs and of the prepared fragment."""
+        """Return the files of the runs and of the prepared fragment."""
         return {copy for run in self.runs for copy in run.copies} | set(self.prepared or ())
 
     def sound_copies(self) -> tuple[Copy, ...]:
@@ -123,11 +123,11 @@ class WriterFragments:
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def offer_path(self, path: PathId, label: str) -> None:
-        """Allow new files on a path: a new path, or one that came back."""
+        """Allow new files on a path, which is new or works again; `label` is its rack."""
         self._placement.offer_path(path, label)
 
     def fail(self, path: PathId, known: set[Copy]) -> None:
-        """Give up a path, and those of the `known` files that are on it."""
+        """Give up a path, and the files in `known` that are on it."""
         self._placement.fail(path)
         self.lost |= {copy for copy in known if copy.path == path}
 
@@ -137,7 +137,7 @@ class WriterFragments:
 
     @property
     def is_left_by_roll(self) -> bool:
-        """True if a roll to the prepared fragment leaves an excluded path that the running one writes to."""
+        """True if the running fragment writes to an excluded path, and the prepared fragment avoids such paths."""
         return (
             self.prepared is not None
             and self._placement.can_leave(self.runs[0].copies)
@@ -147,7 +147,7 @@ class WriterFragments:
     def drop_unfit_prepared(self) -> list[WriterEffect]:
         """Drop the prepared fragment, which is empty, if a new one can be on better paths.
 
-        This is so if a copy is lost or on an excluded path, or if there is a path for one more copy.
+        A new one is better if a copy is lost or on an excluded path, or if a path for one more copy is available.
         """
         if self.prepared is None:
             return []
@@ -191,7 +191,7 @@ class WriterFragments:
         return tuple(fragments)
 
     def _running(self, change: Change, lac: FrameNumber) -> list[Fragment]:
-        """Return the fragments of the runs. One whose predecessor has not ended gets no first frame yet."""
+        """Return the fragments of the runs. A run whose predecessor has not ended gets no first frame yet."""
         fragments = []
         start = lac + 1
         for index, (run, copies) in enumerate(zip(self.runs, change.runs, strict=True)):

@@ -1,4 +1,4 @@
-"""The shell around `JournalWriter`: serves its effects with files, threads and commits, and brings it their answers.
+"""The IO around `JournalWriter`: executes its effects with files, threads and commits, and feeds back the outcomes.
 
     send(group) ─> the core ─> frames on their way to each path's thread ─┐
                       ^                                                    │ reports of threads come through the inbox
@@ -141,7 +141,7 @@ class WriterShell:
     def are_paths_free(self) -> bool:
         """True if an ack quorum of paths is free; otherwise a group would wait, and should keep growing instead.
 
-        On object stores, several groups may be on their way: one more in each interval of the commit policy.
+        On object stores, several groups may be in flight: one more in each interval of the commit policy.
         """
         if self._ensemble.free(self._core.copies) >= self._quorum.ack:
             return True
@@ -160,7 +160,7 @@ class WriterShell:
 
     @property
     def is_behind(self) -> bool:
-        """True if a path's unconfirmed bytes have reached the limit above which nothing is accepted."""
+        """True if a path's unconfirmed bytes have reached `waiting_bytes`, at which no entries are accepted."""
         return self._ensemble.backlog_bytes >= self._limits.waiting_bytes
 
     @property
@@ -198,7 +198,7 @@ class WriterShell:
                 self._owner.on_turn()
 
     def expect(self) -> None:
-        """Let reports wake the loop only when an ack quorum has the next frame. Called when all groups are sent."""
+        """Let reports wake the loop only when an ack quorum has the next frame; called after groups were sent."""
         self._inbox.expect(None if self.is_behind else self._core.awaited)
 
     def idle(self) -> None:
@@ -230,7 +230,7 @@ class WriterShell:
             self.end_log("it was abandoned")
 
     def end_log(self, reason: str | None) -> None:
-        """End the closed (`reason` None) or lost log; nothing is acknowledged afterwards. Called once."""
+        """End the log, which was closed if `reason` is None, else lost. Nothing is acknowledged afterwards."""
         if self.is_over:
             return
         self.is_over = True
@@ -242,7 +242,7 @@ class WriterShell:
 
     @contextmanager
     def ending_at_defects(self) -> Iterator[None]:
-        """End the log at any exception, because a change may be half done and only a recovery can find out."""
+        """End the log at any exception, because a step may be half done, which only a recovery can repair."""
         try:
             yield
         except Exception as error:
@@ -307,7 +307,7 @@ class WriterShell:
             self._begin(begin)
 
     def _begin(self, effect: BeginFiles) -> None:
-        """Write the header once the frame before the first one is encoded, because the header names it."""
+        """Begin the files once the frame before `effect.first` is encoded, because their headers contain its CRC."""
         point = self._in_flight.point_before(effect.first)
         if point is None:
             self._deferred.append(effect)

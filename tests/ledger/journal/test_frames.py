@@ -263,7 +263,7 @@ def test_a_ledger_is_in_the_directory_once_and_payloads_end_the_frame():
     ledger_ids = frame.header.head_bytes - HEADER_BYTES + 352
     twice[ledger_ids + 8] = 7
     for data in (bytes(twice), bytes(frame.data[HEADER_BYTES:]) + bytes(8)):
-        with pytest.raises(CorruptJournalError, match="another directory"):
+        with pytest.raises(CorruptJournalError, match="a wrong directory"):
             read_all(forge(FrameKind.ENTRIES, 2, data[:64], data[64:]))
 
 

@@ -281,7 +281,7 @@ def test_a_stale_block_has_no_place_in_the_chain(tmp_path):
         frames, end = scan(store(tmp_path, data))
         assert [frame.header for frame in frames] == [frame.header for frame in ours[:2]]
         assert isinstance(end, BadFrame)
-        assert "frame 2 follows another frame" in end.reason
+        assert "frame 2 does not continue the frame before it" in end.reason
         assert not end.is_last
 
 
