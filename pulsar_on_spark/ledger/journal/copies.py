@@ -91,10 +91,18 @@ class PathWriter(Protocol):
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
     ) -> None:
-        """Append frames; `first` is the number of the first one, `size_bytes` their approximate total size."""
+        """Append frames.
+
+        Args:
+            copy: The file.
+            first: The number of the first frame.
+            frames: The frames, in order.
+            size_bytes: The approximate total size of the frames.
+            sync: False if the frames may wait for a sync that other frames need.
+        """
 
     def release_file(self, copy: Copy) -> None:
-        """Close the file after the work that is queued for it; nothing is reported about the file afterwards."""
+        """Close the file after the writes that are queued for it; nothing is reported about the file afterwards."""
 
     def stop(self) -> None:
         """Let the thread end after its queued work. Return at once, because the disk or the store may hang."""
@@ -109,7 +117,7 @@ class OpenFile(NewFile):
 
     Attributes:
         fd: Its descriptor.
-        files: The operating system.
+        files: The file operations of the operating system.
     """
 
     fd: int
@@ -183,7 +191,7 @@ class PathThread(PathWriter):
         path: The storage path of the files.
         incarnation: The log's incarnation.
         report: Called in the path's thread, once for each round of writes of a file.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Attributes:
         path: The storage path of the files.

@@ -66,7 +66,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Effect: fdatasync."""
+    """Effect: call fdatasync on the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,13 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """Effect: answer to `FenceFirst`; `first` is the copy's first frame, None if it is empty, `lac` its highest LAC."""
+    """Effect: answer to `FenceFirst`.
+
+    Attributes:
+        fenced: True if the copy is durably fenced.
+        first: The copy's first frame; None if the copy is empty or cannot be read.
+        lac: The highest LAC in the copy's frames; -1 if there is none.
+    """
 
     fenced: bool
     first: FrameNumber | None

@@ -80,7 +80,7 @@ class CopyFile:
         incarnation: The log's incarnation.
         copy: The file.
         progress: Called with the number of bytes scanned since the last call.
-        files: The operating system.
+        files: The file operations of the operating system.
     """
 
     def __init__(

@@ -46,9 +46,9 @@ class Ensemble:
     Args:
         paths: All storage paths that the log may use.
         incarnation: The log's incarnation.
-        post: Called with each event, in other threads. The owner must pass the event to `take_in`
-            before its core handles the event.
-        files: The operating system.
+        post: Called with each event, in other threads. The owner must pass the event to `take_in` before its core
+            handles the event.
+        files: The file operations of the operating system.
         policy: The rule for cutting objects, on paths on object stores.
     """
 
@@ -263,7 +263,7 @@ class Ensemble:
         """Stop using this path, drop its queued writes, and ignore its later events.
 
         Returns:
-            One of the path's unreleased files, if it has any, to report to the core.
+            A file of the path that was not released, to report to the core; None if there is none.
         """
         unreleased = [copy for copy in (*self._creating, *self._created) if copy.path == path]
         if path in self._states:

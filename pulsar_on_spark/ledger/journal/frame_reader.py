@@ -48,7 +48,7 @@ class FrameReader:
     Args:
         place: The frames and their copies.
         paths: Returns the root's storage paths.
-        files: The operating system.
+        files: The file operations of the operating system.
     """
 
     def __init__(self, place: JournalPlace, paths: JournalPathTable, files: FileOps = OS_FILES) -> None:

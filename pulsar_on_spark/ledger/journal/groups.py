@@ -37,7 +37,7 @@ class JournalLimits:
         waiting_entries: Limit of unacknowledged entries and records.
         entry_bytes: The largest entry or record.
         frames_in_flight: Limit of frames that are sent and unacknowledged.
-        roll_bytes: Size of a journal file at which the next one takes over. It bounds the time that a recovery takes.
+        roll_bytes: Size at which writing moves to the next journal file. It bounds the time that a recovery takes.
         slow_path_s: Time without progress after which a path is given up. A path is also given up if it was half of
             `waiting_bytes` behind for this time in total while the others were idle.
         idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
@@ -61,7 +61,7 @@ class JournalLimits:
 
 @dataclass(slots=True)
 class EntriesGroup:
-    """The entries of one future frame and their contexts, in order."""
+    """The entries of one future frame and the contexts given by their callers, in order."""
 
     group: EntryGroup = field(default_factory=EntryGroup)
     contexts: list[object] = field(default_factory=list)
@@ -84,7 +84,7 @@ class EntriesGroup:
 
 @dataclass(slots=True)
 class CursorGroup:
-    """The cursor records of one future frame and their contexts, in order."""
+    """The cursor records of one future frame and the contexts given by their callers, in order."""
 
     records: list[tuple[bytes, bytes]] = field(default_factory=list)
     contexts: list[object] = field(default_factory=list)

@@ -50,10 +50,9 @@ class Journal(ShellOwner):
         entry_sink: Receives the outcome of entries.
         on_ended: Called in the event loop with the reason when the log ends other than by `close`, for example because
             another process took it over. The process must stop serving, and exit.
-        mark_failed: Marks paths that were given up, with the reason, so that only an operator offers them again; called
-            in the register's thread.
+        mark_failed: Marks the paths that were given up as failed, with the reasons; called in the register's thread.
         limits: The journal's bounds.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         StoragePathError: a path is on a network file system.

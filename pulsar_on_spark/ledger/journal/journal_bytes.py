@@ -42,7 +42,7 @@ class FileBytes:
 
     Attributes:
         fd: Its descriptor.
-        files: The operating system.
+        files: The file operations of the operating system.
     """
 
     fd: int

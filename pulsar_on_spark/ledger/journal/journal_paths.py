@@ -66,7 +66,7 @@ def require_fit(path: JournalPath) -> None:
     """Check that a path may hold journals.
 
     Raises:
-        StoragePathError: it is on a network file system.
+        StoragePathError: the path is on a network file system.
     """
     if isinstance(path, LocalPath):
         require_local(path.directory)
@@ -173,8 +173,8 @@ def clear_incarnation(path: JournalPath, incarnation: IncarnationId) -> int:
         The number of deleted objects; on a disk 1, for the incarnation's directory.
 
     Raises:
-        InvalidArgumentError: the id is no legal name.
-        StorageError, OSError: something cannot be deleted now.
+        InvalidArgumentError: the id is not a legal name (`legal_name`).
+        StorageError, OSError: a file or object cannot be deleted now.
     """
     if isinstance(path, LocalPath):
         shutil.rmtree(incarnation_directory(path.directory, incarnation))

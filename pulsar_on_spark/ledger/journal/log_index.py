@@ -68,7 +68,7 @@ class LogIndex(Generic[R, S]):
         return self._others.isdisjoint(ledgers)
 
     def is_wanted(self, ledger: int) -> bool:
-        """Return True if the ledger is selected; the caller must then `add` its entries. If not, its id is noted."""
+        """Return True if the ledger is selected; the caller must then `add` its entries. If not, remember its id."""
         if ledger in self._wanted:
             return True
         self._others.add(ledger)

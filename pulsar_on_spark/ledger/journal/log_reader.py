@@ -137,7 +137,7 @@ class LogReader(Generic[F]):
             paths: Returns the root's storage paths; called for each file that is opened.
             frames: `Frame` to verify every byte; `FrameHead` to verify headers and directories, and read no contents.
             begin: The first frame.
-            files: The operating system.
+            files: The file operations of the operating system.
         """
         self.incarnation = incarnation
         self.walk = LogWalk(begin, crc32c(incarnation.encode()))

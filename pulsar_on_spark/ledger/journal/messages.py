@@ -26,7 +26,7 @@ class CommitLog:
         record: The new value.
         expected_version: The version of the incarnation's `log` key that the commit replaces; 0 if the key is new.
         moves_seal: True if the same commit moves the `seal` key. A takeover thus fences the dead writer's sealer and
-            trimmer, and a clean close prevents the opening of ledgers that was decided earlier.
+            trimmer, and a clean close makes openings of ledgers fail that were decided earlier.
     """
 
     record: LogRecord
@@ -94,7 +94,7 @@ class BeginFiles:
 class Append:
     """Effect: encode the next frame (a group, or LAC or ROLL) and append it to these files.
 
-    Outcome, at any later time and for many frames at once: CopyAcked, or CopyFailed. `sync` is False for an idle frame,
+    Outcome, at any later time and for many frames at once: CopyAcked, or CopyFailed. `sync` is False for a LAC frame,
     which needs no acknowledgement.
     """
 
@@ -366,7 +366,7 @@ class LogRecovered:
 class RecoveryStopped:
     """Effect: the last acknowledged frame cannot be determined now, or another recovery took over: start again later.
 
-    A guess could lose acknowledged frames. The log stays IN_RECOVERY, which costs only time.
+    A guess could lose acknowledged frames. Another attempt costs only time.
     """
 
     reason: str

@@ -124,7 +124,7 @@ class ObjectFile:
             The object's head and body.
 
         Raises:
-            CorruptJournalError, FormatVersionError: the object is damaged, or a newer version wrote it.
+            CorruptJournalError, FormatVersionError: the object is damaged, or a newer version wrote the object.
         """
         with translated():
             fetched = self.path.objects.fetch(self._key(number))
@@ -144,7 +144,7 @@ class ObjectFile:
         return self._required(parse_head(content, name)[0], number, name)
 
     def sizes(self, behind: int | None = None) -> Mapping[int, int]:
-        """List the file's objects, or those behind number `behind`: their sizes in bytes by number."""
+        """Return the sizes in bytes of the file's objects by number; with `behind`, only of higher numbers."""
         prefix = file_prefix(self.incarnation, self.file)
         after = "" if behind is None else self._key(behind)
         with translated():

@@ -322,7 +322,7 @@ class ObjectsScanned:
         frames: Good frames from the requested start on, without gap.
         end: The reason why the scan ended; never TORN, because an object is there as a whole or not at all.
         lac: The highest LAC in the prefix.
-        lac_behind: The highest LAC in objects behind the prefix; their frames do not count, but their LACs are true.
+        lac_behind: The highest LAC in objects behind the prefix, whose frames do not count, but whose LACs are true.
         confirmed_behind: The highest `ObjectHead.confirmed` in objects behind the prefix; 0 if there are none.
     """
 

@@ -31,7 +31,7 @@ class PageCache:
     """Bytes in the page cache of a path's files, in the order in which the files began. A missing file is skipped.
 
     Args:
-        files: The operating system.
+        files: The file operations of the operating system.
         kept_bytes: The number of newest bytes, of all files, that may stay cached.
         step_bytes: The excess in bytes above which the oldest bytes are released.
     """

@@ -34,7 +34,7 @@ class Placement:
         self._files = 0
 
     def offer_path(self, path: PathId, label: str = "") -> None:
-        """Add a new path, or a failed path that came back; data lost on it stay lost. `label` is its rack."""
+        """Add a new path, or a failed path that works again; its failed files stay failed. `label` is its rack."""
         self._failed.discard(path)
         self._paths[path] = _Offered(path, label)
 
@@ -49,7 +49,7 @@ class Placement:
         )
 
     def can_widen(self, copies: Collection[Copy]) -> bool:
-        """Return True if there are fewer copies than the write quorum, and a path for one more is available."""
+        """Return True if there are fewer copies than the write quorum, and a path for one more copy is available."""
         used = {copy.path for copy in copies}
         return len(copies) < self._quorum.write and not self._failed.union(used).issuperset(self._paths)
 
@@ -60,7 +60,7 @@ class Placement:
 
         Args:
             copies: The copies of a fragment; empty for a new fragment.
-            lost: Files that no longer count.
+            lost: Files that have failed.
             preferred: Paths to choose before others.
 
         Returns:

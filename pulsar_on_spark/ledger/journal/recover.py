@@ -91,15 +91,15 @@ def recover(
             count as absent, so acknowledged frames that only they had are lost. Data that can be read on them still
             count. The record names the paths.
         progress: Called in several threads with the number of bytes read since its last call.
-        files: The operating system.
+        files: The file operations of the operating system.
         silent_after_s: Seconds without progress after which a path counts as not answering.
 
     Returns:
         The closed record.
 
     Raises:
-        JournalUndecidedError: the last acknowledged frame cannot be determined now, or another recovery has taken over.
-            Nothing is lost: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
+        JournalUndecidedError: the last acknowledged frame cannot be determined now, too many commits have failed, or
+            another recovery has taken over. No acknowledged frame is lost; call again later.
         MetadataError: the record cannot be read or written.
     """
     targets = [path for path in writable if path not in give_up]

@@ -59,7 +59,7 @@ class Answers:
         self._fences[answer.copy] = answer
 
     def is_fenced(self, copies: Collection[Copy]) -> bool:
-        """Return True if no new frame can reach its ack quorum on these copies, or all unfenced ones were given up."""
+        """Return True if no new frame can reach an ack quorum of these copies, or all unfenced copies were given up."""
         unfenced = [copy for copy in copies if not (isinstance(got := self._fences[copy], CopyFenced) and got.fenced)]
         if len(copies) - len(unfenced) >= self._threshold(len(copies)):
             return True

@@ -41,12 +41,12 @@ def restore_copy(
         target: The path that gets the copy.
         name: The name of the new copy.
         pace: Called with the size of each tile in bytes, to limit the speed; its errors abort the restoration.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
-        SegmentGoneError: no source has the file.
+        SegmentGoneError: no source has an undamaged copy of a tile, and at least one no longer has the file.
         CopiesUnreachableError: a tile cannot be read from any source now, but an unreachable source may have it.
-        CorruptSegmentError: no source has an undamaged copy of a tile; the error names each source's problem.
+        CorruptSegmentError: a tile is damaged in every source; the error names each source's problem.
         StoragePathError: the target is not the path in the root's metadata, cannot be written, or returns other bytes.
     """
     with ExitStack() as stack:

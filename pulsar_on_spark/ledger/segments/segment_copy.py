@@ -29,7 +29,7 @@ class SegmentCopy:
     Args:
         path: The storage path of the copy.
         name: The copy's name.
-        files: The operating system.
+        files: The file operations of the operating system.
         stays_cached: True if the operating system may keep the copy in memory for readers, which use the first copy.
     """
 

@@ -51,7 +51,7 @@ def read_batches(
         columns: Names from `SEGMENT_SCHEMA`, or None for all; the batches have them in the order of the schema.
         on_bad_copy: Called with path id and reason, once for each reported copy. If a good copy was found, all damaged,
             missing and unreachable copies before it are reported; if none was found, only the damaged ones.
-        files: The operating system.
+        files: The file operations of the operating system.
         at_stake: The content of the batches (topic, ledger, entries), named by the error if no copy is good.
 
     Raises:
@@ -114,7 +114,7 @@ def verify_file(
     Args:
         file: The file's record.
         path: The copy's storage path.
-        files: The operating system.
+        files: The file operations of the operating system.
         pace: Called with the size of each piece that was read in bytes, to limit the speed.
         name: The copy's name, if the record does not name it yet.
 
@@ -173,7 +173,7 @@ class OpenCopy:
     Args:
         file: The file's record.
         path: The copy's storage path.
-        files: The operating system.
+        files: The file operations of the operating system.
         name: The copy's name, if the record does not name it yet.
 
     Raises:

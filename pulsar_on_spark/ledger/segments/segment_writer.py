@@ -67,14 +67,15 @@ class SegmentFileWriter:
 
     If a path fails, the next candidate path replaces it for this file, and the earlier bytes are copied to the new path
     from a good copy. (This is BookKeeper's ensemble change, but without a change of metadata: the file is not read
-    before it is committed.) Without a replacement, writing continues while ack-quorum copies are good. The tiles in
-    flight bound the memory, not the file. Not thread-safe. As a context manager, it aborts a file that was not closed.
+    before it is committed.) Without a replacement, writing continues while ack-quorum copies are good. Memory
+    grows with the tiles in flight, not with the file. Not thread-safe. As a context manager, it aborts a file that was
+    not closed.
 
     Args:
         file_id: An unused id, `<write id>-<number>`.
         paths: The candidate paths, in any order: the choice depends on the file's id, on weights and on labels.
         quorum: The number of copies to write, and of copies that must be durable.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         FileNotWrittenError: fewer than ack-quorum paths can be opened.
