@@ -1,8 +1,8 @@
 """A broker from its start to its end: the order in which its parts start, drain and stop.
 
 start   root and its lock -> recover the last broker's journal -> incarnation -> sealing process -> servers
-drain   refuse new clients, unload topics (clients reconnect), acknowledge published entries, close the ledgers
-end     a broker whose incarnation was taken over serves no client and exits
+drain   give bundles to other brokers, refuse new clients, acknowledge published entries, close topics and ledgers
+end     a broker whose incarnation was taken over, or whose journal failed, disconnects its clients and exits
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 _INCOMPLETE_FRAMES_FACTOR = 4
-"""Limit of incomplete frames in memory, as a multiple of the limit of entries on their way into the journal."""
+"""Limit of the bytes of incomplete frames in memory, as a multiple of `max_message_publish_buffer_size_mb`."""
 
 
 class Broker:
@@ -98,7 +98,7 @@ class Broker:
 
     Attributes:
         root: The root.
-        listeners: The URLs by which clients reach it.
+        listeners: The URLs by which clients reach the broker.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Broker:
         Args:
             place: The root.
             settings: The broker's settings.
-            quorum: The journal's quorum; None for the root's default. A new root gets it as its default.
+            quorum: The journal's quorum; None for the root's default. If the root is created, this is its default.
 
         Raises:
             PulsarpyError: the broker cannot serve; the message says why.
@@ -407,7 +407,10 @@ class Broker:
                 topic.subscriptions.on_cursor_lost(cursor)
 
     def _on_incarnation_ended(self, reason: str) -> None:
-        """Disconnect all clients, because this incarnation can acknowledge nothing more; they look up the new owner."""
+        """Disconnect all clients, because this incarnation can acknowledge no more entries.
+
+        The clients then look up the new owner of their topics.
+        """
         self._connections.close()
         if self._keeper is not None:
             self._keeper.on_incarnation_ended(reason)
@@ -419,7 +422,7 @@ class Broker:
         self._audit.reopen()
 
     async def wait(self) -> str:
-        """Wait until the incarnation is over; return the reason."""
+        """Wait until the broker's incarnation has ended, and return the reason."""
         return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
@@ -443,7 +446,7 @@ class Broker:
             await self._running.aclose()
 
     async def abandon(self) -> None:
-        """Stop after the incarnation is over: published entries can no longer be acknowledged."""
+        """Stop without draining, after the incarnation has ended: published entries can no longer be acknowledged."""
         await self._web.stop()
         await self._connections.stop_listening()
         self._connections.close()
@@ -465,6 +468,7 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
     """Open the root, or create it.
 
     Raises:
+        NotARootError: there is no root at an object store's URL; only a root in a directory is created here.
         InvalidArgumentError: the root has other permissions than the settings require.
     """
     file_mode = int(settings.root_file_mode, 8)
@@ -492,7 +496,7 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:
-    """Recover and close the journal of a dead broker; if this fails, the topics open in it cannot be served."""
+    """Recover and close the journal of a dead broker. A failure is logged: topics open in the journal stay unserved."""
     if is_over(root.store.view(), incarnation):
         return
     log.warning(
