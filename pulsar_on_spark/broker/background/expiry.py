@@ -55,9 +55,9 @@ class MessageExpiry:
         self._defaults = defaults
 
     async def expire_messages(self) -> None:
-        """Expire the due messages of all topics that no other broker serves, loaded or not.
+        """Expire the messages older than their topic's TTL, in all topics that no other broker serves.
 
-        A topic that fails does not affect the others.
+        Topics with such messages are loaded. A topic that fails does not affect the others.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -106,7 +106,7 @@ class MessageExpiry:
 
 
 async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord], end: Position) -> None:
-    """Acknowledge all messages before a position in these subscriptions, except those that Spark reads.
+    """Acknowledge all messages before a position in these subscriptions; skip subscriptions that a Spark query owns.
 
     Raises:
         PulsarpyError: as `TopicSubscriptions.acquire_subscription`.
@@ -129,7 +129,7 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 class SubscriptionExpiry:
     """Deletion of subscriptions that had no consumer for their topic's expiration time.
 
-    The time counts from the broker's start at the earliest. A running Spark query counts as a consumer.
+    Time before the broker's start does not count. A running Spark query counts as a consumer.
 
     Args:
         root: The root.

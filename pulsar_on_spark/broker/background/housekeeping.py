@@ -4,8 +4,9 @@ A pass seals and trims the journals of dead brokers, audits and repairs copies, 
 expires subscriptions and keeps up the histories of topics. One pass runs at a time; the next one continues a pass that
 was interrupted.
 
-The journals that this broker recovers are sealed soon afterwards: until then each reader of their topics, and the next
-broker that takes them over, scans all frames. On an object store each frame costs a request.
+The journals that this broker recovers are sealed soon after the recovery. Until a journal is sealed, each reader of its
+topics, and the next broker that takes the topics over, scans all of its frames. On an object store each frame costs a
+request.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _NICE: Final = 10
 
 
 class Housekeeping:
-    """Passes of housekeeping, run until it is stopped.
+    """Periodic housekeeping passes of one broker, run until `stop`.
 
     Args:
         root: The root.
         interval_s: Seconds from the end of a pass to the next.
         replace_after_s: Seconds that a storage path may be missing before its copies are restored on other paths.
         defaults: The broker's default policies.
-        leads: Returns True while the passes are this broker's task.
+        leads: Returns True while this broker is the one that runs the passes for the root.
 
     Attributes:
         passes: Number of completed passes.
@@ -82,7 +83,7 @@ class Housekeeping:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def on_journal_recovered(self) -> None:
-        """Seal the closed journals after `SEAL_AFTER_S`."""
+        """Request a sealing of the closed journals, which begins `SEAL_AFTER_S` later."""
         self._recovered.set()
 
     async def _run(self) -> None:
@@ -113,10 +114,10 @@ class Housekeeping:
 
 
 def main() -> None:
-    """Run one pass; with the root as the only argument, seal the closed journals only.
+    """Run one pass; with the root as the only argument, only seal the closed journals.
 
-    Further arguments are the seconds for which a path may be missing, and the broker's policies as JSON. Exits with 1
-    if a step failed.
+    The further arguments are the seconds for which a storage path may be missing, and the broker's default policies as
+    JSON. The process exits with code 1 if a step failed.
     """
     logs.configure_child()
     start_arrow_without_pandas()

@@ -1,9 +1,9 @@
 """Deletion of inactive topics, if their policy asks for it.
 
 A topic is in use while it has producers or consumers, while a Spark query reads one of its subscriptions, and whenever
-its chain changes, for example by a write of Spark. In one of the two modes, a subscription also keeps it in use; in the
-other one, only a subscription with a backlog does. The inactive time counts from the broker's start at the earliest.
-A topic with a history is in use for good, because its history would be deleted with it.
+its chain of ledgers grows, for example by a write of Spark. A subscription with a backlog keeps a topic in use; in the
+mode `delete_when_no_subscriptions`, any subscription does. Time before the broker's start does not count as inactive.
+A topic with a history is never deleted here, because its history would be deleted with it.
 
 The deletion checks the committed metadata again: a client that connects meanwhile either prevents the deletion or
 creates a new topic. A partitioned topic whose partitions are served by several brokers is not deleted.
@@ -58,7 +58,7 @@ class InactiveTopics:
         self._readers = SparkReaders(root)
 
     async def delete_inactive(self, now_s: float | None = None) -> None:
-        """Delete the topics that were inactive for their policy's time.
+        """Delete the topics that have been inactive for `max_inactive_duration_seconds` of their policy.
 
         Args:
             now_s: Monotonic seconds; None for the current time.
@@ -73,7 +73,7 @@ class InactiveTopics:
             await self._delete(record, unused)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
-        """Return the topics that were unused for their policy's time. Runs in a thread."""
+        """Return the topics that have been unused for `max_inactive_duration_seconds`. Runs in a thread."""
         policies = (
             (record, effective_policies(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)

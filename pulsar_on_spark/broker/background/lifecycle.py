@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """The lifecycle work, run until it is stopped.
+    """Periodic lifecycle work on a broker's topics, run until `stop`.
 
     Args:
         root: The root.

@@ -1,7 +1,7 @@
 """Offloads that clients request from a broker: child processes at low priority, one at a time.
 
-What is beyond the thresholds of policies is offloaded by housekeeping. A killed process changes nothing: the next
-request, or housekeeping, continues.
+Segments beyond the offload thresholds of policies are offloaded by housekeeping. If a process is killed, the next
+request, or housekeeping, continues its offload.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 
 MAX_SECONDS: Final = 3_600.0
-"""Time after which an offload begins no further file: others wait for their turn."""
+"""Time in seconds after which an offload begins no further file, because other topics' offloads wait for it."""
 _NICE: Final = 10
 
 
@@ -44,7 +44,7 @@ class Offloads(TopicWork):
         self._policies = defaults.model_dump_json(by_alias=True)
 
     def run(self, topic: TopicName, before: Position) -> None:
-        """Offload a topic's sealed segments before a position in the background.
+        """Start to offload a topic's sealed segments before a position; return at once.
 
         Args:
             topic: A topic without partitions, or a partition.
@@ -58,7 +58,10 @@ class Offloads(TopicWork):
 
 
 def first_hot(view: View, topic: TopicName) -> Position | None:
-    """Return the first position of a topic that is not offloaded; None if the topic was deleted."""
+    """Return the first position of a topic that is not offloaded; None if the topic was deleted.
+
+    If all sealed segments are offloaded, this is the end of the sealed entries.
+    """
     record = view.get(TopicRecord, topic.full)
     if record is None:
         return None
@@ -89,7 +92,9 @@ def main() -> None:
     if done.problems:
         sys.exit(" ".join(done.problems[0].split()))
     if not done.is_complete:
-        sys.exit(f"The offload was ended after {MAX_SECONDS:g} s, before all segments were offloaded: repeat it.")
+        sys.exit(
+            f"The offload of {topic} stopped after {MAX_SECONDS:g} s, before all segments were offloaded: repeat it."
+        )
 
 
 if __name__ == "__main__":

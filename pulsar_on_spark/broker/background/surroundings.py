@@ -28,7 +28,7 @@ HEAL_EVERY_S: Final = 5.0
 
 
 class Surroundings:
-    """The checks, each run at its own interval until they are stopped.
+    """Periodic checks of a broker's environment, each run at its own interval until `stop`.
 
     Args:
         root: The root.
