@@ -1,4 +1,4 @@
-"""Giving up of bundles on this broker's own decision: because of isolation policies, or because it is too busy."""
+"""Automatic unloading of bundles that isolation policies reserve for other brokers, and of some of a busy broker's."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROUND_S: Final = 60.0
 
 
 class Balancer:
-    """Balancer of this broker, which gives up bundles until it is stopped.
+    """Periodic checks by which this broker unloads its own bundles, run until `stop`.
 
     Args:
-        views: The metadata.
+        views: The root's metadata.
         ownership: The owners of bundles.
-        handover: Gives bundles up.
+        handover: Unloads bundles, or gives them to another broker.
         reports: The loads of all brokers.
         sheds: Returns True if bundles may be given up because of the load.
         clock: Returns monotonic seconds.
@@ -69,7 +69,7 @@ class Balancer:
         ]
 
     async def stop(self) -> None:
-        """Stop."""
+        """Stop the two periodic checks."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

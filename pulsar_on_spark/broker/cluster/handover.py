@@ -28,7 +28,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.bundles import Bundle, decide_give
 
 GIVEN_AT_ONCE: Final = 4
-"""Bundles that a broker gives up at the same time when it drains."""
+"""Number of bundles that a draining broker gives up at the same time."""
 CHECK_EVERY_S: Final = 1.0
 """Interval of the check that this broker owns the bundles of its loaded topics, in seconds."""
 
@@ -71,7 +71,7 @@ class Handover:
         self._checked: Sequence[BundlesRecord] = ()
 
     def start(self) -> None:
-        """Start to check that this broker owns the bundles of its loaded topics."""
+        """Start the periodic check that this broker owns the bundles of its loaded topics."""
         complaint = "The broker cannot check now whether it still owns its topics"
         self._checking = asyncio.create_task(every(CHECK_EVERY_S, self._unload_lost, complaint), name="ownership")
 
@@ -82,14 +82,16 @@ class Handover:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def unload(self, bundles: Collection[Bundle], to: str | None = None) -> None:
-        """Close the topics of bundles that this broker owns, and give the bundles up; without another broker they stay.
+        """Close the topics of bundles that this broker owns, and give the bundles up.
+
+        If no other broker takes bundles, this broker keeps them.
 
         Args:
             bundles: The bundles; bundles that this broker has lost are skipped.
-            to: The incarnation that owns them next; None to let the next lookups choose.
+            to: The incarnation that owns the bundles next; None to let the next lookups choose.
 
         Raises:
-            TopicBusyError: a topic could not be closed now, and its bundle stays here.
+            TopicBusyError: a topic could not be closed now, and this broker keeps its bundle.
             MetadataError: the metadata cannot be read or written; some bundles may have been given up.
         """
         await self._ownership.wait_for_others(bundles)
@@ -119,10 +121,11 @@ class Handover:
         return [name for name in names if _is_in(name, bundles)]
 
     async def drain(self) -> None:
-        """Stop taking bundles. If there is another broker, give up all bundles, first those without loaded topics.
+        """Stop taking bundles. If another broker takes bundles, give up all bundles, those without loaded topics first.
 
         Raises:
-            TimeoutError: this took more than `drain_s`; the remaining bundles become free when the journal is closed.
+            TimeoutError: the handover took more than `drain_s`; the remaining bundles become free when this broker's
+                journal is closed.
             PulsarpyError: as `unload`.
         """
         await self._registry.drain()

@@ -1,4 +1,4 @@
-"""Isolation policies: they decide which brokers may serve a namespace.
+"""Isolation policies, which decide which brokers may serve a namespace.
 
 The rules are Pulsar's (`LoadManagerShared.applyNamespacePolicies`): a namespace with a policy is served by the policy's
 primary brokers, and also by its secondary ones while fewer than `min_limit` primary ones are registered. Other
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class Isolation(NamedTuple):
-    """A policy.
+    """An isolation policy.
 
     Attributes:
-        name: Its name.
-        namespaces: Regular expressions of namespaces.
+        name: The policy's name.
+        namespaces: Regular expressions of the policy's namespaces.
         primary: Regular expressions of the primary brokers: they match a broker's host or its id `host:port`.
-        secondary: The same for the secondary brokers.
+        secondary: Regular expressions of the secondary brokers, which match in the same way.
         min_limit: The number of primary brokers below which the secondary ones serve too.
     """
 
@@ -50,7 +50,7 @@ class Isolation(NamedTuple):
 
 
 def isolations(view: RecentView) -> list[Isolation]:
-    """Return all policies, by name."""
+    """Return all isolation policies, sorted by name."""
     return [_parsed(record) for record in sorted(view.all(IsolationRecord), key=lambda record: record.name)]
 
 
@@ -60,7 +60,7 @@ def allowed_brokers(
     """Return the brokers that may serve a namespace. If several policies match it, the first one by name counts.
 
     Args:
-        policies: All policies, by name.
+        policies: All isolation policies, sorted by name.
         namespace: `tenant/namespace`.
         brokers: The registered brokers.
     """
@@ -75,7 +75,7 @@ def allowed_brokers(
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """Check that patterns are regular expressions.
+    """Check that the patterns of an isolation policy are regular expressions of RE2.
 
     Raises:
         InvalidArgumentError: a pattern cannot be compiled.
@@ -84,7 +84,9 @@ def check_patterns(patterns: Iterable[str]) -> None:
         try:
             _search(pattern, "")
         except pa.ArrowInvalid as error:
-            raise InvalidArgumentError(f"{pattern!r} is not a regular expression (RE2): {error}.") from error
+            raise InvalidArgumentError(
+                f"The isolation policy's pattern {pattern!r} is not a regular expression of RE2: {error}."
+            ) from error
 
 
 def _parsed(record: IsolationRecord) -> Isolation:

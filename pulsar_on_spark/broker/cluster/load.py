@@ -1,4 +1,4 @@
-"""The load of brokers, and the bundles that a broker gives up because of it. No IO; the caller passes the time.
+"""The load of brokers, and the bundles that a broker gives up because of its load. No IO; the caller passes the time.
 
 Each broker reports its load and decides for itself. No leader is needed, because only the owner of a bundle gives it
 up. The rules are those of Pulsar's AvgShedder (PIP-364): the busiest broker gives bundles to an idle one when their
@@ -23,7 +23,7 @@ DELAYED_S: Final = 0.1
 MESSAGE_BYTES: Final = 1024
 """The number of bytes that count as much work as one message."""
 EQUAL: Final = 5.0
-"""Width of a step of scores, in points: the placement of a bundle treats scores in one step as equal."""
+"""Width of a score bucket, in points: the placement of a bundle treats scores in one bucket as equal."""
 STRONG: Final = 40.0
 WEAK: Final = 15.0
 """Differences of scores, in points: a broker gives up bundles if its score exceeds another one's by more than `STRONG`
@@ -33,7 +33,7 @@ WEAK_ROUNDS: Final = 8
 MOST_GIVEN: Final = 3
 """Maximum number of bundles that a broker gives up in one round."""
 SETTLED_S: Final = 600.0
-"""Time for which a bundle does not move again after a move, in seconds."""
+"""Minimum time between two moves of a bundle, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class BrokerLoad:
     Attributes:
         incarnation: The broker's incarnation.
         score: Points, from 0 to 100.
-        bundles: The points of each owned bundle, by `str(bundle)`. Their sum is the score, or 0 if the broker has no
-            traffic.
+        bundles: The points of each owned bundle, by `str(bundle)`. The sum of these points is the score, or 0 if the
+            broker has no traffic.
     """
 
     incarnation: str
@@ -52,12 +52,12 @@ class BrokerLoad:
     bundles: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self, counter: int) -> bytes:
-        """Return the stored form: JSON, with a counter that makes each report differ from all earlier ones."""
+        """Return the load as JSON, with a counter that makes each report differ from the broker's earlier reports."""
         return json.dumps({"v": 1, "counter": counter, **asdict(self)}).encode()
 
     @classmethod
     def parse(cls, content: bytes) -> BrokerLoad | None:
-        """Decode the stored form; None if the content is something else."""
+        """Decode what `encode` returned; None if the content is something else."""
         try:
             fields = json.loads(content)
             bundles = {str(bundle): float(points) for bundle, points in fields["bundles"].items()}
@@ -77,12 +77,17 @@ def score(cpu_percent: float, loop_delay_s: float) -> float:
 
 
 def work(messages: float, size_bytes: float) -> float:
-    """Return the work that traffic causes, to compare bundles; both arguments are per second."""
+    """Return the work of a bundle's traffic, in messages per second; `MESSAGE_BYTES` count as one message.
+
+    Args:
+        messages: Messages per second.
+        size_bytes: Bytes per second.
+    """
     return messages + size_bytes / MESSAGE_BYTES
 
 
 def shares(points: float, works: Mapping[str, float]) -> dict[str, float]:
-    """Divide a broker's points among its bundles in proportion to their work; all get 0 if there is no work."""
+    """Divide a broker's points among its bundles in proportion to their work; each gets 0 if the total work is 0."""
     total = sum(works.values())
     return {bundle: points * each / total if total else 0.0 for bundle, each in works.items()}
 
@@ -103,8 +108,8 @@ def place_bundles(
         bundles: The bundles.
         incarnations: The brokers that take bundles; at least one.
         counts: The number of bundles of each incarnation.
-        loads: The loads that are known, by incarnation.
-        sample: Draws some of the incarnations at random, as `random.sample`.
+        loads: The known loads, by incarnation; a broker without one counts as idle.
+        sample: Draws a number of the incarnations at random, as `random.sample`.
     """
     counts = counts.copy()
     points = [each for load in loads.values() for each in load.bundles.values()]
@@ -125,14 +130,19 @@ def place_bundles(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Bundles that this broker gives to another one, by `str(bundle)`."""
+    """A move of bundles from this broker to another one.
+
+    Attributes:
+        to: The incarnation that gets the bundles.
+        bundles: The bundles, each as `str(bundle)`.
+    """
 
     to: str
     bundles: tuple[str, ...]
 
 
 class Shedder:
-    """Decides, once a round, which bundles a broker gives up because it is busier than another one.
+    """The decision, made once a round, about the bundles that a broker gives to a less busy one.
 
     Args:
         incarnation: The broker's incarnation.
@@ -157,10 +167,10 @@ class Shedder:
         Args:
             now_s: Monotonic seconds.
             loads: The loads of all living brokers that take bundles, and of this one, by incarnation.
-            epochs: The epoch of each bundle that this broker owns: it grows when the bundle moves.
-            counts: The number of bundles that each incarnation owns. A report with another number was made before a
-                move and is not used.
-            may_take: Returns True if an incarnation may take a bundle.
+            epochs: The epoch of each bundle that this broker owns; a bundle's epoch grows when the bundle moves.
+            counts: The number of bundles that each incarnation owns. A load with another number of bundles was
+                reported before a move and is not used.
+            may_take: Returns True if a bundle, the first argument, may go to an incarnation, the second argument.
         """
         self._note(now_s, epochs)
         own = loads.get(self._incarnation)
@@ -203,7 +213,7 @@ class Shedder:
 
 
 def _largest_that_fit(movable: Mapping[str, float], budget: float, most: int) -> tuple[str, ...]:
-    """Choose bundles with traffic, the largest first, whose total of points is within the budget."""
+    """Choose at most `most` bundles with traffic, the largest first, whose total of points is within the budget."""
     chosen: list[str] = []
     for bundle, points in sorted(movable.items(), key=lambda item: (-item[1], item[0])):
         if len(chosen) < min(most, MOST_GIVEN) and 0 < points <= budget:

@@ -15,7 +15,7 @@ from pulsar_on_spark.storage.leases.contract import LeaseStore
 
 REPORT_EVERY_S: Final = 15.0
 FRESH_S: Final = 60.0
-"""Age in seconds at which a report is ignored, on the clock of the broker that reads it."""
+"""Time in seconds after which a report that has not changed is ignored, on the clock of the broker that reads it."""
 
 
 class _Seen(NamedTuple):
@@ -24,10 +24,10 @@ class _Seen(NamedTuple):
 
 
 class LoadReports:
-    """The load report of this broker, and those of the others.
+    """The load reports of all brokers of a root, of which this broker writes its own.
 
     Args:
-        store: The reports of a root.
+        store: The stored reports.
         incarnation: This broker's incarnation.
         clock: Returns monotonic seconds.
     """
@@ -50,7 +50,7 @@ class LoadReports:
         return {load.incarnation: load for content in fresh if (load := BrokerLoad.parse(content)) is not None}
 
     def start(self, measure: Callable[[], BrokerLoad], has_others: Callable[[], bool]) -> None:
-        """Start to report and to read.
+        """Start to write this broker's report and to read all reports, every `REPORT_EVERY_S`.
 
         Args:
             measure: Returns the load of this broker; called in the event loop at each report.

@@ -69,7 +69,7 @@ class Ownership:
         loads: Returns the known loads of brokers, by incarnation.
 
     Attributes:
-        default_count: The argument `default_count`.
+        default_count: The number of bundles of a namespace that was created without a number.
         waited: Number of lookups that waited for an owner for longer than `LOOK_EVERY_S`.
     """
 
@@ -97,7 +97,7 @@ class Ownership:
 
     @property
     def broker(self) -> BrokerRecord:
-        """This broker."""
+        """The registration of this broker."""
         return self._registry.record
 
     @property
@@ -106,7 +106,10 @@ class Ownership:
         return self._registry.record.incarnation
 
     def leads(self) -> bool:
-        """Return True if this broker does the work of the whole root: it has the least id of the living brokers."""
+        """Return True if this broker does the work for the whole root.
+
+        The registered living broker with the least id does it. If none is registered, every broker does it.
+        """
         view = self._views.recent
         alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
         first = leader(alive)
@@ -166,10 +169,12 @@ class Ownership:
         return effective_owner(view, bundles.owner_of(bundles.bundle_of(name))) not in (None, self.incarnation)
 
     async def find_owner(self, name: TopicName) -> BrokerRecord:
-        """Return the broker that serves a topic, which need not exist. A bundle without an owner is assigned first.
+        """Return the broker that owns a topic's bundle; assign the bundle first if it has no owner.
+
+        The topic need not exist. If its namespace does not exist, this broker is returned.
 
         Raises:
-            ServerRefusalError: no broker serves the topic for now (ServiceNotReady).
+            ServerRefusalError: the bundle has no owner for now, and a retry may succeed (ServiceNotReady).
             MetadataError: the metadata cannot be read or written.
         """
         return await self._find(name.namespace, lambda bundles: bundles.bundle_of(name), f"Topic {name}")
@@ -197,8 +202,7 @@ class Ownership:
         except TimeoutError as error:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
-                f"{what} has no broker for now, because its last one has ended and its journal is not recovered yet: "
-                "try again.",
+                f"{what} has no broker now, because the journal of its last broker is not recovered yet: try again.",
             ) from error
         finally:
             self.waited += clock() - begun_s > LOOK_EVERY_S
@@ -218,9 +222,9 @@ class Ownership:
             )
 
     async def _settled_owner(self, view: RecentView, namespace: str, locate: Locate) -> BrokerRecord | None:
-        """Return the broker that owns the bundle; None if there is none, or if it may be dead.
+        """Return the broker that owns the bundle; None if the bundle has no owner, or if its owner may be dead.
 
-        If this broker is giving the bundle up, wait for the end of that, and return None.
+        If this broker is giving the bundle up, wait until it has done so, and return None.
         """
         if view.get(NamespaceRecord, namespace) is None:
             return self._registry.record  # this broker reports that the namespace is missing
@@ -256,7 +260,7 @@ class Ownership:
             reason = (
                 f"No broker that may serve namespace {namespace} is alive: start one, or change the isolation policies."
                 if self._taking(view)
-                else "All brokers are about to end, and none takes new topics: try again."
+                else f"No broker takes topics of namespace {namespace}: all brokers are shutting down; try again."
             )
             raise ServerRefusalError(ServerError.ServiceNotReady, reason)
         owners = place_bundles(list(free), candidates, bundle_counts(view), self._loads(), self._random.sample)
@@ -269,11 +273,14 @@ class Ownership:
     # -- giving up -----------------------------------------------------------------------------------------------------
 
     def _leaving_with(self, bundle: Bundle) -> asyncio.Event | None:
-        """Return the event that ends the giving up of this bundle, or of a bundle that contains it; else None."""
+        """Return the event that is set when the running handover of this bundle, or of a bundle that contains it, ends.
+
+        None if no handover of such a bundle is running.
+        """
         return next((event for leaving, event in self._leaving.items() if leaving.covers(bundle)), None)
 
     async def wait_for_others(self, bundles: Collection[Bundle]) -> None:
-        """Wait until none of these bundles, or of their parts, is being given up."""
+        """Wait until no other handover gives up one of these bundles, a part of one, or a bundle that contains one."""
         while True:
             running = [
                 event
@@ -286,7 +293,7 @@ class Ownership:
 
     @contextmanager
     def leave(self, bundles: Collection[Bundle]) -> Iterator[None]:
-        """Let lookups of these bundles wait until the context ends; they then find the next owner.
+        """Make lookups of these bundles wait until the context ends; the lookups then find the next owner.
 
         The caller has awaited `wait_for_others`, so that none of the bundles is already being given up.
         """

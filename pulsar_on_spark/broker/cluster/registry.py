@@ -1,4 +1,4 @@
-"""The registration of this broker, by which others find it."""
+"""The registration of this broker, by which other brokers find it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Takeover: the recovery of other brokers' journals once they are dead, which frees their bundles.
+"""Takeover of dead brokers: the recovery of their journals, which frees their bundles.
 
-A lock file proves that a broker of this host is dead; the living broker with the least id is the first to recover its
-journal. Any other broker is believed to be dead if its lease has not been renewed for the lease's duration. It may
-still be alive, so the recovery fences it.
+A lock file proves that a broker of this host is dead; the living broker with the least id is the first to recover the
+dead broker's journal. A broker of another host is believed to be dead if its lease has not been renewed for the lease's
+duration. Such a broker may still be alive, so the recovery fences its journal.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ LOOK_AT_OBJECTS_EVERY_S: Final = 1.0
 RANK_S: Final = 1.0
 """Delay of a recovery for each living broker with a lesser id, in seconds: the broker with the least id acts first."""
 RECOVERED_AT_ONCE: Final = 4
-"""Journals that a broker recovers at the same time: one on a path that does not answer delays no other."""
+"""Number of journals that a broker recovers at the same time, so that a storage path without an answer delays only its
+own journals."""
 
 
 def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
-    """Return True if an observer may have been paused or cut off, so that it cannot judge the leases of others.
+    """Return True if this broker may have been paused or cut off, so that it cannot judge other brokers' leases.
 
     Args:
-        unlooked_s: The time since the observer's last check, in seconds.
-        own_lease_age_s: The time since the observer renewed its own lease, in seconds.
+        unlooked_s: The time since this broker last checked the leases, in seconds.
+        own_lease_age_s: The time since this broker renewed its own lease, in seconds.
     """
     return max(unlooked_s, own_lease_age_s) > LEASE_S / 2
 
 
 class Takeover:
-    """Looks for dead brokers until it is stopped.
+    """Periodic detection of dead brokers and recovery of their journals, run until `stop`.
 
     Args:
         root: The root.
@@ -88,20 +89,20 @@ class Takeover:
         self._clock = clock
         self._dead_brokers = DeadBrokers(root, clock)
         self._proved: dict[IncarnationId, float] = {}
-        """Incarnations that a lock proves to be dead, and the time of the proof."""
+        """Incarnations that a lock file proves to be dead, with the monotonic seconds at which this was first seen."""
         self._looked_s = clock()
         self._looking: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(RECOVERED_AT_ONCE, "pulsarpy-takeover")
         self._recovering: dict[IncarnationId, asyncio.Future[bool]] = {}
 
     def start(self) -> None:
-        """Start looking."""
+        """Start the periodic detection."""
         complaint = "The broker cannot check now whether other brokers are alive"
         every_s = LOOK_EVERY_S if isinstance(self._root.place, Path) else LOOK_AT_OBJECTS_EVERY_S
         self._looking = asyncio.create_task(every(every_s, self._look, complaint), name="takeover")
 
     async def stop(self) -> None:
-        """Stop looking; running recoveries end by themselves."""
+        """Stop the detection; running recoveries are not interrupted."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -114,8 +115,8 @@ class Takeover:
     def may_be_dead(self, incarnation: str) -> bool:
         """Return True if the broker of an incarnation is dead, or late with the renewal of its lease.
 
-        A client that gets the URL of a dead broker tries again after a pause that doubles each time, 6 s after 3 s: a
-        lookup that waits until the broker renews its lease, or is taken over, is the shorter way.
+        A lookup waits while this is True. Otherwise the client would get the URL of a dead broker, and would try again
+        only after 3 s, then after 6 s; a takeover is faster.
         """
         return self.is_dead(incarnation) or self._dead_brokers.may_be_dead(IncarnationId(incarnation))
 
@@ -130,9 +131,9 @@ class Takeover:
     def _judge(self, view: RecentView, own: Collection[IncarnationId], first: Incarnation) -> list[IncarnationId]:
         """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
 
-        If this broker has not looked for a while, or cannot renew its own lease, it may have been paused or cut off,
-        and the other brokers too. Then it discards what it knows about their leases. It checks this after it has read
-        the leases, because a pause may come at any time.
+        A broker that made no check for a while, or cannot renew its own lease, may have been paused or cut off, and so
+        may the other brokers. It then discards all observations of their leases. This is decided after the leases are
+        read, because a pause may come at any time.
         """
         began_s = self._clock()
         locks = self._lock.dead_others()
@@ -157,12 +158,16 @@ class Takeover:
         recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
 
     def _recover_if_recent(self, incarnation: IncarnationId, judged_s: float) -> bool:
-        """Recover a journal unless this broker was paused since `judged_s`: the owner may have renewed its lease."""
+        """Recover a journal, and return True once it is closed.
+
+        Return False without a recovery if this broker was paused since `judged_s`, in monotonic seconds: the journal's
+        owner may have renewed its lease meanwhile.
+        """
         is_recent = self._clock() - judged_s <= LEASE_S / 2
         return is_recent and self._dead_brokers.recover_log(incarnation)
 
     def _on_recovered(self, incarnation: IncarnationId) -> None:
-        """Forget a recovery that has ended; if the journal is closed, count it and call `on_recovered`."""
+        """Forget a recovery that has ended. If it closed the journal, count the journal and call `on_recovered`."""
         ended = self._recovering.pop(incarnation)
         if not ended.cancelled() and ended.exception() is None and ended.result():
             self.recovered += 1
