@@ -15,7 +15,7 @@ class BrokerState:
     Attributes:
         current_settings: Returns the settings in force, which may change while the broker runs.
         accepts_entries: Returns False while producers have to wait, for example for writable storage paths.
-        use_tls_port: Advice for a TLS client that connected to the port without TLS.
+        use_tls_port: The end of the log line about a TLS client on the port without TLS, which names the TLS port.
     """
 
     current_settings: Callable[[], BrokerSettings]

@@ -35,15 +35,16 @@ log = logging.getLogger(__name__)
 WRITE_HIGH_WATER_BYTES: Final = 1 << 20
 """Bytes that a client may leave unread before deliveries to it pause."""
 UNREAD_LIMIT_BYTES: Final = 16 << 20
-"""Bytes that a client may leave unread before the broker also stops reading from it; far above the size of deliveries
-and of answers to a client's outstanding requests. A client that sends and receives on one connection may stop reading
-while it waits to send (Go's does): if the broker then stopped reading too, both would wait forever. Pulsar never stops
-reading."""
+"""Bytes that a client may leave unread before the broker also stops reading from it.
+
+The limit is far above the size of deliveries and of answers to outstanding requests. A client that sends and receives
+on one connection may stop reading while it waits to send (Go's does): if the broker then stopped reading too, both
+would wait forever. Pulsar never stops reading for this reason."""
 LIVENESS_TIMEOUT_S: Final = 5.0
 """Time in which a client must respond when another client wants to take over its consumer or producer
 (`connectionLivenessCheckTimeoutMillis`)."""
 TURN_COMMANDS: Final = 1_000
-"""Number of commands in one read above which the client takes turns with other clients."""
+"""Number of commands in one read above which the client takes turns with other clients in the event loop."""
 TURN_BYTES: Final = 32 << 10
 """Bytes that are handled in one turn of a client that takes turns. A read of at least this size that does not end with
 a SEND also makes the client take turns, because a few large commands may name thousands of messages each. (uvloop reads
@@ -63,10 +64,10 @@ class Connection(asyncio.Protocol):
         login: The state of its authentication; None before CONNECT.
         auth_method: The name of the authentication method, as sent by the client.
         can_renew: True if the client can send new credentials on this connection.
-        is_challenged: True if the client was asked for new credentials and has not sent any.
+        is_challenged: True if the client was asked for new credentials and has not sent them yet.
         knows_source_positions: True if the client's replicators understand receipts that contain source positions.
         producers: The client's producers, by producer id.
-        unadmitted: The client's producers that are not admitted yet, by producer id.
+        unadmitted: The client's producers that wait for admission, for example for exclusive access, by producer id.
         consumers: The client's consumers, by consumer id, including consumers that the broker has disconnected.
         opening: Running SUBSCRIBE and PRODUCER requests that the client has not cancelled: (type of the command, id of
             the consumer or producer) -> request id.
@@ -121,7 +122,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection and start the handshake's timeout; refuse it above the connection limits."""
+        """Register the connection and start the handshake's timeout; refuse a connection above the limits."""
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
@@ -145,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._handle_received()
 
     def _handle_received(self) -> None:
-        """Handle the received data; if the client takes turns, handle one part now and the next in its next turn."""
+        """Handle the received data. If the client takes turns, handle `TURN_BYTES` now and the rest in later turns."""
         data, self._rest = self._rest, b""
         if self._takes_turns:
             whole = memoryview(data)
@@ -192,7 +193,7 @@ class Connection(asyncio.Protocol):
                 return
 
     def check_credentials(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a check of the client's credentials before its next command is handled; the check must not raise."""
+        """Start a check of the client's credentials, which must not raise; the client's next commands wait for it."""
         self._waits = True
         self.intake.pause(Pause.AUTHENTICATION)
         self.requests.spawn(self._wait(work))
@@ -209,7 +210,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def certificate(self) -> Certificate | None:
-        """The client certificate that TLS has verified; None without one."""
+        """The client's certificate, which TLS has verified; None if the client presented none."""
         return None if self._transport is None else self._transport.get_extra_info("peercert") or None
 
     def _refuse(self, error: ServerRefusalError) -> None:
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
         self.abort(f"its handshake took longer than {self._handshake_timeout_s:g} s")
 
     def handshake_done(self) -> None:
-        """Lift the limits that hold until the handshake is done: the client is CONNECTED."""
+        """Lift the limits on unfinished handshakes, because the client is CONNECTED."""
         self._codec.handshake_done()
         self._registry.handshake_done(self)
         self._handshake.cancel()
@@ -244,10 +245,10 @@ class Connection(asyncio.Protocol):
             self.intake.resume(Pause.TURN)
 
     def _take_step(self) -> bool:
-        """Take the next step of a command, if it has steps; after its last step, handle the client's next commands.
+        """Take the next step of the running command, if any; after its last step, handle the client's next commands.
 
         Returns:
-            True if a step is left to take.
+            True if a command has another step to take.
         """
         if self._steps is None:
             return False
@@ -268,11 +269,11 @@ class Connection(asyncio.Protocol):
         self._handlers.closed(self)
 
     def pause_writing(self) -> None:
-        """Pause deliveries: the client has left too much unread."""
+        """Pause deliveries, because the client has left more than `WRITE_HIGH_WATER_BYTES` unread."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Resume deliveries and reading: the client has read enough."""
+        """Resume deliveries and reading, because the client has read enough."""
         self.is_writable = True
         self.large_answers.room_changed()
         self.intake.heard_s = self._loop.time()
@@ -300,9 +301,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def is_alive(self) -> bool:
-        """Ping the client and wait for any data from it; abort the connection if none arrives.
+        """Ping the client and return True if data arrives within `LIVENESS_TIMEOUT_S`; else abort the connection.
 
-        A paused connection is not pinged, because its data is not read: it is alive unless the client has closed it.
+        A connection from which reading is paused is not pinged: it is alive unless the client has closed it.
         """
         if self.intake.is_held and self.intake.has_hung_up:
             self.abort("the client has hung up")
@@ -326,7 +327,7 @@ class Connection(asyncio.Protocol):
             self._probe = None
 
     def pending_changed(self, entries: int) -> None:
-        """Change the number of unacknowledged entries by `entries`; pause or resume reading at the limits."""
+        """Change the number of the client's in-flight entries by `entries`; pause or resume reading at the limits."""
         if self.intake.pending_changed(entries):
             self.update_hold()
 
@@ -340,11 +341,11 @@ class Connection(asyncio.Protocol):
             self._producer_room = None
 
     def keep_alive_while_held(self) -> None:
-        """Keep a paused connection alive: send PONG, and after a while disconnect its producers.
+        """Keep a connection alive while reading is paused: send PONG, and disconnect producers blocked for too long.
 
-        Call this periodically while reading is paused. The commands of the client's consumers wait behind the messages
-        of its producers, so the producers are disconnected. Their unread messages are dropped, and are sent again after
-        the producers reconnect.
+        Call this periodically while reading is paused. After half a keep-alive interval in which no entry is accepted,
+        the producers are disconnected, because the commands of the client's consumers wait behind the producers'
+        messages. The unread messages are dropped; the producers send them again after they reconnect.
         """
         if self.intake.has_hung_up:
             self.abort("the client has hung up")
@@ -367,10 +368,10 @@ class Connection(asyncio.Protocol):
         self.update_hold()
 
     async def wait_for_producer_room(self) -> None:
-        """Wait until disconnected producers may reconnect; return immediately if none were disconnected.
+        """Wait until the producers that the broker disconnected may reconnect; return at once if there are none.
 
         Raises:
-            ServerRefusalError: the wait timed out; the client tries again.
+            ServerRefusalError: the broker accepted no entries for half a keep-alive interval; the client tries again.
         """
         if self._producer_room is None:
             return
@@ -384,11 +385,11 @@ class Connection(asyncio.Protocol):
             ) from error
 
     def hold_for(self, seconds: float) -> None:
-        """Pause reading for some seconds: the client exceeds a publish rate."""
+        """Pause reading for some seconds, because the client exceeds a publish rate."""
         self.intake.hold_for(seconds)
 
     def end_opening(self, key: tuple[int, int], request_id: int) -> bool:
-        """End a request of `opening`; True if the client is still connected and has not cancelled it."""
+        """Remove a request from `opening`. Return True if the client is connected and has not cancelled the request."""
         if self.opening.get(key) != request_id:
             return False
         del self.opening[key]

@@ -1,4 +1,4 @@
-"""All connections of a broker: the servers, keep-alive, and back-pressure on producers."""
+"""All client connections of a broker: the listening sockets, keep-alive, and back-pressure on producers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Connections:
     """The connections of a broker's clients.
 
     Args:
-        frames_limit_bytes: Limit of the incomplete frames of all clients.
+        frames_limit_bytes: Limit of the bytes of incomplete frames that all connections hold.
     """
 
     def __init__(self, frames_limit_bytes: int) -> None:
@@ -39,7 +39,7 @@ class Connections:
 
     @property
     def created(self) -> int:
-        """Number of connections since the start."""
+        """Number of connections that were accepted since the broker's start, including refused ones."""
         return self._all.created
 
     async def serve(

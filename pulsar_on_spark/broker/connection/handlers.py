@@ -1,4 +1,4 @@
-"""The types of command handlers, and of the tables in which a connection looks them up."""
+"""The types of command handlers, and of the tables in which a connection finds its handlers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Request(NamedTuple, Generic[C]):
 
     Attributes:
         handle: Carries out the command; may raise a `PulsarpyError`.
-        refuse: The answer that reports an error: request id, error, message.
+        refuse: Returns the answer that reports an error, from the request id, the error code and the message.
     """
 
     handle: Callable[[C, Any], Awaitable[None]]
@@ -26,21 +26,21 @@ class Request(NamedTuple, Generic[C]):
 
 
 Steps = Iterator[None]
-"""The remaining work of a handler, in steps: other clients get a turn between two steps."""
+"""The remaining work of a handler, in steps: the broker serves other clients between two steps."""
 Signal = Callable[[C, Any], Steps | None]
-"""A handler that acts immediately, or returns the steps to take before the client's next command; must not raise."""
+"""A handler that acts at once, or returns the steps to take before the client's next command. It must not raise."""
 
 
 class Handlers(NamedTuple, Generic[C]):
-    """The handler of each type of command; other types are ignored, as in official brokers.
+    """The handlers by type of command; a command without a handler is ignored, as in official brokers.
 
     Attributes:
-        requests: Handlers of commands that are answered later.
-        signals: Handlers of commands that are handled at once.
+        requests: Handlers of commands with a request id, which are answered when their task ends.
+        signals: Handlers of commands that are handled at once, in the order of arrival.
         sent: Handles a SEND.
         writable_again: Called when the connection accepts data again.
         closed: Called after the connection has ended.
-        renew: Called regularly if authentication is on: asks the client for new credentials if its own have expired.
+        renew: Called regularly if authentication is on; asks a client whose credentials have expired for new ones.
     """
 
     requests: dict[int, Request[C]]

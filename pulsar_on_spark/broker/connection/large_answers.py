@@ -1,6 +1,6 @@
 """Back-pressure on large answers: one at a time for each client, and none while the client leaves too much unread.
 
-A request of fifty bytes can ask for a list of a megabyte, and a client may send five thousand of them without reading.
+A request of 50 bytes can ask for a list of a megabyte, and a client may send 5,000 such requests without reading.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 
 class LargeAnswers:
-    """The large answers of one connection. Belongs to the broker's event loop.
+    """The turns of one connection's large answers. Call all methods in the broker's event loop.
 
     Args:
         has_room: Returns True if the client reads its answers, or has disconnected.
@@ -24,7 +24,10 @@ class LargeAnswers:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the turn of an answer, and write it in the block: the next answer waits until the block is left."""
+        """Return a context in which the caller writes one large answer.
+
+        Entering it waits for the end of the previous answer's context, and until the client has read enough.
+        """
         async with self._turns:
             while not self._has_room():
                 self._changed.clear()
@@ -32,5 +35,5 @@ class LargeAnswers:
             yield
 
     def room_changed(self) -> None:
-        """Resume after the client has read or disconnected."""
+        """Let the waiting answer check `has_room` again: the client has read, or has disconnected."""
         self._changed.set()

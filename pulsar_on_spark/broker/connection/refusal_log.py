@@ -1,11 +1,11 @@
-"""A limit on the log lines about one connection's refused requests: a client may send thousands a second. Pure."""
+"""A limit on the log lines about one connection's refused requests, which may be thousands per second. No IO."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LINES: Final = 10
-"""Refusals of one connection that are logged in an interval, one line each; further ones are only counted."""
+"""Number of refusals of one connection that are logged in an interval, one line each; further ones are only counted."""
 INTERVAL_S: Final = 60.0
 """Length of an interval, in seconds."""
 
@@ -18,10 +18,10 @@ class RefusalLog:
         self._count = 0
 
     def count_refusal(self, now_s: float) -> bool:
-        """Count a refusal; True if the caller must log it.
+        """Count a refusal; return True if the caller must log it.
 
         Args:
-            now_s: A monotonic clock, in seconds.
+            now_s: The current time of a monotonic clock, in seconds.
         """
         if now_s >= self._ends_s:
             self._ends_s, self._count = now_s + INTERVAL_S, 0
@@ -29,7 +29,7 @@ class RefusalLog:
         return self._count <= LINES
 
     def take_unlogged(self, now_s: float) -> int:
-        """Return and reset the number of unlogged refusals of an interval that is over; 0 while the interval lasts."""
+        """Return and reset the number of unlogged refusals of the last interval; 0 while the interval lasts."""
         if now_s < self._ends_s:
             return 0
         unlogged, self._count = max(0, self._count - LINES), 0

@@ -6,7 +6,7 @@
 | slow handshakes: `MAX_SLOW_HANDSHAKES`, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | the next one gets ServiceNotReady |
 | bytes of incomplete frames of all connections | the connections that have been quiet the longest are closed |
 
-Connections per address are counted by source (`source_of`).
+Connections of one address are those with the same `source_of` their IP address.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Registry(Generic[_C]):
         return iter(list(self._sources))
 
     def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
-        """Add a new connection. A refused connection counts too, until `remove`.
+        """Add a new connection. If this raises, the connection also counts until `remove`.
 
         Args:
             connection: The connection.
@@ -102,7 +102,7 @@ class Registry(Generic[_C]):
         self._slow.add(connection)
         self._slow_of_source[source] += 1
         if len(self._slow) > MAX_SLOW_HANDSHAKES:
-            raise _busy(f"{MAX_SLOW_HANDSHAKES} clients are being connected: try again.")
+            raise _busy(f"{MAX_SLOW_HANDSHAKES} clients of the broker are being connected: try again.")
         if self._slow_of_source[source] > MAX_SLOW_HANDSHAKES_PER_ADDRESS:
             raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {source} are being connected: try again.")
 
@@ -155,10 +155,10 @@ class IncompleteFrames(Generic[_T]):
             self._held[connection] = size_bytes
 
     def surplus(self, is_waiting: Callable[[_T], bool]) -> list[_T]:
-        """Stop counting the quietest connections until the others are within the limit; return those of them to close.
+        """Stop counting the quietest connections until the rest is within the limit; return the ones to close.
 
         Args:
-            is_waiting: Returns True if the broker itself has paused reading from a connection. That connection is not
+            is_waiting: Returns True if the broker itself has paused reading from a connection. Such a connection is not
                 returned, and counts again when it sends data.
         """
         to_close: list[_T] = []

@@ -1,4 +1,4 @@
-"""The requests of one connection that are not answered yet."""
+"""The unanswered requests of one connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 MAX_REQUESTS: Final = 5_000
 """Maximum number of unanswered requests of one connection; further ones get TooManyRequests."""
 MAX_ERROR_CHARACTERS: Final = 4_096
-"""Limit of an error text that is sent to a client and logged: it may quote the client's own data."""
+"""Characters after which an error text is cut before it is sent to a client and logged, as it may quote client data."""
 
 Refuse = Callable[[ServerError, str], None]
 """Sends a client the error that ends its request."""
@@ -31,7 +31,7 @@ class Requests:
         self._refusals = RefusalLog()
 
     def start(self, address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
-        """Run a request in the background; refuse it if it fails, or if too many are running.
+        """Run a request in the background; send its error if it fails, or if `MAX_REQUESTS` are running.
 
         Args:
             address: The client's address, for the log.
