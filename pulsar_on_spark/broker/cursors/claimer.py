@@ -1,4 +1,4 @@
-"""Acquires subscriptions for the broker: finds out the current owner, waits for it to end, or takes over from it."""
+"""Acquisition of subscriptions for the broker: find the current owner, wait for its lease, or take over from it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 
 MAX_WAIT_S: Final = 30.0
-"""Maximum time in `claim` until leases are seen to be renewed or expired, in seconds; a lease lasts 10 s by default."""
+"""Maximum time in seconds that `claim` waits to see leases renewed or expired; a lease lasts 10 s by default."""
 _WATCH_STEP_S: Final = 0.1
 
 
 class Claimer:
-    """Acquisition of subscriptions. All methods belong to one event loop."""
+    """Acquisition of subscriptions by one broker. Call all methods in the broker's event loop."""
 
     def __init__(self, root: RootHandle, commits: GroupedCommits) -> None:
         self._commits = commits
@@ -43,11 +43,21 @@ class Claimer:
         self._saving: dict[IncarnationId, asyncio.Task[LeaseState]] = {}
 
     async def claim(self, request: Request, chain: LedgerChain) -> CursorRecord:
-        """Commit this broker's ownership of the subscription, collecting the facts that the decision still lacks.
+        """Commit this broker's ownership of a subscription, after collecting the facts that the decision needs.
+
+        Args:
+            request: The subscription to acquire.
+            chain: The topic's current ledgers.
+
+        Returns:
+            The snapshot with which the cursor begins.
 
         Raises:
-            ConsumerBusyError: a Spark query or another broker's clients own it, or the owner's state is unknown.
+            ConsumerBusyError: a Spark query or another broker's clients own the subscription, or the state of its owner
+                is still unknown after `MAX_WAIT_S`.
             TopicNotFoundError: the topic was deleted.
+            JournalFencedError: this broker's incarnation has ended.
+            ServerRefusalError: the topic has reached its limit of subscriptions.
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
@@ -72,7 +82,8 @@ class Claimer:
                 facts.beyond = await asyncio.to_thread(self._claims.holes_beyond, part, by_key, lacks.positions, chain)
                 facts.positions = lacks.positions
         raise ConsumerBusyError(
-            f"Subscription {name!r} on {part.name} is in use, or its owner is unknown after {MAX_WAIT_S:.0f} s: retry."
+            f"The broker could not find out within {MAX_WAIT_S:.0f} s whether the owner of subscription {name!r} on "
+            f"{part.name} is alive: subscribe again."
         )
 
     async def _save_dead_cursors(self, incarnation: IncarnationId, request: Request) -> None:

@@ -1,6 +1,6 @@
-"""Facts that a decision on a subscription needs beyond its view: live consumers, and the messages that slots have read.
+"""Facts outside the metadata that a decision on a subscription needs: live consumers, and messages that slots read.
 
-Everything here does IO and may take long: call it in threads.
+All functions do IO and may take long: call them in threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_WATCHERS = 1_024
 
 
 class Claims:
-    """The leases of consumers, as watched by the broker, and the messages that slots have read."""
+    """The leases of Spark consumers, as this broker observes them, and the messages that their slots have read."""
 
     def __init__(self, root: RootHandle) -> None:
         self._root = root
@@ -40,10 +40,10 @@ class Claims:
         self._consumers: dict[str, LeaseWatcher] = {}
 
     def lease_states(self, view: View, part: TopicPart, name: str) -> Mapping[str, LeaseState]:
-        """Return the lease states of the Spark consumers that read the topic under the subscription.
+        """Return the lease states of the Spark consumers that read the topic under the subscription, by consumer name.
 
-        A stale lease of a consumer without slots counts as expired at once. If that consumer is alive after all and
-        about to take slots, its commit fails.
+        A stale lease of a consumer that owns no slots counts as expired at once. If this consumer is alive and about to
+        take slots, its commit fails, because the subscription's owner has changed.
 
         Raises:
             StorageError, FormatVersionError: a lease cannot be read.
@@ -63,10 +63,16 @@ class Claims:
     def holes_beyond(
         self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain
     ) -> AckHoles:
-        """Return the messages beyond the slowest slot's position that faster slots have read, as ack holes.
+        """Return, as ack holes, the messages that faster slots have read beyond the slowest slot's position.
 
-        For Key_Shared, the messages are read to find the slots of their keys.
-        Messages that can no longer be read stay unacknowledged: the next reader gets the error.
+        For Key_Shared, the messages are read to find the slots of their keys. Messages that can no longer be read stay
+        unacknowledged: the next reader gets the error.
+
+        Args:
+            part: The topic.
+            by_key: True for a Key_Shared subscription, False for a Shared one.
+            positions: The position of each slot.
+            chain: The topic's current ledgers.
         """
         if not by_key:
             return shared_holes(positions, chain)

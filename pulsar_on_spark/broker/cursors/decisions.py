@@ -1,8 +1,8 @@
-"""Decisions about a subscription on one view: who owns it, where it starts, and what to commit. Pure.
+"""Decisions about a subscription on one view: its owner, its start, and the change to commit. No IO.
 
     create   no record exists                              commits record, owner, epoch and start, with the topic's key
-    take     free, or owned by a Spark consumer whose      starts at the slot furthest behind, with ack holes: what
-             lease has expired                             other slots read beyond it, and holes of an earlier broker
+    take     free, or owned by a Spark consumer whose      starts at the slowest slot; messages that other slots read
+             lease has expired                             beyond it, and holes of an earlier broker, are ack holes
     take     owned by a broker incarnation that is CLOSED  starts at the position in its last record
              and whose cursor records are in the table
     refuse   otherwise
@@ -10,8 +10,8 @@
     release  this broker owns it                           only after the cursor's last row is durable
     delete   this broker owns it
 
-A decision that lacks a fact raises `LacksError`, and is repeated when the fact is known. Only the owner of an epoch in
-the record writes records or rows under that epoch.
+A decision that lacks a fact raises `LacksError`, and is repeated when the fact is known. Cursor records and rows of an
+epoch are written only by the owner that the subscription record names with this epoch.
 """
 
 from __future__ import annotations
@@ -61,23 +61,32 @@ _NO_POSITIONS: Final[Mapping[int, Position]] = {}
 
 
 class LacksError(Exception):
-    """A decision needs another fact; never leaves this package."""
+    """A fact that a decision needs is missing. Callers outside this package never get this error."""
 
 
 class LacksLeaseError(LacksError):
-    """Missing fact: is a Spark consumer alive? Its lease has been watched for too short a time."""
+    """Missing fact: whether a Spark consumer is alive, because its lease has been watched for too short a time."""
 
 
 @dataclass(frozen=True)
 class LacksBrokerError(LacksError):
-    """Missing fact: is the owning broker gone, with its cursor records in the table?"""
+    """Missing fact: whether the owning broker is dead, and its cursor records are in the cursors table.
+
+    Attributes:
+        incarnation: The owning broker's incarnation.
+    """
 
     incarnation: IncarnationId
 
 
 @dataclass(frozen=True)
 class LacksHolesError(LacksError):
-    """Missing fact: what have the slots at these positions read beyond the slowest one?"""
+    """Missing fact: the messages that faster slots have read beyond the slowest slot's position.
+
+    Attributes:
+        type: The subscription's type.
+        positions: The position of each slot.
+    """
 
     type: SubscriptionType
     positions: Mapping[int, Position]
@@ -85,18 +94,18 @@ class LacksHolesError(LacksError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A subscription that a broker wants to acquire.
+    """A broker's request to acquire a subscription.
 
     Attributes:
         part: The topic.
         name: The subscription's name.
         type: The type that its consumers ask for; it replaces the type of a subscription without consumers.
-        start: Where it starts if it is new.
-        end: The topic's end, for "latest".
-        incarnation: The incarnation that acquires it.
-        properties: Stored with a new subscription.
+        start: The start of a new subscription.
+        end: The topic's end, at which a new subscription with the start "latest" begins.
+        incarnation: The incarnation that acquires the subscription.
+        properties: Properties that are stored with a new subscription.
         now: The current time.
-        most: Maximum number of subscriptions of the topic, checked for a new one; 0 for no limit.
+        most: Maximum number of subscriptions of the topic, checked for a new subscription; 0 for no limit.
     """
 
     part: TopicPart
@@ -112,7 +121,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A broker's ownership of a subscription: its incarnation and epoch."""
+    """A broker's ownership of a subscription, under one epoch.
+
+    Attributes:
+        part: The topic.
+        name: The subscription's name.
+        incarnation: The owning broker's incarnation.
+        epoch: The epoch of the ownership.
+    """
 
     part: TopicPart
     name: str
@@ -122,13 +138,13 @@ class Ownership:
 
 @dataclass(slots=True)
 class Facts:
-    """The facts found so far for a decision.
+    """The facts that are known for a decision.
 
     Attributes:
         states: Lease states of the Spark consumers that read the topic under the subscription.
         saved: CLOSED incarnations whose cursor records are in the table.
         positions: The positions of slots for which `beyond` was computed.
-        beyond: The messages that those slots read beyond the slowest one.
+        beyond: The messages that faster slots have read beyond the slowest of `positions`.
     """
 
     states: Mapping[str, LeaseState] = field(default_factory=dict)
@@ -143,14 +159,14 @@ def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) ->
     Args:
         view: The metadata.
         cursors: Cursor rows, durable and read after the view.
-        request: The wanted subscription.
-        facts: The facts found so far.
+        request: The subscription to acquire.
+        facts: The facts that are known.
 
     Raises:
         LacksError: a fact is missing.
-        ConsumerBusyError: a live consumer owns it.
+        ConsumerBusyError: a live Spark consumer reads the subscription.
         TopicNotFoundError: the topic was deleted.
-        JournalFencedError: the incarnation is over.
+        JournalFencedError: the requesting incarnation has ended.
         ServerRefusalError: the topic has reached its limit of subscriptions.
     """
     mine = view.get(IncarnationRecord, request.incarnation)
@@ -179,7 +195,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) ->
 
 
 def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[Change, SubscriptionRecord]:
-    """Begin a new epoch at a position, not before the trim floor; return the change and the new record.
+    """Begin a new epoch at a position, or at the trim floor if this is later; return the change and the new record.
 
     Args:
         view: The metadata.
@@ -187,7 +203,8 @@ def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[
         position: The next entry to read.
 
     Raises:
-        ConsumerFencedError, SubscriptionNotFoundError: this broker no longer owns it.
+        ConsumerFencedError: this broker no longer owns the subscription.
+        SubscriptionNotFoundError: the subscription was deleted.
     """
     record = require_ours(view, ownership)
     start, epoch = max(position, trim_floor(view, ownership.part.topic_id)), next_epoch(record)
@@ -204,7 +221,10 @@ def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[
 
 
 def decide_type(view: View, ownership: Ownership, type_: SubscriptionType) -> Change:
-    """Change the type after the consumers of the old type are gone (errors as `decide_reset`)."""
+    """Return the change of a subscription's type; the caller has disconnected the consumers of the old type.
+
+    Raises the errors of `decide_reset`.
+    """
     record = require_ours(view, ownership)
     owner = record.owners[0]
     start = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
@@ -212,21 +232,27 @@ def decide_type(view: View, ownership: Ownership, type_: SubscriptionType) -> Ch
 
 
 def decide_release(view: View, ownership: Ownership, last: CursorRecord) -> Change:
-    """Release a subscription whose `last` record is durable in the table (errors as `decide_reset`)."""
+    """Return the change that releases a subscription (errors as `decide_reset`).
+
+    Args:
+        view: The metadata.
+        ownership: The subscription as the broker owns it.
+        last: The cursor's last record, which is durable in the cursors table.
+    """
     record = require_ours(view, ownership)
     return Change(puts=[give_to_spark(record, last)], keys={_key(record): None})
 
 
 def decide_delete(view: View, ownership: Ownership) -> Change:
-    """Delete the subscription (errors as `decide_reset`)."""
+    """Return the change that deletes a subscription (errors as `decide_reset`)."""
     record = require_ours(view, ownership)
     return Change(deletes=[record], keys={keys.topic(ownership.part.name): None, _key(record): None})
 
 
 def trim_floor(view: View, topic_id: str) -> Position:
-    """Return the first entry that may still exist; cursors are never set before it.
+    """Return the position of the first entry that may still exist; cursors are never set before it.
 
-    In a compacted topic any position is allowed: trimmed entries are in the compacted ledger.
+    For a compacted topic this is EARLIEST, because trimmed entries are in the compacted ledger.
     """
     if view.get(CompactionRecord, topic_id) is not None:
         return EARLIEST
@@ -238,7 +264,12 @@ def trim_floor(view: View, topic_id: str) -> Position:
 
 
 def require_room(topic: str, there: int, most: int) -> None:
-    """Check that a topic with `there` subscriptions may get another one; a limit of 0 is no limit.
+    """Check that a topic with `there` subscriptions may get another one.
+
+    Args:
+        topic: The topic's full name, for the error.
+        there: The current number of subscriptions.
+        most: The limit; 0 for no limit.
 
     Raises:
         ServerRefusalError: the limit is reached.
@@ -246,7 +277,8 @@ def require_room(topic: str, there: int, most: int) -> None:
     if 0 < most <= there:
         raise ServerRefusalError(
             ServerError.ConsumerBusy,
-            f"Topic {topic} has {there} subscriptions, its limit (max_subscriptions_per_topic): delete one.",
+            f"Topic {topic} has {there} subscriptions, its limit (max_subscriptions_per_topic): delete one or raise "
+            "the limit.",
         )
 
 
@@ -277,7 +309,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
 
 
 def _require_no_consumer(record: SubscriptionRecord, request: Request, facts: Facts) -> None:
-    """Raise if a Spark consumer is alive. One without slots is about to take some, so it counts too."""
+    """Raise if a Spark consumer is alive. A consumer without slots counts too, because it is about to take some."""
     owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
     states = dict.fromkeys(owners, LeaseState.EXPIRED) | dict(facts.states)
     alive = sorted(name for name, state in states.items() if state is LeaseState.ALIVE)
@@ -291,7 +323,10 @@ def _require_no_consumer(record: SubscriptionRecord, request: Request, facts: Fa
 
 
 def _is_saved(view: View, incarnation: str, facts: Facts) -> bool:
-    """True if the incarnation's cursors are in the table; its record is deleted only after that."""
+    """Return True if an incarnation's cursors are in the cursors table.
+
+    The incarnation's record is deleted only after that, so a missing record also means True.
+    """
     return incarnation in facts.saved or view.get(IncarnationRecord, incarnation) is None
 
 
@@ -312,7 +347,7 @@ def require_ours(view: View, ownership: Ownership) -> SubscriptionRecord:
     owner = (record.owners[0].consumer, record.owners[0].epoch) if record.owners else None
     if record.face != "broker" or owner != (ownership.incarnation, ownership.epoch):
         raise ConsumerFencedError(
-            f"Subscription {ownership.name!r} on {ownership.part.name} was taken from this broker: subscribe again."
+            f"Subscription {ownership.name!r} on {ownership.part.name} was taken by another owner: subscribe again."
         )
     return record
 

@@ -1,26 +1,26 @@
-"""Keeps the cursors of a broker's subscriptions: owners in the main table, positions in the journal and in Delta.
+"""The cursors of a broker's subscriptions: owners in the main table, positions in the journal and the cursors table.
 
     open      the subscription record is committed; then the first cursor record of its epoch goes to the journal
     changed   a cursor record in the journal within a second, or at once for a caller of `wait_durable`
     snapshot  every few seconds a row of each cursor that moved, all in one commit
-    reset     a new epoch in the main table before the call returns
+    reset     a new epoch in the main table, before the call returns
     release   a row of each cursor in one commit, then the subscription records that release them in another
 
 State after a crash between any two steps, and how the next owner continues (`tests/broker/cursors/test_crashes.py`):
 
-    after the subscription record of an open,      the next owner begins at the start in the record, with the holes of
-    before the epoch's first cursor record         the last row; what Spark's slots read beyond it is redelivered
+    after the subscription record of an open,      the next owner begins at the start in the record, with the ack holes
+    before the epoch's first cursor record         of the last row; messages that Spark read beyond it are redelivered
     after acks, before their cursor record         no receipt was given: the messages are redelivered
     after a cursor record, before its row          the journal is recovered: its cursor records are copied to the table
     after a row, before the journal's trim         row and cursor record agree: the larger (epoch, n) counts
     after the row of a release, before the         the subscription is owned by a dead broker, and nothing is lost
     subscription record
     after the subscription record of a release     free: every slot at the mark-delete position, its holes in the row
-    after the subscription record of a reset       the new position counts, whatever is written under the old epoch
+    after the subscription record of a reset       the new position counts; records of the old epoch have no effect
     a commit whose outcome is unknown              the next check finds out whether the broker still owns the cursor
 
-A broker that was presumed dead and wakes up writes under outdated epochs. It confirms nothing, because its journal is
-fenced. Until a row with a newer epoch exists, its rows may still add acknowledgements; clients did make them.
+A broker that was believed dead and resumes writes under outdated epochs. It confirms nothing to its clients, because
+its journal is fenced. Until a row with a newer epoch exists, its rows may still add acknowledgements that clients sent.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Interval at which moved cursors go to the cursors table; until then, the journal keeps their records."""
+"""Interval in seconds at which moved cursors go to the cursors table; until then, the journal keeps their records."""
 
 _Key: TypeAlias = tuple[str, str]
 _T = TypeVar("_T")
 
 
 class CursorKeeper:
-    """The cursors of one broker incarnation. All methods belong to one event loop.
+    """The cursors of one broker incarnation. Call all methods in the broker's event loop.
 
     Args:
         root: The root.
         incarnation: The incarnation whose journal takes the records.
         commits: Makes the commits.
-        on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted; its consumers
-            must be disconnected. Its `lost` says why.
-        snapshot_every_s: Interval at which moved cursors go to the cursors table.
+        on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted. It must
+            disconnect the cursor's consumers; `cursor.lost` is the reason.
+        snapshot_every_s: Interval in seconds at which moved cursors go to the cursors table.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class CursorKeeper:
     ) -> OpenCursor:
         """Acquire a subscription: create it, claim a free one, or take it over from dead owners.
 
-        If this broker already owns it, its cursor is returned, changed to the requested type: the caller must make sure
-        that no consumers of another type are connected. The call may take as long as a lease or a recovery lasts.
+        If this broker already owns the subscription, return its cursor, changed to the requested type: the caller must
+        make sure that no consumers of another type are connected. The call may take as long as a lease or a recovery.
 
         Args:
             part: The topic.
@@ -123,14 +123,14 @@ class CursorKeeper:
             type_: The type that its consumers ask for.
             start: The start of a new subscription; a position outside the chain is moved into it.
             chain: The topic's current ledgers. If they change meanwhile, call `apply_chain` of the cursor.
-            properties: Stored with a new subscription.
-            most: Maximum number of subscriptions of the topic, checked for a new one; 0 for no limit.
+            properties: Properties that are stored with a new subscription.
+            most: Maximum number of subscriptions of the topic, checked for a new subscription; 0 for no limit.
 
         Raises:
             ServerRefusalError: the topic has reached the limit `most`.
-            ConsumerBusyError: a Spark query or another broker's clients own it.
+            ConsumerBusyError: a Spark query or another broker's clients own the subscription.
             TopicNotFoundError: the topic was deleted.
-            JournalFencedError: this broker's incarnation is over.
+            JournalFencedError: this broker's incarnation has ended.
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
@@ -140,27 +140,28 @@ class CursorKeeper:
         return await self._complete(self._acquire(request, chain))
 
     async def reset_cursor(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
-        """Seek back or forward and forget all acknowledgements; returns once the new position is in Delta.
+        """Seek a cursor to a position and discard all acknowledgements; return once the new position is committed.
 
-        No consumer may be connected: acknowledgements during the reset are forgotten, too.
+        The caller has disconnected all consumers, because acknowledgements during the reset are discarded too.
 
         Args:
             cursor: The cursor.
-            position: The next entry to read; moved into the chain if it lies outside.
+            position: The next entry to read; a position outside the chain is moved into it.
             ack_set: Bits of that entry's messages that are still to be read; 0 for all.
-            batch_size: Messages in that entry; used only with an ack set.
+            batch_size: Number of messages in that entry; used only with an ack set.
 
         Raises:
-            ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
+            ConsumerFencedError: this broker no longer owns the subscription.
+            SubscriptionNotFoundError: the subscription was deleted.
             MetadataError: the commit failed. If it took effect nevertheless, a later check ends the cursor as lost.
         """
         await self._complete(self._reset(cursor, position, ack_set, batch_size))
 
     async def release_subscriptions(self, cursors: Sequence[OpenCursor]) -> None:
-        """Release subscriptions whose last consumers are gone; skip cursors that are lost already.
+        """Release subscriptions whose last consumers have disconnected; skip cursors that are already lost.
 
         Raises:
-            MetadataError: a commit failed. Cursors that are not `lost` are still owned, and can be released again.
+            MetadataError: a commit failed. This broker still owns the cursors whose `lost` is None; call this again.
         """
         works = [self._spawn(self._release(cursor)) for cursor in cursors]
         for outcome in await asyncio.gather(*map(asyncio.shield, works), return_exceptions=True):
@@ -171,7 +172,7 @@ class CursorKeeper:
         """Delete a subscription of this broker.
 
         Raises:
-            ConsumerFencedError: it has another owner.
+            ConsumerFencedError: the subscription has another owner.
             MetadataError: the commit failed.
         """
         await self._complete(self._delete(cursor))
@@ -185,7 +186,7 @@ class CursorKeeper:
         await self._recorder.snapshot([cursor for cursor in self._open.values() if not self._is_busy(cursor)])
 
     async def stop(self) -> None:
-        """Release everything, before the incarnation is stopped (errors as `release_subscriptions`)."""
+        """Release all subscriptions, before the incarnation is stopped (errors as `release_subscriptions`)."""
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
@@ -193,7 +194,11 @@ class CursorKeeper:
         await self.release_subscriptions(list(self._open.values()))
 
     def on_incarnation_ended(self, reason: str) -> None:
-        """Give up all cursors: the broker that recovers the incarnation continues with them."""
+        """End all cursors of this broker: the broker that recovers the incarnation's journal continues with them.
+
+        Args:
+            reason: The reason why the incarnation has ended, for the error that waiting callers get.
+        """
         self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
         for cursor in list(self._open.values()):
             self._forget(cursor, self._over)
@@ -303,7 +308,7 @@ class CursorKeeper:
         await self._find_lost()
 
     async def _find_lost(self) -> None:
-        """Find lost cursors: those whose record, read after their epochs, is gone or names another owner or epoch."""
+        """Find and end lost cursors: their subscription record is gone, or names another owner or epoch."""
         before = [(cursor, self._ownership(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
         for cursor, ownership in before:
@@ -325,7 +330,7 @@ class CursorKeeper:
         return lock is not None and lock.locked()
 
     async def _complete(self, work: Coroutine[object, object, _T]) -> _T:
-        """Complete work even if its caller is cancelled: half of the work would leave an owner without a cursor."""
+        """Run work to its end even if its caller is cancelled: a partial run would leave an owner without a cursor."""
         return await asyncio.shield(self._spawn(work))
 
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 
 
 class CursorReleasedError(ConsumerFencedError):
-    """The subscription's last consumer left, and the cursor is free for the next owner."""
+    """The broker released the subscription after its last consumer left: the next owner may take it."""
 
 
 class ChangeRecorder(Protocol):
@@ -23,20 +23,20 @@ class ChangeRecorder(Protocol):
         """Put the cursor's changes into the journal within a second."""
 
     def record_now(self, cursor: OpenCursor) -> None:
-        """Put the cursor's changes into the journal at once: a caller waits."""
+        """Put the cursor's changes into the journal at once, because a caller waits."""
 
 
 class OpenCursor:
-    """A subscription's cursor that this broker owns. All methods belong to the keeper's event loop.
+    """The cursor of a subscription that this broker owns. Call all methods in the broker's event loop.
 
     Attributes:
         part: The topic.
         name: The subscription.
-        type: Its type.
+        type: The subscription's type.
         cursor: The acknowledgements. Call `record_changes` after each change.
-        lost: The reason why this broker no longer owns it; None while it does.
-        recorded_s: Time when its last record was given to the journal, on the event loop's clock.
-        snapshotted: (epoch, n) of its last durable row in the cursors table; None before the first.
+        lost: The reason why this broker no longer owns the subscription; None while it does.
+        recorded_s: Time when the last record was given to the journal, in seconds of the event loop's clock.
+        snapshotted: (epoch, n) of the last durable row in the cursors table; None before the first row.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class OpenCursor:
         self._recorder = recorder
         self._n = NO_RECORD
         self._next: asyncio.Future[None] | None = None
-        """The future of callers that wait for the next record."""
+        """The future that callers await for the next record; None if no caller waits for it."""
         self._last: asyncio.Future[None] | None = None
-        """The future of the last record made."""
+        """The future that is done when the last taken record is durable; None before the first."""
 
     def record_changes(self) -> None:
-        """Note an acknowledgement: it reaches the journal within a second, if the journal has room."""
+        """Request a record of the cursor's changes: it reaches the journal within a second, if the journal has room."""
         self._recorder.record_soon(self)
 
     async def wait_durable(self) -> None:
-        """Wait until the current acknowledgements are durable on an ack quorum, or in the cursors table.
+        """Wait until the current acknowledgements are durable, on the journal's ack quorum or in the cursors table.
 
         Raises:
             PulsarpyError: the subscription or the broker's journal was lost before the acknowledgements were durable.
@@ -85,11 +85,11 @@ class OpenCursor:
 
     @property
     def is_recording(self) -> bool:
-        """True while the outcome of the last record is unknown."""
+        """True while the last record is being written to the journal or the cursors table."""
         return self._last is not None and not self._last.done()
 
     def take_record(self) -> tuple[CursorRecord, asyncio.Future[None]]:
-        """Return the changes to make durable, and the future of the callers that wait for them."""
+        """Return a record of the unrecorded changes, and the future to complete when the record is durable."""
         assert self.cursor.unrecorded, "there is nothing to record"
         self._n += 1
         record = self.cursor.take_change(self._n)
@@ -98,21 +98,21 @@ class OpenCursor:
         return record, self._last
 
     def take_snapshot(self) -> CursorRecord:
-        """Return the whole cursor for the cursors table, including changes that are in no record of the journal."""
+        """Return the whole cursor for the cursors table, including changes that the journal does not have."""
         if self.cursor.unrecorded:
             self._n += 1
             self.cursor.take_change(self._n)
         return self.cursor.snapshot()
 
     def snapshot_failed(self) -> None:
-        """Note that the last snapshot may be lost: the next record contains the whole cursor."""
+        """Note that the last snapshot may not be stored; request a record that contains the whole cursor."""
         self.cursor.want_snapshot()
         self._recorder.record_now(self)
 
     def end_cursor(self, reason: PulsarpyError) -> None:
-        """End the cursor and raise the reason in its waiting callers.
+        """End the cursor, and raise the reason in the callers of `wait_durable`.
 
-        After a release without unrecorded changes they return normally: their acknowledgements are durable.
+        After a release without unrecorded changes these callers return normally, as their acknowledgements are durable.
         """
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]

@@ -1,4 +1,4 @@
-"""Writes changes of cursors to the journal, and from time to time to the cursors table.
+"""Recording of cursors' changes in the journal, and periodically in the cursors table.
 
 record_soon  a record within a second; cursors that move in the same turn of the loop share frames of the journal
 record_now   a record at once, because a caller waits; callers that begin to wait during its write share the next record
@@ -22,13 +22,13 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarna
 log = logging.getLogger(__name__)
 
 RECORD_EVERY_S: Final = 1.0
-"""Interval of a cursor's records without a waiting caller (managedLedgerDefaultMarkDeleteRateLimit)."""
+"""Minimum seconds between two records of a cursor if no caller waits (managedLedgerDefaultMarkDeleteRateLimit)."""
 MAX_RECORD_BYTES: Final = 1 << 20
 """Size limit of a record in the journal, because entries wait behind it; larger records go to the cursors table."""
 
 _TICK_S: Final = 0.1
 _AT_ONCE: Final = 1_000
-"""Records made in one turn of the loop: more would block it for over 20 ms."""
+"""Maximum number of records made in one turn of the event loop: more would block the loop for over 20 ms."""
 _SNAPSHOTS_A_COMMIT: Final = 10_000
 _SNAPSHOT_BYTES_A_COMMIT: Final = 32 << 20
 _RETRY_S: Final = 1.0
@@ -36,14 +36,19 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The context of a record in the journal, returned with its outcome."""
+    """The context of a cursor record, which the journal returns with the record's outcome.
+
+    Attributes:
+        cursor: The cursor.
+        done: The future to complete when the record is durable.
+    """
 
     cursor: OpenCursor
     done: asyncio.Future[None]
 
 
 class Recorder:
-    """The `CursorSink` of the incarnation's journal, for cursors' changes. All methods belong to one event loop."""
+    """The writer of cursors' changes, and the journal's `CursorSink`. Call all methods in the broker's event loop."""
 
     def __init__(self, incarnation: Incarnation, commits: GroupedCommits) -> None:
         incarnation.journal.cursor_sink = self
@@ -69,12 +74,12 @@ class Recorder:
             asyncio.get_running_loop().call_soon(self._record_urgent)
 
     def stop_recording(self, cursor: OpenCursor) -> None:
-        """Record nothing more of the cursor."""
+        """Drop the requests for records of this cursor."""
         self._changed.pop(cursor, None)
         self._urgent.pop(cursor, None)
 
     async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
-        """Write a row of each moved cursor to the cursors table; a row has only changes that the journal has too.
+        """Write a row of each moved cursor to the cursors table; each row's changes were given to the journal first.
 
         Raises:
             MetadataError: the table cannot be written; the next snapshot includes the changes.
@@ -96,19 +101,23 @@ class Recorder:
     # -- callbacks of the journal --------------------------------------------------------------------------------------
 
     def on_cursors_acknowledged(self, records: Sequence[_Recorded]) -> None:
-        """Release the callers that wait for these cursor records: the journal has made them durable."""
+        """Complete the futures of these cursor records, which the journal has made durable."""
         for recorded in records:
             self._done(recorded)
 
     def on_cursors_unknown(self, records: Sequence[_Recorded]) -> None:
-        """Fail the callers that wait for these records: the incarnation is over."""
+        """Fail the futures of these cursor records, because the journal has ended before their outcome was known."""
         for recorded in records:
             if not recorded.done.done():
-                recorded.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
+                text = (
+                    f"The broker's journal ended before the acknowledgements of subscription {recorded.cursor.name!r} "
+                    f"on {recorded.cursor.part.name} were durable: acknowledge again."
+                )
+                recorded.done.set_exception(JournalFencedError(text))
                 recorded.done.exception()  # mark it as retrieved, as there may be no caller
 
     def on_journal_room(self) -> None:
-        """Record the waiting changes: the journal accepts records again."""
+        """Record the changes that wait for room in the journal, which accepts records again."""
         self._record_urgent()
 
     # -- the journal ---------------------------------------------------------------------------------------------------
@@ -136,7 +145,7 @@ class Recorder:
             self._timer = loop.call_later(_TICK_S, self._tick)
 
     def _record(self, cursor: OpenCursor) -> None:
-        """Put the cursor's changes into the journal, which has room."""
+        """Put the cursor's changes into the journal; the caller has checked that it has room."""
         self._changed.pop(cursor, None)
         if cursor.lost is not None or not cursor.cursor.unrecorded:
             return
@@ -179,7 +188,10 @@ class Recorder:
                 return
 
     def _snapshot_of(self, cursor: OpenCursor) -> CursorRecord | None:
-        """Return a cursor as of its last record; None if the table has it already."""
+        """Return a snapshot of a cursor for the cursors table.
+
+        None if the table has it already, if the cursor is lost, or if its changes wait for room in the journal.
+        """
         if cursor.lost is not None:
             return None
         if cursor.cursor.unrecorded and self._incarnation.can_append:
