@@ -1,8 +1,8 @@
-"""Dispatching: pure cores that decide which consumer of a subscription gets which entry, and when.
+"""Dispatching, without IO: the decisions which consumer of a subscription gets which entry, and when.
 
-A `Dispatcher` shares a `topic.cursor.Cursor` with the cursor's owner, which persists it. Its shell
-(`subscriptions/subscription.py`) drives it: `wanted()` returns the entries to read now, `offer()` assigns read entries
-to consumers, and the other methods are the consumers' commands. Start at `dispatcher.py`; `single_active.py` is
-Exclusive and Failover, `pool.py` the common base of `shared.py` and `key_shared.py`. The package may import
-`topic.managed_ledger.cursor` and `model`.
+A `Dispatcher` shares a `Cursor` (`topic.managed_ledger.cursor`) with the cursor's owner, which persists the cursor.
+`subscriptions/subscription.py` calls the dispatcher and does the IO: `wanted()` returns the entries to read now,
+`offer()` assigns read entries to consumers, and the other methods are the consumers' commands. Start at
+`dispatcher.py`; `single_active.py` is Exclusive and Failover, `pool.py` the common base of `shared.py` and
+`key_shared.py`. The package may import `topic.managed_ledger.cursor` and `model`.
 """

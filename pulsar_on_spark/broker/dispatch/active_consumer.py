@@ -7,18 +7,19 @@ from pulsar_on_spark.model.errors import ConsumerBusyError
 
 
 class ActiveConsumer:
-    """The active consumer and its election.
+    """The active consumer of a subscription, and its election.
 
-    Failover sorts the consumers with the lowest priority number by name, and elects the one at the partition's index
-    modulo their number. This spreads the partitions of a topic over the consumers.
+    Failover sorts the consumers with the lowest priority number by name. The partition's index modulo their number is
+    the place of the elected consumer, so that the partitions of a topic are spread over the consumers. In a topic
+    without partitions the first consumer is elected.
 
     Args:
-        is_failover: False for Exclusive: one consumer, no delay, no notices.
+        is_failover: True for Failover; False for Exclusive, which has one consumer, no delay and no notices.
         partition: The topic's partition index, -1 if it is not partitioned.
 
     Attributes:
         id: The active consumer; None if there is none.
-        change_at_ms: Time at which the elected consumer becomes active; None if no change is due.
+        change_at_ms: Time in milliseconds at which the elected consumer becomes active; None if no change is pending.
     """
 
     def __init__(self, *, is_failover: bool, partition: int = -1) -> None:
@@ -31,12 +32,12 @@ class ActiveConsumer:
         """Consumers that were elected when they subscribed, and are notified after the delay."""
 
     def add(self, info: ConsumerInfo, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer.
+        """Add a consumer, and return the notices to send to consumers.
 
         Args:
             info: The consumer.
-            now_ms: The time.
-            delay_ms: Delay of a change on Failover; 0 for none.
+            now_ms: The current time, in milliseconds.
+            delay_ms: Delay in milliseconds before another consumer becomes active on Failover; 0 for none.
 
         Raises:
             ConsumerBusyError: the subscription is Exclusive and has a consumer.
@@ -54,7 +55,7 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def remove(self, consumer: ConsumerId, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer, if it is known (arguments as `add`)."""
+        """Remove a consumer, if it is known, and return the notices to send (arguments as `add`)."""
         if self._consumers.pop(consumer, None) is None:
             return []
         if consumer == self.id:
@@ -65,7 +66,7 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def tick(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Activate the elected consumer if its time has come (arguments as `add`)."""
+        """Activate the elected consumer if `change_at_ms` has come, and return the notices (arguments as `add`)."""
         if self.change_at_ms is None or self.change_at_ms - delay_ms <= now_ms < self.change_at_ms:
             return []  # a clock that was set back does not prolong the delay
         self.change_at_ms = None
@@ -85,7 +86,7 @@ class ActiveConsumer:
         return first[self._partition % len(first) if self._partition >= 0 else 0].id
 
     def _elect(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Elect again after consumers have changed; activate the winner at once or after the delay."""
+        """Elect a consumer after consumers have changed, and activate it at once or after the delay."""
         elected = self._elected()
         if elected == self.id or self.change_at_ms is not None:
             return []

@@ -8,21 +8,21 @@ EntryPosition = tuple[int, int]
 """Ledger and entry id. A plain tuple, because a dispatcher may have several 100,000 of them."""
 
 PendingAck = tuple[int, int, int]
-"""State of an unacknowledged entry: number of messages, number of unacknowledged messages, and its group (`pool.py`). A
-plain tuple, because there may be 200,000 of them."""
+"""State of an unacknowledged entry: number of messages, number of unacknowledged messages, and the entry's group for
+dispatch (see `pool.py`). A plain tuple, because there may be 200,000 of them."""
 
 
 class Consumer:
     """A consumer's permits, and on Shared and Key_Shared its unacknowledged entries.
 
     Attributes:
-        info: Its options.
-        permits: Messages that it may still get. One entry may take them below zero.
-        epoch: Its consumer epoch.
-        is_writable: True if its connection has room.
-        pending: Its unacknowledged entries.
+        info: The consumer's options.
+        permits: Number of messages that the consumer may still get; a batch may take it below zero.
+        epoch: The consumer epoch.
+        is_writable: True if the consumer's connection has room.
+        pending: The consumer's unacknowledged entries.
         unacked: Number of unacknowledged messages in `pending`.
-        is_blocked: True if it gets no more entries because of its limit of unacknowledged messages.
+        is_blocked: True if the consumer gets no entries because it has too many unacknowledged messages.
     """
 
     __slots__ = ("epoch", "info", "is_blocked", "is_writable", "pending", "permits", "unacked")
@@ -38,16 +38,16 @@ class Consumer:
 
     @property
     def is_available(self) -> bool:
-        """True if it may get an entry."""
+        """True if the consumer may get an entry."""
         return self.permits > 0 and self.is_writable and not self.is_blocked
 
     @property
     def obstacle(self) -> str | None:
-        """The reason why it may not get an entry, for operators; None if it may."""
+        """The reason, for operators, why the consumer may not get an entry; None if it may."""
         if self.is_blocked:
-            return f"{self.unacked} unacked messages: it gets more after half of them are acknowledged"
+            return f"{self.unacked} unacked messages: it gets no entries until they are down to half of the limit"
         if self.permits <= 0:
-            return "no permits: the client asked for no more messages"
+            return "no permits: the client has not asked for more messages"
         if not self.is_writable:
-            return "its connection takes no data: the client does not read"
+            return "its connection is full: the client does not read the data that was sent"
         return None

@@ -1,10 +1,10 @@
 """An index of delayed entries in bounded memory.
 
-The index holds the entries that are due soonest. Above the limit the half that is due later is dropped, and its first
-due time becomes the *horizon*. Entries that are due at or after the horizon are not indexed; only the position of the
-first one is kept. When the horizon comes, all indexed entries have become due, and reading restarts at that position:
-delivered and acknowledged entries are skipped, due entries are delivered, and later ones are indexed again. No entry is
-lost, and each pass delivers at least half of the index.
+The index holds the entries that are due soonest. Above the limit, the half that is due later is dropped, and the first
+due time in this half becomes the *horizon*. Entries that are due at or after the horizon are not indexed; only the
+lowest of their positions is kept. At the time of the horizon all indexed entries are due, and reading restarts at the
+kept position: delivered and acknowledged entries are skipped, due entries are delivered, and later ones are indexed
+again. No entry is lost, and each pass delivers at least half of the index.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from heapq import heapify, heappop, heappush
 from pulsar_on_spark.broker.dispatch.consumer import EntryPosition
 
 Due = tuple[int, int, int, int]
-"""Time in ms, ledger, entry, group (`pool.py`)."""
+"""Delivery time in milliseconds since 1970, ledger, entry, and the entry's group for dispatch (see `pool.py`)."""
 
 
 class DelayedEntries:
-    """The entries that are not due yet.
+    """The delayed entries of a subscription that are not due yet.
 
     Args:
         max_entries: Maximum number of indexed entries.
@@ -31,14 +31,14 @@ class DelayedEntries:
         self._heap: list[Due] = []
         self._horizon_ms: int | None = None
         self._unread: EntryPosition | None = None
-        """The position of the first entry beyond the horizon."""
+        """The lowest position of an entry that is due at or after the horizon; None without a horizon."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
     def due_ms(self) -> int | None:
-        """The time of the next due entry or of the horizon; None if nothing waits."""
+        """The time of the next due entry or of the horizon, in milliseconds since 1970; None if no entry is delayed."""
         return self._heap[0][0] if self._heap else self._horizon_ms
 
     def add(self, due_ms: int, position: EntryPosition, group: int) -> None:
@@ -47,7 +47,7 @@ class DelayedEntries:
         Args:
             due_ms: The delivery time, in milliseconds since 1970.
             position: The entry.
-            group: The entry's group for dispatch (see `pool`).
+            group: The entry's group for dispatch (see `pool.py`).
         """
         if self._horizon_ms is not None and due_ms >= self._horizon_ms:
             assert self._unread is not None, "the horizon has a position"
@@ -66,7 +66,10 @@ class DelayedEntries:
         return due
 
     def take_unread(self, now_ms: int) -> EntryPosition | None:
-        """Return the position to read again from if the horizon has come; call it after `take_due`."""
+        """Return the position at which reading restarts, and remove the horizon; None if the horizon has not come.
+
+        Call `take_due` before this.
+        """
         if self._horizon_ms is None or now_ms < self._horizon_ms:
             return None
         assert not self._heap, "take due entries first"

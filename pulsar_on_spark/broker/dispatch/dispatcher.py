@@ -26,14 +26,14 @@ _NEWEST_WEIGHT = 0.2
 
 
 class Dispatcher(ABC):
-    """The dispatcher of one subscription. Times are in milliseconds on the shell's clock, as is `deliver_at_ms`.
+    """The dispatcher of one subscription. All times are milliseconds since 1970 on the caller's clock.
 
-    After each change (consumers, flow, acks, new entries, an offer) the shell calls `wanted()`, reads, and passes the
-    entries to `offer`, one read at a time. It calls `handle_due` when `due_ms` has come.
+    After each change (consumers, flow, acks, new entries, an offer) the caller calls `wanted()`, reads the entries, and
+    passes them to `offer`, one read at a time. The caller calls `handle_due` when `due_ms` has come.
 
     Args:
-        cursor: The subscription's cursor. The dispatcher acknowledges in it; the owner stores it, resets it and updates
-            its chain, and then calls `restart_reading` or `forget_acked`.
+        cursor: The subscription's cursor, which the dispatcher changes by acknowledgements. The cursor's owner persists
+            it, resets it and updates its chain, and then calls `restart_reading` or `forget_acked`.
         limits: The limits of reads and memory.
     """
 
@@ -49,7 +49,7 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def due_ms(self) -> int | None:
-        """The time at which to call `handle_due`; None for never."""
+        """The time at which to call `handle_due`, in milliseconds since 1970; None if nothing will be due."""
 
     def apply_limits(self, limits: DispatchLimits) -> None:
         """Apply new limits."""
@@ -59,16 +59,20 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer.
+        """Add a consumer, and return the notices to send to Failover consumers.
 
         Raises:
             ConsumerBusyError: the subscription is Exclusive and has a consumer.
-            ConsumerAssignError: it has no hash ranges, or they overlap another consumer's (Key_Shared STICKY).
+            ConsumerAssignError: the consumer's hash ranges are missing, invalid or overlap another consumer's
+                (Key_Shared STICKY).
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer, if it is known; its unacknowledged messages go to others."""
+        """Remove a consumer, if it is known, and return the notices to send to Failover consumers.
+
+        The consumer's unacknowledged messages go to other consumers.
+        """
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
         """Add permits to a consumer (FLOW)."""
@@ -87,9 +91,10 @@ class Dispatcher(ABC):
         """Acknowledge entries or messages for a consumer.
 
         Args:
-            consumer: The consumer; acks of an unknown one count too, because they may arrive late.
+            consumer: The consumer. Late acks of a consumer that was removed also count.
             acks: The entries or messages. Repeated acks have no effect.
-            cumulative: True to acknowledge everything before as well; ignored on Shared and Key_Shared, as in Pulsar.
+            cumulative: True to acknowledge all earlier messages as well. Shared and Key_Shared ignore cumulative acks,
+                as in Pulsar.
 
         Returns:
             True if the cursor changed.
@@ -106,8 +111,8 @@ class Dispatcher(ABC):
 
         Args:
             consumer: The consumer.
-            entries: The entries, on Shared and Key_Shared; None for all. Exclusive and Failover always restart at the
-                mark-delete position.
+            entries: The entries, on Shared and Key_Shared; None for all that the consumer has. Exclusive and Failover
+                always restart at the mark-delete position.
             epoch: The consumer's new epoch, by which the client recognises earlier deliveries.
         """
 
@@ -127,9 +132,9 @@ class Dispatcher(ABC):
         """Assign read entries to consumers. Entries that no consumer can get now are wanted again later.
 
         Args:
-            wanted: The request of the read. The entries are dropped if a reset or a rewind came in between.
+            wanted: The object that `wanted` returned. The entries are dropped if reading was restarted since then.
             entries: All wanted entries, or the first of them; none if the read failed.
-            now_ms: The time.
+            now_ms: The current time, in milliseconds since 1970.
 
         Raises:
             InvalidArgumentError: the entries do not match the request.
@@ -137,7 +142,10 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Handle due times: delayed entries become due, an elected consumer becomes active."""
+        """Deliver delayed entries that are due, or activate an elected consumer whose delay has ended.
+
+        Returns the notices to send to Failover consumers.
+        """
 
     @abstractmethod
     def restart_reading(self) -> None:
@@ -145,7 +153,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def forget_acked(self) -> None:
-        """Forget entries that others acknowledged in the cursor (expiry, trimming, an administrator)."""
+        """Forget entries that the cursor's owner acknowledged (by expiry, trimming or an administrator)."""
 
     @abstractmethod
     def stats(self) -> DispatcherStats:
@@ -154,7 +162,7 @@ class Dispatcher(ABC):
     # --------------------------------------------------------------------------------------------------------------
 
     def _read_on(self, permits: int, most: int) -> Wanted | None:
-        """Return the next entries to read, as many as the permits are likely to allow."""
+        """Return at most `most` next entries to read, as many as the permits are likely to allow; None at the end."""
         if self._cursor.is_at_end(self._next):
             return None
         count = min(self._entries_for(permits), most)
@@ -170,7 +178,7 @@ class Dispatcher(ABC):
         return min(wanted, self._limits.dispatcher_max_read_batch_size)
 
     def _take_answer(self, wanted: Wanted, entries: Sequence[EntryInfo]) -> bool:
-        """End the running read; False if its entries must be dropped."""
+        """End the running read, and return True; return False if reading was restarted: the entries must be dropped."""
         if wanted is not self._reading:
             return False
         messages, left = 0, iter(entries)
@@ -194,7 +202,7 @@ def after(position: EntryPosition) -> Position:
 
 
 def ack_each(acks: Iterable[Ack], acknowledge: Callable[[Ack], bool]) -> bool:
-    """Apply all acks, even after a refused one; True if any of them changed the cursor.
+    """Apply all acks, even after a refused one, and return True if any of them changed the cursor.
 
     Raises:
         InvalidArgumentError: an ack was refused; the last error if there are several.

@@ -3,12 +3,13 @@
 Two rules keep the order while consumers subscribe and leave:
 
 * A slot of keys is *held* by the consumer that has unacknowledged entries of the slot. Until the holder has
-  acknowledged or returned them, no other consumer gets an entry of the slot, even if the slot was assigned to it
-  meanwhile (Pulsar's draining hashes).
+  acknowledged or returned these entries, no other consumer gets an entry of the slot, even if the slot was assigned to
+  it meanwhile (Pulsar's draining hashes).
 * No entry is delivered while an earlier one of its slot waits.
 
-Entries of a slot that cannot be delivered wait in a line, and reading continues up to the look-ahead limit. While a
-slot waits for its holder, the number of its line is minus the slot number, from which no consumer takes entries.
+Entries that cannot be delivered wait in the replay queue (`replay.py`), and reading continues up to the look-ahead
+limit. While a slot waits for its holder, its entries wait in the line numbered minus the slot, from which no consumer
+takes entries.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class KeySharedDispatcher(PoolDispatcher):
         self._split: KeySplit = key_split(policy)
         self._in_order = not policy.allow_out_of_order
         self._holders: dict[int, tuple[ConsumerId, int]] = {}
-        """The holder and the number of its entries, by slot."""
+        """The holder of each held slot, and the number of the holder's unacknowledged entries of the slot."""
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
         """Add a consumer."""
@@ -92,7 +93,10 @@ class KeySharedDispatcher(PoolDispatcher):
         return holder is not None and holder[0] != target
 
     def _obstacle(self, consumer: Consumer) -> str | None:
-        """Return why a consumer gets nothing; names its slot with the most entries that wait for a holder."""
+        """Return the reason why a consumer gets no entries; None if it may get some.
+
+        Among the consumer's slots that wait for another holder, the reason names the slot with the most entries.
+        """
         obstacle = super()._obstacle(consumer)
         if obstacle is not None or not len(self._replay):
             return obstacle

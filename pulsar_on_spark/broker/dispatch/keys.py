@@ -1,11 +1,10 @@
 """Division of keys among Key_Shared consumers, by slots of the sticky key's hash.
 
-**AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entries.cutting`). An entry of
-Spark has messages of several keys of one slot. So the slot alone must determine the consumer: only then does each key
-stay with one consumer, for entries of all writers. Slots are divided as among Spark's consumers
-(`topic.managed_ledger.subscription.slots`): shares differ by at most one, and as few slots as possible move when a
-consumer subscribes or leaves. Pulsar instead puts 100 points of each consumer on a ring of 65,535 hashes. Here, with
-more than 64 consumers, some get nothing.
+**AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entries.cutting`). An entry that
+Spark wrote has messages of several keys of one slot, so the consumer of an entry is determined by the slot alone. Slots
+are divided as among Spark's consumers (`topic.managed_ledger.subscription.slots`): the numbers of slots differ by at
+most one, and as few slots as possible move when a consumer subscribes or leaves. If there are more than 64 consumers,
+the others get no entries. Pulsar instead puts 100 points of each consumer on a ring of 65,535 hashes.
 
 **STICKY.** Each consumer sends its ranges of hashes from 0 to 65,535. An entry of Spark goes to the consumer of its
 first key, because its keys may lie in the ranges of several consumers (docs/adr/0012).
@@ -26,12 +25,12 @@ from pulsar_on_spark.topic.entries.cutting import SLOTS
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import targets
 
 HASHES: Final = 65_536
-"""Number of hashes of STICKY."""
+"""Number of hash values in mode STICKY: hashes are from 0 to 65,535."""
 _POSITIVE = 0x7FFFFFFF
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Return Pulsar's `Murmur3_32Hash` of a sticky key; `model.hashing` computes it for columns."""
+    """Return Pulsar's `Murmur3_32Hash` of a sticky key, as `model.hashing` does for Arrow columns."""
     return mmh3.hash(key, 0, signed=False) & _POSITIVE
 
 
@@ -51,7 +50,7 @@ class KeySplit(ABC):
         """Add a consumer.
 
         Raises:
-            ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
+            ConsumerAssignError: the consumer's hash ranges are missing, invalid or overlap another consumer's (STICKY).
         """
 
     @abstractmethod
@@ -65,13 +64,13 @@ def key_split(policy: KeySharedPolicy) -> KeySplit:
 
 
 class AutoSplit(KeySplit):
-    """Even shares of the key slots."""
+    """The division of mode AUTO_SPLIT: each consumer has an equal share of the key slots."""
 
     def __init__(self) -> None:
         self._labels: dict[ConsumerId, str] = {}
         self._owners: dict[int, str] = {}
         self._consumers: dict[int, ConsumerId] | None = {}
-        """Consumers by slot; None if the consumers have changed since it was computed."""
+        """The consumer of each slot; None after consumers have changed, until the next call of `consumer`."""
 
     def slot(self, key: bytes) -> int:
         """Return the slot of a sticky key."""
@@ -99,7 +98,7 @@ class AutoSplit(KeySplit):
 
 
 class StickyRanges(KeySplit):
-    """The hash ranges that consumers sent."""
+    """The division of mode STICKY: each consumer has the hash ranges that it sent."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[HashRange, ConsumerId]] = []
@@ -120,20 +119,20 @@ class StickyRanges(KeySplit):
         """Add a consumer and check its hash ranges."""
         if not info.ranges:
             raise ConsumerAssignError(
-                f"Consumer {info.name!r} names no hash ranges: key-shared mode STICKY needs some."
+                f"Consumer {info.name!r} sent no hash ranges: give at least one for the key-shared mode STICKY."
             )
         taken = [range_ for range_, _ in self._ranges]
         for first, last in info.ranges:
             if not 0 <= first <= last < HASHES:
                 raise ConsumerAssignError(
-                    f"Hash range {first} to {last} of consumer {info.name!r}: give ranges within 0 to {HASHES - 1}."
+                    f"Consumer {info.name!r} sent hash range {first} to {last}: give ranges within 0 to {HASHES - 1}."
                 )
             at = bisect_right(taken, (first, last))
             for other_first, other_last in taken[max(at - 1, 0) : at + 1]:  # they are disjoint, and sorted
                 if first <= other_last and other_first <= last:
                     raise ConsumerAssignError(
-                        f"Hash range {first} to {last} of consumer {info.name!r} overlaps {other_first} to "
-                        f"{other_last}, which is taken: name ranges that are free."
+                        f"Hash range {first} to {last} of consumer {info.name!r} overlaps the range {other_first} to "
+                        f"{other_last}, which is taken: give ranges that are free."
                     )
             taken.insert(at, (first, last))
         for range_ in info.ranges:

@@ -35,26 +35,26 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 
 
 class PoolDispatcher(Dispatcher):
-    """A dispatcher that tracks delivered and waiting entries, limited by unacked limits and look-ahead."""
+    """A dispatcher that tracks delivered and waiting entries, and limits unacknowledged messages and look-ahead."""
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._available: dict[ConsumerId, Consumer] = {}
-        """The consumers that can take a message: a cache, as there may be a thousand consumers."""
+        """The consumers that may get an entry. A cache, because there may be a thousand consumers."""
         self._replay = Replay()
         self._is_replay = False
-        """True if the running read is one of waiting entries."""
+        """True if the running read is of entries in the replay queue."""
         self._delayed = DelayedEntries(limits.max_delayed_entries)
         self._ticked_ms = 0
         self._read_before: EntryPosition = (0, 0)
-        """Entries before this position were read, and may be delivered or waiting."""
+        """Position before which all entries were read since reading restarted, and may be delivered or waiting."""
         self._redeliveries: dict[EntryPosition, int] = {}
         self._unacked = 0
         self._is_blocked = False
         self._lines_are_old = False
         self._returned_groups: set[int] = set()
-        """Groups with entries that began to wait during a read of waiting entries. The read may have later entries of
-        these groups."""
+        """Groups with entries that began to wait while the replay queue was read. The read entries may include later
+        ones of these groups."""
 
     # -- decisions of a subclass -----------------------------------------------------------------------------------
 
@@ -67,30 +67,33 @@ class PoolDispatcher(Dispatcher):
 
     @abstractmethod
     def _line_of(self, group: int) -> Line:
-        """Return the line in which entries of a group wait."""
+        """Return the line of the replay queue in which entries of a group wait."""
 
     @abstractmethod
     def _choose(self, info: EntryInfo, group: int) -> Consumer | None:
-        """Choose the consumer of an entry; None if it must wait. At least one consumer is available."""
+        """Return the consumer that gets an entry; None if the entry must wait. At least one consumer is available."""
 
     def _group_of_returned(self, group: int) -> int:
-        """Return the group in which a returned or due entry waits: the same group, unless a subclass changes it."""
+        """Return the group in which an entry waits after its consumer returned it or its delivery time came.
+
+        This is the entry's former group, unless a subclass changes it.
+        """
         return group
 
     def _begin_offer(self) -> None:
-        """Prepare for an offer."""
+        """Prepare for the entries of one offer."""
 
     def _note_delivered(self, consumer: Consumer, group: int) -> None:
         """Note that an entry was delivered to a consumer."""
 
     def _note_returned(self, consumer: Consumer, group: int) -> None:
-        """Note that a consumer no longer has an entry, which is acknowledged or waits again."""
+        """Note that a consumer no longer has an entry of a group, which was acknowledged or waits again."""
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
     @property
     def due_ms(self) -> int | None:
-        """The time of the next due entries, not before the next tick."""
+        """The time of the next delivery of delayed entries, in milliseconds since 1970; None if no entry is delayed."""
         due_ms = self._delayed.due_ms
         return None if due_ms is None else max(due_ms, self._ticked_ms + self._limits.delayed_delivery_tick_time_millis)
 
@@ -133,7 +136,7 @@ class PoolDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """Return entries of a consumer for redelivery; entries that it does not have are ignored."""
+        """Make entries of a consumer wait for redelivery; entries that the consumer does not have are ignored."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return
@@ -146,7 +149,7 @@ class PoolDispatcher(Dispatcher):
     # -- delivering ------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Wanted | None:
-        """Return the entries to read: waiting ones first, then new ones."""
+        """Return the entries to read now: those of the replay queue first, then new ones; None if there are none."""
         if self._reading is not None or self._is_blocked or not self._available:
             return None
         if self._lines_are_old:
@@ -204,7 +207,7 @@ class PoolDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Move the delayed entries that are due to the waiting ones."""
+        """Move the delayed entries that are due to the replay queue."""
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
             return []
@@ -232,7 +235,7 @@ class PoolDispatcher(Dispatcher):
         assert self._unacked == 0, "unacked messages without a consumer"
 
     def forget_acked(self) -> None:
-        """Forget entries that others acknowledged in the cursor."""
+        """Forget entries that the cursor's owner acknowledged."""
         is_acked = self._cursor.is_acked
         for consumer in self._consumers.values():
             for ledger, entry in list(consumer.pending):
@@ -251,14 +254,14 @@ class PoolDispatcher(Dispatcher):
         )
         blocked = None
         if self._is_blocked:
-            blocked = f"{self._unacked} unacked messages: deliveries resume after half of them are acknowledged"
+            blocked = f"{self._unacked} unacked messages: deliveries pause until they are down to half of the limit"
         return DispatcherStats(consumers, self._unacked, len(self._replay), len(self._delayed), blocked)
 
     # --------------------------------------------------------------------------------------------------------------
 
     @property
     def _look_ahead(self) -> int:
-        """Return the number of entries that may wait while new ones are read."""
+        """The number of entries that may wait in the replay queue while new entries are read."""
         limits = self._limits
         per_consumer = limits.key_shared_look_ahead_per_consumer * len(self._consumers)
         return min(per_consumer, limits.key_shared_look_ahead_per_subscription)
@@ -271,15 +274,18 @@ class PoolDispatcher(Dispatcher):
         return consumer.obstacle
 
     def _has_to_wait(self, group: int) -> bool:
-        """True if earlier entries of a read entry's group may be waiting.
+        """Return True if an entry of a group must wait because earlier entries of this group may be waiting.
 
-        Waiting entries are read in order, except for those that began to wait during the read. (An entry that is not
-        delivered within an offer blocks the rest of its group: no consumer becomes available during the offer.)
+        A read of the replay queue has the entries in order, except for those that began to wait during the read. Within
+        one offer, an entry that is not delivered blocks the rest of its group, as no consumer becomes available.
         """
         return group in self._returned_groups if self._is_replay else self._replay.waiting(group) > 0
 
     def _settle(self, info: EntryInfo, position: EntryPosition, now_ms: int) -> int | None:
-        """Return the group of an entry to deliver; None if it is acknowledged, delivered or not due."""
+        """Return the group of a read entry that can be delivered now.
+
+        None if the entry is acknowledged, a marker, already delivered or waiting, or not due yet.
+        """
         if self._cursor.is_acked(info.ledger, info.entry):
             self._replay.remove(position)
             return None
@@ -333,11 +339,14 @@ class PoolDispatcher(Dispatcher):
         return changed
 
     def _holder(self, position: EntryPosition) -> Consumer | None:
-        """Return the consumer that has an entry. Another consumer may acknowledge it late, after returning it."""
+        """Return the consumer that has an unacknowledged entry; None if no consumer has it.
+
+        An ack may come from another consumer, which returned the entry before.
+        """
         return next((consumer for consumer in self._consumers.values() if position in consumer.pending), None)
 
     def _return_entry(self, consumer: Consumer, position: EntryPosition) -> bool:
-        """Let an entry of a consumer wait again, unless it is acknowledged."""
+        """Move an entry from a consumer to the replay queue; return False if the entry is acknowledged instead."""
         group = self._release(consumer, position)
         if self._cursor.is_acked(LedgerId(position[0]), EntryId(position[1])):
             return False
@@ -349,14 +358,14 @@ class PoolDispatcher(Dispatcher):
         self._returned_groups.add(group)
 
     def _release(self, consumer: Consumer, position: EntryPosition) -> int:
-        """Remove an entry from a consumer, and return its group."""
+        """Remove an entry from a consumer, and return the entry's group."""
         _, unacked, group = consumer.pending.pop(position)
         self._count(consumer, -unacked)
         self._note_returned(consumer, group)
         return group
 
     def _update_available(self, consumer: ConsumerId) -> None:
-        """Add a changed consumer to the available consumers, or remove it from them."""
+        """Add a consumer to the available consumers or remove it, after its state has changed."""
         state = self._consumers.get(consumer)
         if state is not None and state.is_available:
             self._available[consumer] = state
@@ -370,7 +379,7 @@ class PoolDispatcher(Dispatcher):
             self._count(consumer, 0)
 
     def _count(self, consumer: Consumer, messages: int) -> None:
-        """Change the numbers of unacknowledged messages by `messages`; block or unblock at the limits."""
+        """Change the unacknowledged messages of a consumer and the subscription by `messages`; apply both limits."""
         consumer.unacked += messages
         self._unacked += messages
         limits = self._limits
@@ -380,12 +389,15 @@ class PoolDispatcher(Dispatcher):
 
 
 def _is_over(unacked: int, limit: int, was_over: bool) -> bool:
-    """Hysteresis: block at the limit, and unblock at half of it."""
+    """Return True if unacknowledged messages block: from the limit on, until they are at most half of the limit.
+
+    A limit of 0 never blocks.
+    """
     return limit > 0 and unacked >= (limit // 2 + 1 if was_over else limit)
 
 
 def _ranges(positions: Sequence[EntryPosition]) -> tuple[EntryRange, ...]:
-    """Join sorted positions to ranges."""
+    """Join sorted positions into ranges; there is at least one position."""
     ranges: list[EntryRange] = []
     first = end = ledger = -1
     for next_ledger, entry in positions:

@@ -1,4 +1,4 @@
-"""The replay queue: entries that were read before and wait for a consumer, in one line per possible consumer."""
+"""The replay queue: entries that were read before and wait for a consumer, in one line for each possible consumer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from heapq import heapify, heappop, heappush
 from pulsar_on_spark.broker.dispatch.consumer import EntryPosition
 
 Line = int
-"""The consumer of a line's entries: its id, `ANYONE`, or a negative number for a line that is blocked."""
+"""The number of a line in the replay queue: the id of the consumer that gets its entries, `ANYONE`, or a negative
+number for a line from which no consumer takes entries now."""
 
 ANYONE: Line = 0
+"""The line whose entries any consumer may get."""
 
 
 class Replay:
-    """Positions with their group (`pool.py`), each in one line, sorted in topic order within a line.
+    """The positions of waiting entries, each with its group (see `pool.py`), in lines that are sorted in topic order.
 
-    `take_positions` returns positions to read; they count as waiting until they are removed or put back.
+    `take_positions` returns positions to read, which count as waiting until they are removed or put back.
     """
 
     __slots__ = ("_groups", "_in_group", "_lines", "_taken")
@@ -25,7 +27,7 @@ class Replay:
         self._groups: dict[EntryPosition, int] = {}
         self._in_group: dict[int, int] = {}
         self._lines: dict[Line, list[EntryPosition]] = {}
-        """A heap per line. Removed positions, which are not in `_groups`, are dropped when they come up."""
+        """A heap for each line. Removed positions, which are not in `_groups`, stay until they are the smallest."""
         self._taken: dict[EntryPosition, None] = {}
 
     def __len__(self) -> int:
@@ -57,7 +59,7 @@ class Replay:
             self._taken.pop(position, None)
 
     def take_positions(self, lines: Iterable[Line], most: int) -> list[EntryPosition]:
-        """Take the first positions of some lines, in topic order."""
+        """Take at most `most` positions from some lines, and return them in topic order."""
         heads = [(heap[0], line) for line in lines if (heap := self._lines.get(line))]
         heapify(heads)
         taken: list[EntryPosition] = []
@@ -75,7 +77,7 @@ class Replay:
         return taken
 
     def put_back(self, line_of: Callable[[int], Line]) -> None:
-        """Put taken positions that were not removed back into their lines."""
+        """Put the taken positions that were not removed back into the lines of their groups."""
         for position in self._taken:
             heappush(self._lines.setdefault(line_of(self._groups[position]), []), position)
         self._taken.clear()
@@ -93,7 +95,7 @@ class Replay:
                     heappush(into, position)
 
     def line_up(self, line_of: Callable[[int], Line]) -> None:
-        """Rebuild all lines after consumers have changed."""
+        """Move all positions to the lines that their groups have now, after consumers have changed."""
         self._lines = {}
         for position, group in self._groups.items():
             if position not in self._taken:
@@ -106,7 +108,7 @@ class Replay:
         self.__init__()  # type: ignore[misc]
 
     def remove_if(self, is_gone: Callable[[int, int], bool]) -> None:
-        """Remove the positions that are acknowledged."""
+        """Remove the positions (ledger, entry) for which `is_gone` returns True."""
         for position in [position for position in self._groups if is_gone(*position)]:
             self.remove(position)
 

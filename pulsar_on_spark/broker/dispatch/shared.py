@@ -14,20 +14,21 @@ from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, Consum
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 MAX_CHUNKED_MESSAGES: Final = 10_000
-"""Maximum number of incomplete chunked messages whose consumer is tracked. Above it, the oldest is forgotten, and a
-client that gets only some chunks of a message returns them."""
+"""Maximum number of incomplete chunked messages whose consumer is tracked. Above this limit the oldest message is
+forgotten, and a client that gets only some chunks of a message returns them."""
 
 
 class SharedDispatcher(PoolDispatcher):
     """The dispatcher of Shared. Consumers with the lowest priority number get all entries while they have permits.
 
-    The chunks of a message go to one consumer: an entry's group is that consumer's id, or 0.
+    The chunks of a message go to one consumer. An entry's group is the id of the consumer that has the message's other
+    chunks, or 0.
     """
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._levels: list[deque[Consumer]] = []
-        """Consumers by priority, the next one in turn first."""
+        """The consumers of each priority level, lowest number first; in a level, the next consumer in turn is first."""
         self._turn: Consumer | None = None
         self._turn_left = 0
         self._chunks: dict[str, ConsumerId] = {}
@@ -97,7 +98,7 @@ class SharedDispatcher(PoolDispatcher):
         raise AssertionError("no consumer is available")
 
     def _form_levels(self) -> None:
-        """Rebuild the turns: consumers keep their order, and new ones are appended."""
+        """Rebuild the priority levels: known consumers keep their order, and new ones are appended."""
         kept = [consumer for level in self._levels for consumer in level if consumer.info.id in self._consumers]
         known = {consumer.info.id for consumer in kept}
         kept += [consumer for consumer in self._consumers.values() if consumer.info.id not in known]

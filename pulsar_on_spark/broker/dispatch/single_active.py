@@ -1,7 +1,7 @@
 """Exclusive and Failover: one consumer at a time gets all entries in order.
 
-Delivered entries are not tracked: a redelivery, or a change of the active consumer, restarts at the mark-delete
-position, without individually acknowledged entries.
+Delivered entries are not tracked: a redelivery, or a change of the active consumer, restarts reading at the mark-delete
+position and skips individually acknowledged entries.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """The dispatcher of Exclusive and Failover, which pauses deliveries while a change of the active consumer is due.
+    """The dispatcher of Exclusive and Failover; deliveries pause while a change of the active consumer is pending.
 
     Args:
         cursor: The subscription's cursor.
-        limits: The limits of reads, and the delay of a change.
-        is_failover: False for Exclusive.
+        limits: The limits of reads, and the delay before another consumer becomes active.
+        is_failover: True for Failover, False for Exclusive.
         partition: The topic's partition index, -1 if it is not partitioned.
     """
 
@@ -44,12 +44,12 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the elected consumer becomes active."""
+        """The time at which the elected consumer becomes active, in milliseconds since 1970; None if it is active."""
         return self._election.change_at_ms
 
     @property
     def active(self) -> ConsumerId | None:
-        """The consumer that gets the entries."""
+        """The active consumer, which gets all entries; None if there is none."""
         return self._election.id
 
     # -- consumers -------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class SingleActiveDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """Restart at the mark-delete position, if the consumer is the active one."""
+        """Restart reading at the mark-delete position, if the consumer is the active one."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return
@@ -119,7 +119,7 @@ class SingleActiveDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Activate the elected consumer if its time has come."""
+        """Activate the elected consumer if its delay has ended."""
         notices = self._election.tick(now_ms, self._delay_ms)
         self._follow_election()
         return notices
@@ -154,7 +154,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._limits.active_consumer_failover_delay_time_millis
 
     def _follow_election(self) -> None:
-        """Restart at the mark-delete position for a new active consumer, and drop a read for the previous consumer."""
+        """Restart reading for a new active consumer; drop a running read while a change of the consumer is pending."""
         active = None if self._election.id is None else self._consumers[self._election.id]
         if active is not self._active:
             self._active = active

@@ -11,7 +11,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_bits
 
 ConsumerId = NewType("ConsumerId", int)
-"""An id above 0 that the shell assigns and never reuses in a subscription. Not the client's consumer_id."""
+"""The broker's id of a consumer, above 0 and never reused in a subscription. It is not the client's consumer_id."""
 
 HashRange = tuple[int, int]
 """First and last hash of a Key_Shared STICKY consumer, both included, from 0 to 65,535."""
@@ -22,11 +22,11 @@ class ConsumerInfo:
     """The options of a consumer.
 
     Attributes:
-        id: Its id in the subscription.
-        name: Its name, which need not be unique.
-        priority: Its priority level: the lowest number comes first.
-        epoch: Its `consumer_epoch`; None if the client does not send one.
-        ranges: Its hash ranges; only with the key-shared mode STICKY.
+        id: The consumer's id in the subscription.
+        name: The consumer's name, which need not be unique.
+        priority: The priority level; consumers with the lowest number come first.
+        epoch: The client's `consumer_epoch`; None if the client does not send one.
+        ranges: The hash ranges that the client sent; only in the key-shared mode STICKY.
     """
 
     id: ConsumerId
@@ -38,14 +38,25 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """The division of keys (`keySharedMeta`), which all consumers of a subscription must share."""
+    """The division of keys (`keySharedMeta`), which must be the same for all consumers of a subscription.
+
+    Attributes:
+        mode: The key-shared mode.
+        allow_out_of_order: True to deliver a key to its new consumer before the previous one has acknowledged.
+    """
 
     mode: Literal["AUTO_SPLIT", "STICKY"] = "AUTO_SPLIT"
     allow_out_of_order: bool = False
 
 
 class Chunk(NamedTuple):
-    """The position of an entry in a chunked message."""
+    """The place of an entry in a chunked message.
+
+    Attributes:
+        uuid: The id of the chunked message.
+        number: Number of the chunk, from 0.
+        total: Number of chunks of the message.
+    """
 
     uuid: str
     number: int
@@ -56,15 +67,16 @@ class EntryInfo(NamedTuple):
     """The properties of an entry that a dispatcher needs.
 
     Attributes:
-        ledger: Its ledger.
-        entry: Its id.
-        messages: Messages in it, 1 if it is not a batch.
-        size_bytes: Bytes of it.
-        key: Its sticky key: the ordering key, else the partition key, else `<producer>-<sequence id>` (Pulsar's
+        ledger: The entry's ledger.
+        entry: The entry's id.
+        messages: Number of messages in the entry; 1 if it is not a batch.
+        size_bytes: Size of the entry, in bytes.
+        key: The sticky key: the ordering key, else the partition key, else `<producer>-<sequence id>` (Pulsar's
             `Commands.resolveStickyKey`).
-        deliver_at_ms: Earliest delivery time to consumers of Shared and Key_Shared.
-        is_marker: True if it is not a message: the dispatcher acknowledges it.
-        chunk: Set if the message has more than one chunk.
+        deliver_at_ms: Earliest delivery time to consumers of Shared and Key_Shared, in milliseconds since 1970; None to
+            deliver at once.
+        is_marker: True if the entry is a marker and not a message: the dispatcher acknowledges it.
+        chunk: The entry's place in a chunked message; None if the message is one entry.
     """
 
     ledger: LedgerId
@@ -78,7 +90,13 @@ class EntryInfo(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A request to read entries; `offer` must be called with the same object, even if the read failed."""
+    """A request to read entries. The caller must pass the same object to `offer`, even if the read failed.
+
+    Attributes:
+        ranges: The entries to read.
+        max_entries: Maximum number of entries of the read.
+        max_bytes: Maximum size of the read in bytes; a larger entry is read alone.
+    """
 
     ranges: tuple[EntryRange, ...]
     max_entries: int
@@ -91,10 +109,10 @@ class Delivery(NamedTuple):
     Attributes:
         consumer: The consumer.
         ledger: The entry's ledger.
-        entry: Its id.
-        redelivery_count: Number of its redeliveries; 0 on Exclusive and Failover, as in Pulsar.
-        ack_set: Bits of its unacknowledged messages; 0 if all are unacknowledged.
-        permits: Number of permits that it uses.
+        entry: The entry's id.
+        redelivery_count: Number of redeliveries of the entry; 0 on Exclusive and Failover, as in Pulsar.
+        ack_set: Bits of the entry's unacknowledged messages; 0 if all are unacknowledged.
+        permits: Number of permits that the delivery uses.
         epoch: The consumer's epoch.
     """
 
@@ -108,7 +126,14 @@ class Delivery(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """An acknowledged entry, or messages of it (see `Cursor.acknowledge`)."""
+    """The acknowledgement of an entry, or of some of its messages (see `Cursor.acknowledge`).
+
+    Attributes:
+        ledger: The entry's ledger.
+        entry: The entry's id.
+        ack_set: Bits of the messages that stay unacknowledged; 0 to acknowledge the whole entry.
+        batch_size: Number of messages in the entry; used only with an ack set.
+    """
 
     ledger: LedgerId
     entry: EntryId
@@ -120,11 +145,12 @@ class Ack(NamedTuple):
         """Create an acknowledgement from a message id of a client.
 
         Args:
-            ledger: Its ledger.
-            entry: Its entry.
-            words: Its `ack_set`; if empty, the whole entry is acknowledged.
-            batch_size: Its `batch_size`; 0 if the client does not send it. Then the size is assumed to be one word more
-                than the ack set: if the size were too small, an ack set of ones would acknowledge nothing.
+            ledger: The message id's ledger.
+            entry: The message id's entry.
+            words: The message id's `ack_set`; if empty, the whole entry is acknowledged.
+            batch_size: The message id's `batch_size`; 0 if the client does not send it. The size is then assumed to be
+                64 messages above those of the ack set: with too small a size, an ack set of ones would acknowledge
+                nothing.
 
         Raises:
             InvalidArgumentError: the batch size is above `MAX_BATCH_MESSAGES`.
@@ -136,7 +162,12 @@ class Ack(NamedTuple):
 
 
 class ActiveConsumerChanged(NamedTuple):
-    """Effect: notify a Failover consumer of its state, active or not."""
+    """A notice to send to a Failover consumer.
+
+    Attributes:
+        consumer: The consumer that gets the notice.
+        is_active: True if this consumer is the active one.
+    """
 
     consumer: ConsumerId
     is_active: bool
@@ -147,10 +178,10 @@ class ConsumerStats:
     """The statistics of a consumer.
 
     Attributes:
-        id: Its id.
-        permits: Messages that it may get; negative if its last batch was larger than its permits.
-        unacked: Number of its unacknowledged messages; None if they are not tracked (Exclusive, Failover).
-        blocked: The reason why it gets no entries now; None if it is ready.
+        id: The consumer's id.
+        permits: Number of messages that the consumer may get; negative if its last batch was larger than its permits.
+        unacked: Number of unacknowledged messages; None if they are not tracked (Exclusive, Failover).
+        blocked: The reason why the consumer gets no entries now; None if it may get some.
     """
 
     id: ConsumerId
@@ -164,12 +195,12 @@ class DispatcherStats:
     """The statistics of a subscription's dispatcher.
 
     Attributes:
-        consumers: Its consumers.
+        consumers: The statistics of the connected consumers.
         unacked: Number of unacknowledged messages; 0 on Exclusive and Failover, where they are not tracked.
-        waiting: Entries that were read before and wait for a consumer: redeliveries, or entries of a blocked key.
-        delayed: Indexed delayed entries; more may lie beyond the limit of the index.
+        waiting: Number of entries in the replay queue: redeliveries, or entries of a blocked key.
+        delayed: Number of indexed delayed entries; entries that are due later may not be indexed.
         blocked: The reason why the whole subscription is blocked; None if it is not.
-        active: The active consumer, on Exclusive and Failover.
+        active: The active consumer on Exclusive and Failover; None if there is none.
     """
 
     consumers: tuple[ConsumerStats, ...]
