@@ -28,11 +28,12 @@ from pulsar_on_spark.protocol.commands import (
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE: Final = 1_000
-"""Message ids of one command that are handled in one step, which takes milliseconds; then other clients get a turn."""
+"""Maximum number of message ids that are handled in one step, which takes milliseconds. The broker serves other clients
+between two steps."""
 
 
 def ack(connection: Connection, command: CommandAck) -> Steps | None:
-    """Handle ACK: apply it before the client's next command, and answer, if requested, once it is durable.
+    """Handle ACK: acknowledge before the client's next command; answer, if requested, once the acks are durable.
 
     An ACK for an unknown consumer is dropped silently, as in official brokers.
     """
@@ -60,7 +61,7 @@ def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
 def _take_acks(
     connection: Connection, command: CommandAck, subscribed: Subscribed, ids: Sequence[MessageIdData]
 ) -> PulsarpyError | None:
-    """Acknowledge messages; return the error if some are refused."""
+    """Acknowledge messages; return the error if some of the acks are refused, else None."""
     try:
         if command.txnid_most_bits or command.txnid_least_bits:
             raise ServerRefusalError(
@@ -90,9 +91,10 @@ def _answer_ack(
 
 
 def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
-    """Convert a message id to an acknowledgement; None if it acknowledges nothing.
+    """Convert a client's message id to an acknowledgement; None if it acknowledges nothing.
 
-    To acknowledge part of a ledger's first batch, clients send the id of the entry before it: number -1.
+    A client that cumulatively acknowledges a part of a ledger's first batch sends the entry before this batch, -1. This
+    acknowledges all entries of earlier ledgers.
     """
     ledger, entry = LedgerId(id_.ledgerId), EntryId(signed(id_.entryId))
     if is_cumulative and entry < 0 and isinstance(topic, BrokerTopic):

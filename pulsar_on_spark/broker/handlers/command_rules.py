@@ -1,8 +1,9 @@
 """The rule of each command: the operations that a client must be allowed to do before the command is carried out.
 
-A command without a rule here is not served (`guarded`). Commands on a producer or consumer name it by an id of the
-connection, so they cannot reach producers or consumers of other clients, and need no permission. SEEK, which also
-works for a consumer that the broker has disconnected, is authorized by its handler.
+Every handled command has a rule here: `guarded` and `unguarded` check this. A command on a producer or consumer names
+it by an id that is valid only on the client's connection. Such a command cannot reach producers or consumers of other
+clients, and needs no permission. SEEK, which also works for a consumer that the broker has disconnected, is authorized
+by its handler.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class CommandRule(NamedTuple):
     Attributes:
         requires: Returns the operations that the client must be allowed to do.
         refusal: Pulsar's message for a client that is not allowed to do them.
-        shows_missing_namespace: True if a missing namespace is reported to any client, as clients' own tests expect.
+        shows_missing_namespace: True if a missing namespace is also reported to a client without permission, as the
+            tests of official clients expect.
     """
 
     requires: Callable[[Any], Iterator[Required]]
@@ -137,7 +139,7 @@ GUARDS: Final[Mapping[int, CommandRule]] = {
 
 
 def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> dict[int, Request[Connection]]:
-    """Return handlers that authorize the client before they carry out a command.
+    """Return the handlers of requests, each of which authorizes the client before it carries out a command.
 
     Raises:
         KeyError: a command has no rule.
@@ -146,7 +148,7 @@ def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> 
 
 
 def unguarded(signals: Mapping[int, Signal[Connection]]) -> dict[int, Signal[Connection]]:
-    """Return handlers of commands that need no permission.
+    """Return the handlers of signals, after checking that their commands need no permission.
 
     Raises:
         KeyError: a command has no rule, or its rule requires a permission.
@@ -169,7 +171,7 @@ def _guarded(services: Services, rule: CommandRule, request: Request[Connection]
 
 
 def require_still(services: Services, connection: Connection, type_: int, command: Any) -> None:
-    """Require that the client is still allowed to do a command whose handling took a while.
+    """Check that the client is still allowed to do a command, after its handler has waited.
 
     Handlers call this before they read a large answer, and in the same turn of the event loop in which they register a
     producer, consumer or watcher. So a permission that is revoked meanwhile is noticed either here or by `Recheck`.
@@ -181,7 +183,7 @@ def require_still(services: Services, connection: Connection, type_: int, comman
 
 
 def require(services: Services, connection: Connection, rule: CommandRule, command: Any) -> None:
-    """Require that the client is allowed to do a command.
+    """Check that the client is allowed to do a command, and audit a refusal.
 
     Raises:
         NotAuthorizedError: the client is not allowed.

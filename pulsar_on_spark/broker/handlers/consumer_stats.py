@@ -1,4 +1,4 @@
-"""Stats of a consumer for its own client (CONSUMER_STATS, C++ `getBrokerConsumerStats`)."""
+"""The handler of CONSUMER_STATS: statistics of a consumer for its own client (C++ `getBrokerConsumerStats`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats,
 
 
 async def stats(services: Services, connection: Connection, command: CommandConsumerStats) -> None:
-    """Handle CONSUMER_STATS; the backlog is the subscription's, in entries, as in official brokers."""
+    """Handle CONSUMER_STATS. The returned backlog is the subscription's, in entries, as in official brokers."""
     _, subscription, consumer = stored_consumer(connection, command.consumer_id)
     numbers = consumer_stats(subscription, consumer, services.overview.meters.rates)
     connection.write(

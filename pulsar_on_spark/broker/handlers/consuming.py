@@ -62,7 +62,7 @@ MAX_CONSUMERS: Final = 10_000
 MAX_HASH_RANGES: Final = 1_000
 """Maximum number of hash ranges of one sticky Key_Shared consumer."""
 CLOSE_AGAIN_S: Final = 1.0
-"""Time in seconds for which a client that was disconnected may send FLOW and not subscribe."""
+"""Seconds after which CLOSE_CONSUMER is sent again to a client that sent FLOW for a disconnected consumer."""
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
@@ -73,13 +73,17 @@ async def subscribe(services: Services, connection: Connection, command: Command
     number = command.consumer_id
     key = (BaseCommand.SUBSCRIBE, number)
     if key in connection.opening:
-        raise ServerRefusalError(ServerError.ServiceNotReady, f"Consumer {number} is being connected already: wait.")
+        raise ServerRefusalError(
+            ServerError.ServiceNotReady,
+            f"Consumer {number} of this connection is already being connected: wait for the first answer.",
+        )
     if (known := connection.consumers.get(number)) is not None and not known.consumer.is_closed:
         connection.write(replies.success(command.request_id))
         return
     if len(connection.consumers) >= MAX_CONSUMERS:
         raise ServerRefusalError(
-            ServerError.NotAllowedError, f"The connection has {MAX_CONSUMERS} consumers already: use another."
+            ServerError.NotAllowedError,
+            f"The connection has {MAX_CONSUMERS} consumers, its limit: use another connection.",
         )
     connection.opening[key] = command.request_id
     try:
@@ -168,7 +172,7 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
     if command.read_compacted and CommandSubscribe.SubType.Name(command.subType) not in _SINGLE:
         raise ServerRefusalError(
             ServerError.NotAllowedError,
-            "Only Exclusive and Failover consumers can read compacted: use one of these types.",
+            f"Subscription {command.subscription!r} on {name} reads compacted: use the type Exclusive or Failover.",
         )
     if command.read_compacted and not name.is_persistent:
         raise ServerRefusalError(
@@ -180,7 +184,11 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
 async def _require_subscription(
     services: Services, connection: Connection, topic: BrokerTopic, command: CommandSubscribe
 ) -> None:
-    """If the subscription is missing, wait for the client's creation rate, or refuse it if auto-creation is off."""
+    """Check that a subscription exists or may be created; wait for the client's creation rate before a creation.
+
+    Raises:
+        SubscriptionNotFoundError: the subscription does not exist, and automatic creation is disabled.
+    """
     if topic.subscriptions.get(command.subscription) is not None:
         return
     view = await services.views.view()
@@ -206,7 +214,7 @@ async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscr
 
 
 async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
-    """Disconnect the subscription's consumers on dead connections; True if there were any."""
+    """Disconnect the subscription's consumers on dead connections; return True if there were any."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         return False
@@ -217,7 +225,7 @@ async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
 
 
 def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
-    """Return the first entry to read for a client that starts at this message; the client drops earlier messages."""
+    """Return the first entry to read for a client that starts at a message; the client drops earlier messages."""
     first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
     if first.ledgerId >= _EARLIEST_LEDGER:
         return EARLIEST
@@ -235,7 +243,7 @@ def signed(number: int) -> int:
 
 
 def flow(connection: Connection, command: CommandFlow) -> None:
-    """Handle FLOW; a client that sends it for a consumer that the broker has disconnected may be told so again."""
+    """Handle FLOW. If the broker has disconnected the consumer, CLOSE_CONSUMER may be sent again (`_close_again`)."""
     if (subscribed := connection.consumers.get(command.consumer_id)) is None:
         return
     if subscribed.consumer.is_closed:
@@ -248,8 +256,8 @@ def flow(connection: Connection, command: CommandFlow) -> None:
 def _close_again(connection: Connection, consumer: Consumer) -> None:
     """Send CLOSE_CONSUMER once more if the client does not subscribe within `CLOSE_AGAIN_S`.
 
-    Go's client drops the command if it arrives just after SUBSCRIBE has succeeded, before the client has noted that,
-    and would then wait for messages for ever. Other clients drop the second one, because they have seen the first.
+    Go's client drops a CLOSE_CONSUMER that arrives before the client has noted the success of its SUBSCRIBE, and would
+    then wait for messages for ever. Other clients drop the second CLOSE_CONSUMER, because they have seen the first.
     """
     if consumer.is_closed_again:
         return
@@ -285,7 +293,7 @@ async def seek(services: Services, connection: Connection, command: CommandSeek)
 
 
 async def get_last_message_id(connection: Connection, command: CommandGetLastMessageId) -> None:
-    """Handle GET_LAST_MESSAGE_ID; its mark-delete position is the last acknowledged entry, as in Pulsar."""
+    """Handle GET_LAST_MESSAGE_ID. The answer's mark-delete position is the last acknowledged entry, as in Pulsar."""
     topic, subscription, _ = stored_consumer(connection, command.consumer_id)
     await topic.wait_until_readable()
     await subscription.is_renewed.wait()
@@ -308,7 +316,7 @@ async def get_last_message_id(connection: Connection, command: CommandGetLastMes
 
 
 async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> None:
-    """Handle UNSUBSCRIBE: delete the subscription."""
+    """Handle UNSUBSCRIBE: delete the subscription, or remove the consumer if the topic is not persistent."""
     subscribed = _required(connection, command.consumer_id)
     if isinstance(subscribed.topic, NonPersistentTopic):
         _leave(subscribed)  # there is nothing to delete
@@ -320,7 +328,7 @@ async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> No
 
 
 async def close_consumer(connection: Connection, command: CommandCloseConsumer) -> None:
-    """Handle CLOSE_CONSUMER: always succeeds; cancels a SUBSCRIBE that is still running."""
+    """Handle CLOSE_CONSUMER, which always succeeds: remove the consumer, and cancel a running SUBSCRIBE."""
     connection.opening.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
     if (subscribed := connection.consumers.pop(command.consumer_id, None)) is not None:
         _leave(subscribed)
@@ -348,7 +356,7 @@ def _leave(subscribed: Subscribed) -> None:
 
 
 def live_consumer(connection: Connection, number: int) -> Subscribed | None:
-    """Return a client's consumer by its number; None if it is not connected."""
+    """Return a client's consumer by its consumer id; None if the consumer is not connected."""
     subscribed = connection.consumers.get(number)
     return None if subscribed is None or subscribed.consumer.is_closed else subscribed
 
@@ -361,7 +369,10 @@ def _required(connection: Connection, number: int) -> Subscribed:
 
 
 def _seek_target(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription]:
-    """Return the topic and subscription that a client's consumer may seek in; errors as `stored_consumer`."""
+    """Return the topic and subscription in which a client's consumer may seek (errors as `stored_consumer`).
+
+    After a seek has disconnected the consumer, the client may seek again until another consumer subscribes.
+    """
     subscribed = connection.consumers.get(number)
     if subscribed is not None and subscribed.consumer.left_for_seek and isinstance(subscribed.topic, BrokerTopic):
         subscription = subscribed.subscription
@@ -372,10 +383,10 @@ def _seek_target(connection: Connection, number: int) -> tuple[BrokerTopic, Subs
 
 
 def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription, Consumer]:
-    """Return a client's consumer by its number, with its topic and subscription.
+    """Return a client's consumer by its consumer id, with its topic and subscription.
 
     Raises:
-        ServerRefusalError: it is not connected, or its topic is not persistent.
+        ServerRefusalError: the consumer is not connected, or its topic is not persistent.
     """
     topic, subscription, consumer, _ = _required(connection, number)
     if isinstance(topic, NonPersistentTopic) or isinstance(subscription, NonPersistentSubscription):

@@ -21,7 +21,7 @@ from pulsar_on_spark.protocol.commands import (
 
 
 async def lookup(services: Services, connection: Connection, command: CommandLookupTopic) -> None:
-    """Handle LOOKUP: return the URLs of the topic's broker. Creates no topic, because Java also looks up patterns."""
+    """Handle LOOKUP: return the URLs of the topic's broker. No topic is created: Java clients also look up patterns."""
     urls = await services.listener_of_topic(topic_name(command.topic), command.advertised_listener_name)
     connection.write(
         replies.lookup_response(command.request_id, urls.service_url or None, urls.service_url_tls or None)
@@ -31,7 +31,7 @@ async def lookup(services: Services, connection: Connection, command: CommandLoo
 async def partitioned_metadata(
     services: Services, connection: Connection, command: CommandPartitionedTopicMetadata
 ) -> None:
-    """Handle PARTITIONED_METADATA: creates a missing topic only if auto-creation makes partitioned topics."""
+    """Handle PARTITIONED_METADATA; a missing topic is created only if auto-creation makes partitioned topics."""
     name = topic_name(command.topic)
     if name.namespace == SYSTEM_NAMESPACE:
         partitions = 0  # clients that look for transaction coordinators find none

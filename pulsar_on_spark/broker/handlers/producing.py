@@ -40,7 +40,8 @@ async def producer(services: Services, connection: Connection, command: CommandP
     key = (BaseCommand.PRODUCER, command.producer_id)
     if len(connection.producers) >= MAX_PRODUCERS:
         raise ServerRefusalError(
-            ServerError.NotAllowedError, f"The connection has {MAX_PRODUCERS} producers already: use another."
+            ServerError.NotAllowedError,
+            f"The connection has {MAX_PRODUCERS} producers, its limit: use another connection.",
         )
     connection.opening[key] = command.request_id
     try:
@@ -52,7 +53,8 @@ async def producer(services: Services, connection: Connection, command: CommandP
         return
     if admitted.is_closed:
         raise ServerRefusalError(
-            ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded meanwhile: look it up again."
+            ServerError.ServiceNotReady,
+            f"Topic {topic.name} was unloaded while the producer was created: look the topic up again.",
         )
     try:
         require_still(services, connection, BaseCommand.PRODUCER, command)
@@ -70,7 +72,7 @@ async def producer(services: Services, connection: Connection, command: CommandP
 async def _producer(
     services: Services, connection: Connection, command: CommandProducer
 ) -> tuple[AnyTopic, Producer, int | None, bytes]:
-    """Admit a producer; return its topic, the producer, its topic epoch if exclusive, and its schema's version."""
+    """Admit a producer; return its topic, the producer, the topic epoch if it is exclusive, and its schema version."""
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
     check_new_name("Producer name", command.producer_name)
@@ -88,7 +90,8 @@ async def _producer(
         if not is_allowed:
             raise ServerRefusalError(
                 ServerError.NotAllowedError,
-                "Automatic creation of subscriptions is disabled: create the initial subscription first.",
+                f"Automatic creation of subscriptions on {name} is disabled: create the initial subscription "
+                f"{command.initial_subscription_name!r} first.",
             )
         check_subscription_name(command.initial_subscription_name)
         if topic.subscriptions.get(command.initial_subscription_name) is None:
@@ -188,7 +191,7 @@ def _who(connection: Connection, entry: Sent) -> tuple[str, int]:
 
 
 async def close_producer(connection: Connection, command: CommandCloseProducer) -> None:
-    """Handle CLOSE_PRODUCER: answer once all its messages have an outcome; then its name is free."""
+    """Handle CLOSE_PRODUCER: answer once all messages of the producer have an outcome; its name is then free."""
     admitted = connection.producers.get(command.producer_id)
     connection.opening.pop((BaseCommand.PRODUCER, command.producer_id), None)
     unadmitted = connection.unadmitted.pop(command.producer_id, None)

@@ -13,7 +13,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSch
 
 
 async def get_schema(services: Services, connection: Connection, command: CommandGetSchema) -> None:
-    """Handle GET_SCHEMA: return the latest version, or the requested one."""
+    """Handle GET_SCHEMA: return the latest version of the topic's schema, or the requested version."""
     name = topic_name(command.topic)
     async with connection.large_answers.turn():
         require_still(services, connection, BaseCommand.GET_SCHEMA, command)

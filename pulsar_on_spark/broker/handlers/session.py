@@ -31,7 +31,7 @@ PROTOCOL_VERSION: Final = 21
 """The protocol version of Pulsar 4.2."""
 SERVER_VERSION: Final = f"pulsar_on_spark {version('pulsar-on-spark')}"
 MAX_LABEL_CHARACTERS: Final = 256
-"""Limit of a client's version and of its authentication method's name, which are stored with the connection."""
+"""Number of characters that are kept of a client's version, and of its authentication method's name."""
 FEATURES: Final = FeatureFlags(
     supports_get_partitioned_metadata_without_auto_creation=True,
     supports_topic_watchers=True,
@@ -81,7 +81,7 @@ def _admit(services: Services, connection: Connection, principal: Principal) -> 
     """Accept a client's credentials. Renewed credentials must have the same roles as the first ones.
 
     Raises:
-        AccessDeniedError: they have other roles.
+        AccessDeniedError: the renewed credentials have other roles.
     """
     known = connection.principal
     if known is not None and not known.is_same_client(principal):
@@ -96,7 +96,10 @@ def _admit(services: Services, connection: Connection, principal: Principal) -> 
 
 
 def renew(connection: Connection) -> None:
-    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send any or did not."""
+    """Ask a client whose credentials have expired for new ones.
+
+    A client that cannot send new credentials, or has not sent them since the last call, is disconnected.
+    """
     step = next_renewal(
         connection.principal, time.time(), can_renew=connection.can_renew, is_challenged=connection.is_challenged
     )
@@ -143,7 +146,7 @@ async def _deny(services: Services, connection: Connection, data: bytes, error: 
 
 
 def closed(services: Services, connection: Connection) -> None:
-    """Note that the connection of an authenticated client has ended."""
+    """Record in the audit log that the connection of an authenticated client has ended."""
     if connection.principal is not None:
         services.audit.note_logout(connection.address, connection.principal)
 
@@ -154,7 +157,7 @@ def ping(connection: Connection, _: object) -> None:
 
 
 def pong(_: Connection, __: object) -> None:
-    """Handle PONG: any received data counts as a sign of life, so nothing is left to do."""
+    """Handle PONG: do nothing, because the connection takes any received data as a sign of life."""
 
 
 def signals(services: Services) -> dict[int, Signal[Connection]]:

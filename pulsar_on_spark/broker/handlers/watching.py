@@ -1,4 +1,4 @@
-"""Handlers of topic-list watchers: a client with a topic pattern is notified of changes instead of polling."""
+"""Handlers of topic-list watchers, by which a client with a topic pattern gets changes without polling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_on_spark.protocol.commands import (
 
 
 async def watch(services: Services, connection: Connection, command: CommandWatchTopicList) -> None:
-    """Handle WATCH_TOPIC_LIST: answer with the matching topics, and send each change from then on."""
+    """Handle WATCH_TOPIC_LIST: answer with the matching topics, and register the client for later changes."""
     longest = services.settings.subscription_pattern_max_length
     if len(command.topics_pattern) > longest:
         raise ServerRefusalError(
@@ -44,7 +44,7 @@ async def watch(services: Services, connection: Connection, command: CommandWatc
 
 
 def unwatch(services: Services, connection: Connection, command: CommandWatchTopicListClose) -> None:
-    """Handle WATCH_TOPIC_LIST_CLOSE: always succeeds."""
+    """Handle WATCH_TOPIC_LIST_CLOSE, which always succeeds: remove the watcher."""
     services.watch.unwatch(connection, command.watcher_id)
     connection.write(replies.success(command.request_id))
 
