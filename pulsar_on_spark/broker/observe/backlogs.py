@@ -1,4 +1,4 @@
-"""Contents and backlogs of topics, counted in messages, journals included. Runs off the event loop."""
+"""Contents and backlogs of topics, counted in messages, including unsealed entries in journals. Counted in threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 IDLE_S: Final = 30.0
-"""Idle time after which a journal file is closed, in seconds."""
+"""Idle time after which journal files are closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class CursorPosition:
     """The position of a cursor.
 
     Attributes:
-        mark_delete: Everything before it is acknowledged.
-        ack_holes: Acknowledged messages after it, encoded.
+        mark_delete: The first entry that is not acknowledged; everything before it is acknowledged.
+        ack_holes: The acknowledged messages after `mark_delete`, encoded.
     """
 
     mark_delete: Position
@@ -43,12 +43,13 @@ class Backlog:
     """The part of a topic that a subscription has not acknowledged.
 
     Attributes:
-        messages: Unacknowledged messages.
-        bytes: Their key and value bytes.
+        messages: Number of unacknowledged messages.
+        bytes: Key and value bytes of the unacknowledged messages.
         mark_delete: The first entry that is not acknowledged.
-        entries: Entries from `mark_delete` on that are not completely acknowledged.
+        entries: Number of entries from `mark_delete` on that are not completely acknowledged.
         holes: Acknowledged messages after `mark_delete`; empty for a Spark subscription, which has a position per slot.
-        oldest_publish_ms: Earliest publish time in the oldest segment that it needs; 0 if unknown or none.
+        oldest_publish_ms: Earliest publish time in the oldest segment of the backlog, in milliseconds since 1970; 0 if
+            it is unknown or there is no such segment.
     """
 
     messages: int
@@ -64,10 +65,10 @@ class Contents:
     """A snapshot of a topic's contents.
 
     Attributes:
-        view: The metadata with the journals' contents.
-        messages: Stored messages.
-        bytes: Their key and value bytes.
-        backlogs: The backlogs of all its durable subscriptions.
+        view: The metadata, with the journals' contents.
+        messages: Number of stored messages.
+        bytes: Key and value bytes of the stored messages.
+        backlogs: The backlog of each durable subscription, by name.
     """
 
     view: View
@@ -77,10 +78,10 @@ class Contents:
 
 
 class BacklogCounter:
-    """Snapshots of the topics of a root, taken one at a time; a snapshot reuses journal data that earlier ones read.
+    """Snapshots of a root's topics, taken one at a time; each reuses the journal data that earlier snapshots read.
 
-    Idle journal files are closed: a deleted file that is still open takes space on a full disk, and keeps a retired
-    path from being unmounted.
+    Journal files are closed when they are idle, because an open file that was deleted takes space on a full disk, and
+    prevents the unmounting of a retired storage path.
 
     Args:
         root: The root.
@@ -111,7 +112,8 @@ class BacklogCounter:
         Args:
             parts: The topics.
             ends: The readable ends of loaded topics, by topic id.
-            positions: The positions of this broker's cursors, by topic id and name; they reach the tables later.
+            positions: The positions of this broker's cursors, by topic id and subscription; they are newer than those
+                in the cursors table.
 
         Raises:
             MetadataError, StorageError: the root cannot be read.
@@ -146,7 +148,14 @@ class BacklogCounter:
 def contents(
     view: View, cursors: Cursors, part: TopicPart, positions: Mapping[tuple[str, str], CursorPosition]
 ) -> Contents:
-    """Return the contents of a topic from a view with its journals (`positions` as in `read_contents`)."""
+    """Return the contents of a topic.
+
+    Args:
+        view: The metadata, with the journals' contents.
+        cursors: The rows of the cursors table.
+        part: The topic.
+        positions: The positions of this broker's cursors, by topic id and subscription.
+    """
     segments = view.all(SegmentRecord, part.topic_id)
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):
@@ -173,7 +182,7 @@ def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
 
 
 def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
-    """Return the backlog of a subscription whose position is in its cursor rows."""
+    """Return the backlog of a subscription from its rows in the cursors table."""
     status = subscriptions.status(view, cursors, part, record)
     left = left_out(record, cursors.of(record.topic_id, record.name))
     holes = AckHoles() if left is None else left.holes

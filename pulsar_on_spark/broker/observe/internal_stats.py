@@ -1,4 +1,4 @@
-"""The ledgers and cursors of a topic (Pulsar's `internalStats`). Pure, on one snapshot of its contents."""
+"""The ledgers and cursors of a topic (Pulsar's `internalStats`), from one snapshot of the topic's contents. No IO."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def internal_stats(
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
         contents: The topic's contents.
-        write_quorum: Required copies of a file whose record has no number of its own.
+        write_quorum: Required number of copies of a file whose record does not have this number.
     """
     view = contents.view
     holding = {path.path_id for path in view.all(PathRecord) if keeps_copies(path.state)}
@@ -83,7 +83,7 @@ def internal_stats(
 
 
 def with_reasons(stats: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
-    """Add each ledger's sealed segments, and the reasons why they are still kept."""
+    """Return a copy of stats with each ledger's sealed segments, and the reasons why these segments are kept."""
     segments: dict[int, list[SegmentStats]] = defaultdict(list)
     for kept_segment in kept:
         segment = kept_segment.segment
@@ -135,5 +135,5 @@ def _cursor(contents: Contents, record: SubscriptionRecord, here: Subscription |
 
 
 def _before(next_: Position) -> str:
-    """Return the last entry before a position, as Pulsar writes it; entry -1 is before a ledger's first entry."""
+    """Return the entry before a position as `ledger:entry`, as Pulsar does; before a ledger's first entry it is -1."""
     return f"{next_.ledger}:{next_.entry - 1}"

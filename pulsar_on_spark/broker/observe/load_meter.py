@@ -1,4 +1,4 @@
-"""The load of this broker in points, smoothed over its last measurements."""
+"""The load of this broker in points, as a mean over its last measurements."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.model.latencies import Latencies
 
 SMOOTHED: Final = 3
-"""Maximum number of measurements of which the score is the mean."""
+"""Number of last measurements whose mean is the reported score."""
 
 
 class LoadMeter:
-    """Meter of this broker's load; call it at even intervals, in the broker's event loop.
+    """The meter of this broker's load. Call `measure` at even intervals, in the broker's event loop.
 
     Args:
-        views: The metadata.
+        views: The root's metadata.
         ownership: The owners of bundles.
         topics: The loaded topics.
-        meters: Their rates.
-        loop_delays: The delays of the event loop.
+        meters: The rates of the loaded topics.
+        loop_delays: The measured delays of the event loop.
         clock: Returns monotonic seconds.
     """
 
@@ -54,7 +54,7 @@ class LoadMeter:
         self._delays = (loop_delays.count, loop_delays.sum_s)
 
     def measure(self) -> BrokerLoad:
-        """Return the load: the mean score of the last measurements, divided among the bundles by their traffic."""
+        """Measure and return the load: the mean score of the last measurements, divided among bundles by traffic."""
         view = self._views.recent
         works = {str(bundle): 0.0 for bundle in self._ownership.owned(view)}
         if works.keys() != self._bundles:
@@ -69,7 +69,7 @@ class LoadMeter:
         return BrokerLoad(self._ownership.incarnation, points, shares(points, works))
 
     def _score(self) -> float:
-        """Return the score of the time since the last measurement."""
+        """Return the score in points for the time since the last measurement."""
         now_s, used_ms = self._clock(), cpu_ms()
         delays = (self._loop_delays.count, self._loop_delays.sum_s)
         passed_s = max(now_s - self._measured_s, 1e-3)

@@ -22,12 +22,12 @@ from pulsar_on_spark.metadata.records import BrokerRecord
 from pulsar_on_spark.topic.catalog.bundles import Bundle
 
 PERIOD_S: Final = 10.0
-"""Minimum time over which the use of the CPU is measured, in seconds; it begins at an earlier report."""
+"""Minimum time between two samples of the CPU time, in seconds; the CPU's use is measured since an earlier sample."""
 _MIB: Final = 1 << 20
 
 
 class ResourceUsage(Stats):
-    """The use of a resource, and its limit: percent of a core, or MiB."""
+    """The use of a resource and its limit, both in percent of one core or in MiB."""
 
     usage: float
     limit: float
@@ -88,14 +88,14 @@ class LoadReporter:
         meters: Meters,
         cache: tuple[int, int],
     ) -> LoadReport:
-        """Report the load.
+        """Return the broker's load.
 
         Args:
             broker: The broker.
-            owned: The bundles that it owns.
-            topics: The topics that are loaded.
-            meters: Their rates.
-            cache: The size of the cache of entries and its limit, in bytes.
+            owned: The bundles that the broker owns.
+            topics: The loaded topics.
+            meters: The rates of the loaded topics.
+            cache: The size of the entry cache, and the limit of this size, in bytes.
         """
         stats = {
             str(bundle): _of_topics([topic for topic in topics if topic.name in bundle], meters) for bundle in owned
@@ -153,7 +153,7 @@ def cpu_ms() -> int:
 
 
 def _memory_usage() -> ResourceUsage:
-    """Return the resident memory of this process, and the memory of the host."""
+    """Return the resident memory of this process, with the host's memory as its limit, in MiB."""
     page = os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1])

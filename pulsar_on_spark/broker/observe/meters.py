@@ -1,4 +1,4 @@
-"""The rate meters of a broker's loaded topics, their producers, subscriptions and consumers, sampled by a task."""
+"""The rate meters of a broker's loaded topics, producers, subscriptions and consumers, sampled periodically."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 
 PERIOD_S: Final = 10.0
-"""Rates cover the last ten to twenty seconds; Pulsar's cover the last whole minute (`statsUpdateFrequencyInSecs`)."""
+"""Interval of samples, in seconds: rates cover the last 10 to 20 s. In Pulsar they cover the last whole minute
+(`statsUpdateFrequencyInSecs`)."""
 
 Metered = Published | Subscription | Consumer
 
 
 class Meters:
-    """The meters: each is created when its object is first seen, and removed with it.
+    """The rate meters of loaded objects: a meter is created when its object is first seen, and removed with the object.
 
-    All methods belong to the broker's event loop.
+    Call all methods in the broker's event loop.
 
     Args:
         topics: The loaded topics, iterated for each sample.
-        clock: Monotonic seconds.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, topics: Iterable[BrokerTopic], clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +49,7 @@ class Meters:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """Return the current rates of an object; rates of an unloaded object cover the time since an earlier call."""
+        """Return the current rates of an object, loaded or not; each call also samples the object."""
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)

@@ -1,8 +1,8 @@
 """Stats with the fields and units of Pulsar's admin API (`TopicStats` and others).
 
 Fields that this broker does not measure are left out instead of reported as 0; docs/admin.md lists them. Two fields are
-exact here, unlike in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is the size of the messages
-that remain. `storedMessages` (not in Pulsar) counts the stored messages.
+exact here, unlike in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is the size of the
+unacknowledged messages. `storedMessages` (not in Pulsar) counts the stored messages.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PublisherStats(Stats):
 
 
 class ConsumerStats(Stats):
-    """A connected consumer. `blocked` (not in Pulsar) says why it gets no messages now.
+    """A connected consumer. `blocked` (not in Pulsar) is the reason why the consumer gets no messages now.
 
-    `last_consumed_flow_timestamp` is the time of its last request for messages in milliseconds since 1970; 0 for never.
+    `last_consumed_flow_timestamp` is the time of the consumer's last FLOW, in milliseconds since 1970; 0 for never.
     """
 
     consumer_name: str
@@ -57,10 +57,10 @@ class ConsumerStats(Stats):
 class SubscriptionStats(Stats):
     """A subscription.
 
-    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names the owner if it is not this broker: a consumer of
-    Spark, or another broker. Not in Pulsar either: `blocked` and `problem` say why delivery pauses, `entries_lost`
-    counts the entries skipped because no copy is left. `consumers_after_mark_delete_position` is empty, as in Pulsar
-    since 4.0.
+    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names the owner if this broker is not the owner: Spark
+    consumers, or another broker. `blocked` and `problem` (not in Pulsar) are reasons why deliveries pause, and
+    `entries_lost` (not in Pulsar) counts the entries that were skipped because they have no readable copy.
+    `consumers_after_mark_delete_position` is empty, as in Pulsar since 4.0.
     """
 
     type: str
@@ -91,7 +91,7 @@ class SubscriptionStats(Stats):
 
 
 class CompactionStats(Stats):
-    """Topic compaction; the time is in milliseconds since 1970, 0 for never."""
+    """The last compaction of a topic, as a time in milliseconds since 1970; 0 for never."""
 
     last_compaction_succeed_timestamp: int = 0
 
@@ -99,10 +99,10 @@ class CompactionStats(Stats):
 class TopicStats(Stats):
     """A topic without partitions, or one partition. Counters start when the topic is loaded.
 
-    `oldest_backlog_message_age_seconds` is the age of the oldest segment that a subscription needs; -1 for none. Times
-    are in milliseconds since 1970. `last_publish_time_stamp` covers the time since the topic was loaded; 0 for never.
+    `oldest_backlog_message_age_seconds` is the age of the oldest segment in a backlog; -1 if there is no backlog. Times
+    are in milliseconds since 1970. `last_publish_time_stamp` is 0 if nothing was published since the topic was loaded.
     `offloaded_storage_size` has the key and value bytes of offloaded segments, and `last_offload_ledger_id` the ledger
-    of the newest of them; both are 0 if there are none.
+    of the newest one; both are 0 if no segment is offloaded.
     """
 
     msg_rate_in: float
@@ -136,7 +136,12 @@ class TopicStats(Stats):
     last_publish_time_stamp: int
 
     def without(self, *, publishers: bool, consumers: bool) -> TopicStats:
-        """Return a copy without its producers, or without its subscriptions' consumers, as requested."""
+        """Return a copy without publishers, without the subscriptions' consumers, or without both.
+
+        Args:
+            publishers: True to leave out the publishers.
+            consumers: True to leave out the consumers.
+        """
         left_out: dict[str, object] = {"publishers": []} if publishers else {}
         if consumers:
             left_out["subscriptions"] = {
@@ -146,21 +151,21 @@ class TopicStats(Stats):
 
 
 class PartitionedTopicMetadata(Stats):
-    """The number of partitions of a topic; 0 for none."""
+    """The number of partitions of a topic; 0 if the topic has no partitions."""
 
     partitions: int
     properties: dict[str, str] | None = None
 
 
 class PartitionedTopicStats(TopicStats):
-    """A partitioned topic: the sum of its partitions and, if requested, each of them."""
+    """A partitioned topic: the sums over its partitions and, if requested, the stats of each partition."""
 
     metadata: PartitionedTopicMetadata
     partitions: dict[str, TopicStats]
 
 
 class SegmentStats(Stats):
-    """A sealed segment of a ledger (not in Pulsar): its first entry, entries, bytes, and why it is still kept."""
+    """A sealed segment of a ledger (not in Pulsar): first entry, number of entries, bytes, and why it is still kept."""
 
     first: int
     entries: int
@@ -169,7 +174,7 @@ class SegmentStats(Stats):
 
 
 class LedgerStats(Stats):
-    """A ledger of a topic. `under_replicated`: the metadata list too few copies of a file.
+    """A ledger of a topic. `under_replicated` is True if the metadata list too few copies of a file of the ledger.
 
     `state` (not in Pulsar) is open, attached (written by Spark) or closed; `segments` (not in Pulsar) lists its
     sealed segments.
@@ -186,7 +191,7 @@ class LedgerStats(Stats):
 
 
 class CompactedLedgerStats(Stats):
-    """The compacted ledger of a topic (in Pulsar it has a ledger id; here it has none, so -1)."""
+    """The compacted ledger of a topic. Unlike in Pulsar, it has no ledger id, so `ledger_id` is -1."""
 
     ledger_id: int = -1
     entries: int
@@ -199,7 +204,8 @@ class CompactedLedgerStats(Stats):
 class CursorStats(Stats):
     """A subscription's cursor. Positions are `ledger:entry`; the mark-delete position is the last acknowledged entry.
 
-    `number_of_entries_since_first_not_acked_message` counts to the topic's end; in Pulsar, to the last entry read.
+    `number_of_entries_since_first_not_acked_message` counts the unacknowledged entries up to the topic's end; in
+    Pulsar, up to the last entry that was read.
     """
 
     mark_delete_position: str

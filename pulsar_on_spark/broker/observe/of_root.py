@@ -43,12 +43,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, encode_holes
 
 _LARGEST_BYTES: Final = JournalLimits().entry_bytes
-"""The largest entry in bytes that a broker accepts."""
+"""The size of the largest entry that a broker accepts, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A topic with the contents of its partitions, or with its own contents if it has no partitions."""
+    """A topic with the contents of each partition, or with the topic's contents if it has no partitions."""
 
     record: TopicRecord
     parts: Mapping[TopicPart, Contents]
@@ -59,7 +59,7 @@ class _Snapshot:
 
 
 def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | PartitionedTopicStats:
-    """Return the stats of a topic; for a partitioned topic, the sum and each partition.
+    """Return the stats of a topic; for a partitioned topic, the sums over the partitions and each partition's stats.
 
     Raises:
         TopicNotFoundError: the topic does not exist.
@@ -80,13 +80,13 @@ def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats |
 
 
 def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
-    """Return the first entries that a subscription has not acknowledged, at most `entries`.
+    """Return the first entries that a subscription has not acknowledged, at most `entries` of them.
 
     Raises:
         InvalidArgumentError: the topic has partitions.
         SubscriptionNotFoundError: the topic has no such subscription.
         TopicNotFoundError, MetadataError, StorageError: as `stats_of_root`.
-        UnbuildableEntryError: an entry written by Spark is larger than clients accept.
+        UnbuildableEntryError: an entry that Spark wrote is larger than clients accept.
     """
     snapshot = _snapshot(root, name)
     if snapshot.record.partitions is not None:

@@ -1,4 +1,4 @@
-"""Stats of topics for operators: a snapshot of the stored contents, combined with the broker's counters."""
+"""Statistics of topics for operators: a snapshot of the stored contents, combined with the broker's counters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Overview:
 
     Args:
         root: The root.
-        topics: All topics.
-        url: The broker's URL, which the stats contain.
+        topics: The broker's loaded topics.
+        url: The broker's URL, which is reported as the topics' owner.
     """
 
     def __init__(self, root: RootHandle, topics: Topics, url: str) -> None:
@@ -55,7 +55,7 @@ class Overview:
         }
 
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
-        """Return the ledgers and cursors of topics or partitions by full name (errors as `read_contents`)."""
+        """Return the ledgers and cursors of topics or partitions, by full name (errors as `read_contents`)."""
         loaded, contents = await self._snapshot(records)
         return {
             record.name: internal_stats(

@@ -1,7 +1,7 @@
 """Rates of growing counters. No clock, no IO: the caller passes the time.
 
-A rate is the growth since a sample that is one to two periods old. It changes with each sample, and a burst no
-longer counts after two periods. Counters younger than a period are measured from their first sample.
+A rate is the growth of a counter since a sample that is one to two periods old, divided by the time since this sample.
+After two periods a burst has no effect on the rate. The rate of a younger counter is measured since its first sample.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MIN_SPAN_S: Final = 1.0
-"""Minimum time by which growth is divided, in seconds: one message in the first millisecond is not 1,000 a second."""
+"""Minimum time by which growth is divided, in seconds, so that one message after a millisecond is not 1,000 per second.
+"""
 
 
 class Counters(NamedTuple):
-    """Counters since the object was created."""
+    """The messages and bytes counted since an object was created."""
 
     messages: int
     bytes: int
 
 
 class Rates(NamedTuple):
-    """Rates per second."""
+    """The messages and bytes per second."""
 
     messages: float
     bytes: float
 
 
 class RateMeter:
-    """The rates of one pair of counters.
+    """The meter of the rates of one pair of counters.
 
     Args:
-        now_s: The caller's clock, monotonic seconds.
+        now_s: The current time, in seconds of a monotonic clock.
         counted: The current counters.
-        period_s: Minimum age of the latest sample at which `sample` records a new one.
+        period_s: Minimum seconds between two recorded samples.
     """
 
     __slots__ = ("_before", "_latest", "_period_s")
@@ -42,7 +43,7 @@ class RateMeter:
         self._before = self._latest = (now_s, counted)
 
     def sample(self, now_s: float, counted: Counters) -> None:
-        """Record the counters, at most once in a period; other calls have no effect."""
+        """Record the counters as a sample; calls within `period_s` of the last sample have no effect."""
         if now_s - self._latest[0] >= self._period_s:
             self._before, self._latest = self._latest, (now_s, counted)
 

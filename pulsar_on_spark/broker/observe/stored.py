@@ -1,4 +1,4 @@
-"""The state of storage, refreshed from time to time: a scrape gets the last state and never waits for a disk."""
+"""The state of storage, refreshed periodically: a scrape of metrics gets the last state and never waits for a disk."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
-"""Maximum share of time that is spent on refreshing: a large root is refreshed less often."""
+"""Maximum share of the time that is spent on refreshing, so that a large root is refreshed less often."""
 _POLL_EVERY_S: Final = 0.01
-"""Poll interval of a caller that waits for a refresh."""
+"""Poll interval of a caller that waits for a refresh, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class StorageState:
     """The state of storage at one time.
 
     Attributes:
-        at_s: Start of this refresh on the monotonic clock; 0 before the first one.
+        at_s: Start of the refresh that read this state, in seconds of the monotonic clock; 0 before the first refresh.
         logical: Key and value bytes in segments, by topic id.
         offloaded: Key and value bytes in offloaded segments, by topic id.
         physical: Key and value bytes times the copies that the metadata list, by topic id.
@@ -54,14 +54,14 @@ class StorageState:
         backlogs: Unacknowledged entries in segments, for subscriptions that no broker owns, by topic id and name.
         file_bytes: Bytes of all copies of all segment files.
         files: Number of segment files.
-        cold_files: Number of those that were offloaded.
+        cold_files: Number of segment files that are offloaded.
         open_incarnations: Incarnations whose journals are open or not yet recovered.
         history_rows: Number of messages that builds have added to history tables.
         history_bytes: Size of the files that builds have added to history tables.
-        history_waiting_bytes: Key and value bytes of sealed messages that policies want in histories, not built yet.
+        history_waiting_bytes: Key and value bytes of sealed messages that the next builds add to history tables.
         storage: The storage paths and copies, as in `pulsarpy status`.
-        root_total_bytes: Size of the file system that holds the metadata; None on an object store.
-        root_free_bytes: Free bytes of that file system; None on an object store.
+        root_total_bytes: Size of the file system that has the metadata; None on an object store.
+        root_free_bytes: Free bytes of the file system that has the metadata; None on an object store.
     """
 
     at_s: float = 0.0
@@ -88,7 +88,7 @@ class StorageState:
 
 
 class Stored:
-    """The state of storage, refreshed until it is stopped.
+    """The periodically refreshed state of storage.
 
     Args:
         root: The root.
@@ -104,7 +104,7 @@ class Stored:
         self._seen: int | None = None
         self._asked = asyncio.Event()
         self.state = StorageState()
-        """The last state."""
+        """The state that the last refresh read."""
 
     def start(self) -> None:
         """Start refreshing."""
@@ -117,7 +117,7 @@ class Stored:
             await asyncio.gather(self._refreshing, return_exceptions=True)
 
     async def refresh(self, patience_s: float) -> StorageState:
-        """Return a state read after the call, or the last state if a disk hangs for longer than `patience_s`."""
+        """Return a state that was read after this call, or the last state if this takes longer than `patience_s`."""
         asked_s = time.monotonic()
         self._asked.set()
         with suppress(TimeoutError):
@@ -158,7 +158,7 @@ class Stored:
 
 
 def counted(view: View) -> StorageState:
-    """Count segment files and copies in the metadata. Pure."""
+    """Return a state with only the numbers that the metadata have: sizes, files, journals and histories. No IO."""
     gone = {path.path_id for path in view.all(PathRecord) if path.state in ("lost", "retired")}
     files = {file.file_id: file for file in view.all(FileRecord) if file.replaced_at is None}
     named = {file_id: sum(copy not in gone for copy in file.copies) for file_id, file in files.items()}

@@ -1,4 +1,4 @@
-"""The stats of a topic: its broker's counters, with the contents of metadata and journals. Pure, on one snapshot."""
+"""The stats of a topic, from its broker's counters and one snapshot of metadata and journals. No IO."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def topic_stats(
         topic: The same topic as loaded; None if it is not loaded.
         contents: The topic's contents.
         rates: Returns the rates of a loaded object.
-        url: The broker's URL.
+        url: The URL of the broker, which is reported as the topic's owner.
     """
     open_here = {} if topic is None else {subscription.name: subscription for subscription in topic.subscriptions.all}
     subscriptions = {
@@ -108,8 +108,8 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
     """Return the stats of a partitioned topic.
 
     Args:
-        partitions: The stats of its partitions by full name.
-        metadata: Its number of partitions.
+        partitions: The stats of each partition, by full name.
+        metadata: The number of partitions.
     """
     all_stats = list(partitions.values())
     names = dict.fromkeys(name for stats in all_stats for name in stats.subscriptions)
@@ -171,11 +171,11 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "entries_lost",
 )
 _FIRST_OF_SUBSCRIPTION: Final = ("owner", "blocked", "problem", "key_shared_mode")
-"""Fields that are taken from the first partition that has a value."""
+"""Fields of a subscription whose value comes from the first partition that has one."""
 
 
 def _offloaded(view: View, topic_id: str) -> list[tuple[SegmentRecord, float]]:
-    """Return a topic's offloaded segments, each with the time of its move in seconds since 1970."""
+    """Return a topic's offloaded segments, each with the time of its offload in seconds since 1970."""
     return [
         (segment, file.offloaded_at.timestamp())
         for segment in view.all(SegmentRecord, topic_id)
@@ -203,7 +203,7 @@ def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
 def _subscription(
     record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
 ) -> SubscriptionStats:
-    """Return the stats of a durable subscription, whatever its owner is."""
+    """Return the stats of a durable subscription, owned by this broker or not."""
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
     numbers = None if live is None else live.stats
     rates_out = _NOTHING_YET if live is None else rates(live)
@@ -328,17 +328,17 @@ def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
 
 
 def iso(at_s: float) -> str:
-    """Format a time as Pulsar's `DateFormatter` does, in UTC."""
+    """Format a time, in seconds since 1970, as Pulsar's `DateFormatter` does, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def mean_bytes(rates: Rates) -> float:
-    """Return the mean size of a message in bytes; 0 if none was counted."""
+    """Return the mean size of a message in bytes; 0 if no message was counted."""
     return rates.bytes / rates.messages if rates.messages else 0.0
 
 
 def age_s(at_ms: int) -> int:
-    """Return the seconds since a time; -1 for 0, as in Pulsar."""
+    """Return the seconds since a time in milliseconds since 1970; -1 if this time is 0 (none), as in Pulsar."""
     return max((current_ms() - at_ms) // 1000, 0) if at_ms else -1
 
 

@@ -14,7 +14,7 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
     Args:
         topic: The topic.
         rates: Returns the rates of a loaded object.
-        url: The broker's URL.
+        url: The URL of the broker, which is reported as the topic's owner.
     """
     subscriptions = {subscription.name: _subscription(subscription, rates) for subscription in topic.subscriptions.all}
     rates_in = rates(topic.published)
