@@ -1,4 +1,4 @@
-"""Measures of the running broker, for metrics and probes: its clients, a health check, delays of its event loop."""
+"""Measurements of the running broker for metrics and probes: its clients, a health check, delays of its event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.latencies import Latencies
 
 LOOP_EVERY_S: Final = 0.25
-"""Time between two measurements of the event loop's delay."""
+"""Time between two measurements of the event loop's delay, in seconds."""
 
 
 class Clients(Protocol):
@@ -18,23 +18,23 @@ class Clients(Protocol):
 
     @property
     def created(self) -> int:
-        """Number of connections since the start."""
+        """Number of connections that were accepted since the broker's start."""
 
     def __len__(self) -> int:
-        """Count the open connections."""
+        """Return the number of open connections."""
 
 
 class BrokerHealth:
-    """Measures of the running broker, and its health check.
+    """Measurements of the running broker, and its health check.
 
     Args:
         services: The broker's parts.
-        connections: Its clients.
+        connections: The connections of clients.
 
     Attributes:
-        connections: Its clients.
-        loop_delays: Delays of the event loop's wake-ups.
-        health: Checks that messages can be stored and read.
+        connections: The connections of clients.
+        loop_delays: The delays with which the event loop wakes a task.
+        health: The check that messages can be stored and read.
     """
 
     def __init__(self, services: Services, connections: Clients) -> None:
@@ -44,7 +44,7 @@ class BrokerHealth:
         self._measuring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start measuring the delays of the event loop."""
         self._measuring = asyncio.create_task(self._measure(), name="event loop delays")
 
     async def stop(self) -> None:

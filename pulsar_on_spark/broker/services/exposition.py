@@ -1,4 +1,4 @@
-"""Prometheus' text format for families with many samples, built from strings without an object for each sample. Pure.
+"""Prometheus' text format for families with many samples, built from strings without an object for each sample. No IO.
 
 For 5,000 topics with one subscription each, this takes a tenth of the CPU of prometheus_client's families.
 """
@@ -13,7 +13,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def labels(**values: str) -> str:
-    """Return labels as the text between the braces of a sample."""
+    """Return labels and their values as the text between the braces of a sample, with values escaped."""
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
 
 
@@ -22,9 +22,9 @@ def family(name: str, kind: Literal["gauge", "counter"], text: str, samples: Ite
 
     Args:
         name: The family's name.
-        kind: Its type.
-        text: Its help text.
-        samples: Pairs of labels, as `labels` returns them, and a value.
+        kind: The family's type.
+        text: The family's help text.
+        samples: For each sample, its labels, as `labels` returns them, and its value.
     """
     lines = "".join([f"{name}{{{of}}} {value}\n" for of, value in samples])
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{lines}" if lines else ""

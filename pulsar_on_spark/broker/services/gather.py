@@ -1,4 +1,4 @@
-"""Reads the numbers of loaded topics on the event loop, a few at a time to serve clients in between."""
+"""Collection of loaded topics' numbers for metrics, a few topics at a time so that clients are served in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.model.names import TopicName
 
 TOPICS_AT_ONCE: Final = 50
-"""Topics that are read in one turn, which takes about a millisecond."""
+"""Number of topics that are read in one turn of the event loop, which takes about a millisecond."""
 
 
 class ConsumerNumbers(NamedTuple):
-    """The numbers of a consumer; `id` is unique in the subscription, because clients may use the same ids."""
+    """The numbers of a consumer. `id` is the broker's, which is unique in the subscription, unlike clients' ids."""
 
     id: int
     name: str
@@ -30,7 +30,10 @@ class ConsumerNumbers(NamedTuple):
 
 
 class SubscriptionNumbers(NamedTuple):
-    """The numbers of a subscription in this broker; `each_consumer` is empty unless consumers are listed."""
+    """The numbers of a subscription in this broker. `backlog` and `delayed` count entries.
+
+    `each_consumer` is empty unless consumers are listed.
+    """
 
     name: str
     consumers: int
@@ -49,8 +52,8 @@ class SubscriptionNumbers(NamedTuple):
 class TopicNumbers(NamedTuple):
     """The numbers of a topic that is loaded in this broker.
 
-    `waiting` counts the entries that wait for room in the journal. Quotas are -1 for no limit. `samples` and
-    `compactions` are None before the first one.
+    `waiting` counts the entries that wait for room in the journal. Quotas are -1 for no limit. `samples` is None before
+    the first sampled entry, `compactions` before the first compaction.
     """
 
     topic_id: str
@@ -76,12 +79,12 @@ async def gather(
     *,
     by_consumer: bool,
 ) -> list[TopicNumbers]:
-    """Return the numbers of all topics, each read when its turn comes.
+    """Return the numbers of all topics, read `TOPICS_AT_ONCE` in each turn of the event loop.
 
     Args:
         topics: The loaded topics.
-        meters: Their rates.
-        compactions: Returns the counts of a topic's compactions; None if it was never compacted.
+        meters: The rates of the loaded topics.
+        compactions: Returns the counts of a topic's compactions; None if the topic was never compacted.
         by_consumer: True to list each consumer.
     """
     numbers = []

@@ -1,10 +1,10 @@
 """The broker's health check: store a message as clients do, and read it back.
 
-It publishes to `pulsar/<broker>/healthcheck`, which retains nothing and is served by this broker alone, and reads in
-the process that reads for consumers. While that topic's ledger is open, publishing commits no metadata, so the
-metadata's disk is checked as well. The message goes into the broker's first journal. Journals of topics with other
-quorums hold their files open and notice a missing storage path only when they write: for them, the available paths are
-counted.
+The check publishes to `pulsar/<broker>/healthcheck`, which retains nothing and is served by this broker alone. The
+message is read in the process that also reads for consumers. While the topic's ledger is open, publishing commits no
+metadata, so the check also writes to the metadata's disk. The message goes into the broker's first journal. Journals of
+topics with other quorums hold their files open and notice a missing storage path only when they write: for these
+journals, the check counts the writable paths.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 TIMEOUT_S: Final = 10.0
 """Time limit of a check, in seconds."""
 VALID_S: Final = 1.0
-"""Time for which an outcome is reused, in seconds."""
+"""Time for which the outcome of a check is reused, in seconds."""
 _PATIENCE_S: Final = 2.0
-"""Time to wait for the state of the storage paths, in seconds: a path that hangs but is not needed must not fail the
-check."""
+"""Time to wait for the state of the storage paths, in seconds. It is limited because a path that hangs but is not
+needed must not fail the check."""
 _ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8
-"""The two size fields at the beginning of a frame."""
+"""Size of the two size fields at the beginning of a frame."""
 
 
 class HealthCheck:
-    """The broker's health. Concurrent requests share a check, and later ones reuse its outcome for `VALID_S`.
+    """The broker's health check. Concurrent requests share a check, and later requests reuse its outcome for `VALID_S`.
 
-    So any number of requests writes at most one message each `VALID_S`.
+    So at most one message is written each `VALID_S`, for any number of requests.
 
     Args:
         services: The broker's parts.
@@ -62,10 +62,10 @@ class HealthCheck:
         self._valid_until_s = 0.0
 
     async def require(self) -> None:
-        """Store and read a message, unless a check ended within the last `VALID_S`.
+        """Run a health check, or share one that is running or ended within the last `VALID_S`.
 
         Raises:
-            ServerRefusalError: the check failed or took too long; the message says why.
+            ServerRefusalError: the check failed, or took longer than `TIMEOUT_S`; the message says why.
         """
         loop = asyncio.get_running_loop()
         check = self._check
@@ -88,7 +88,7 @@ class HealthCheck:
 
 async def _store_and_read(services: Services) -> None:
     if services.path.is_lagging:
-        raise _ill("Producers are held back because sealing lags too far behind: see the sealing process's log.")
+        raise _ill("The broker reads from no producers because sealing is too far behind: see the sealer's log lines.")
     try:
         await asyncio.to_thread(services.root.store.require_writable)
     except (MetadataError, OSError) as error:
@@ -111,17 +111,26 @@ async def _store_and_read(services: Services) -> None:
     except (PulsarpyError, OSError) as error:
         raise _ill(f"{stage}: {error}") from error
     if not stored.data.endswith(payload):
-        raise _ill("A message was read with other content than was stored: run `pulsarpy storage repair`.")
+        raise _ill("The message that was read differs from the one that was stored: run `pulsarpy storage repair`.")
 
 
 async def _require_room(journal: Journal, stored: Stored) -> None:
-    """Wait until a journal accepts entries, and refuse if too few paths are writable; skipped without topics."""
+    """Wait until a journal accepts entries, and check that enough storage paths are writable for its ack quorum.
+
+    A journal without topics is not checked.
+
+    Raises:
+        ServerRefusalError: too few storage paths are writable.
+    """
     while journal.topics and not journal.incarnation.can_append:
         await asyncio.sleep(_ROOM_EVERY_S)
     if journal.topics:
         paths, needed = (await stored.refresh(_PATIENCE_S)).paths_to_write, journal.incarnation.quorum.ack
         if paths < needed:
-            raise _ill(f"Only {paths} storage paths are writable and {needed} are needed: see `pulsarpy status`.")
+            raise _ill(
+                f"Only {paths} storage paths are writable, but the journal of quorum {journal.quorum} needs {needed}: "
+                "see `pulsarpy status`."
+            )
 
 
 async def _topic(services: Services) -> BrokerTopic:
@@ -142,7 +151,7 @@ def _create(services: Services, name: TopicName) -> None:
 
 
 async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tuple[int, int]:
-    """Publish the message and return its ledger and entry."""
+    """Publish the message of a check, and return its ledger and entry."""
     client = _Client()
     producer = Producer(ProducerInfo(client, 0, _NAME), client, topic)
     # Sequence ids must grow, also after a restart, or deduplication would drop the message as a duplicate.
@@ -179,16 +188,16 @@ class _Client:
         return True
 
     def pending_changed(self, entries: int) -> None:
-        """Ignore the count: one entry needs no bound."""
+        """Do nothing: this client publishes only one entry."""
 
     def hold_for(self, seconds: float) -> None:
-        """Ignore the pause: one entry needs none."""
+        """Do nothing: this client publishes only one entry."""
 
     def close(self) -> None:
-        """Fail the wait if there is no receipt yet: none will come."""
+        """Fail `receipt` if it has not arrived, because it will not arrive later."""
         self.is_closed = True
         if not self.receipt.done():
-            self.receipt.set_exception(_ill("the journal rejected it; check which storage paths have failed."))
+            self.receipt.set_exception(_ill("the journal refused it; see which storage paths have failed."))
 
 
 def _ill(reason: str) -> ServerRefusalError:

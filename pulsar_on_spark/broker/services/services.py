@@ -49,24 +49,24 @@ class Services:
         tls: The broker's TLS; None if no port has it.
         access: Decides which role may do which operation.
         authentications: Counts the authentications of clients.
-        audit: Notes logins, refusals and changes.
+        audit: The audit log of logins, refusals and changes.
         slow_refusals: Delays the answers to clients that fail to authenticate too often.
         views: The root's metadata.
         ownership: The brokers that serve topics.
         handover: Gives up bundles of this broker.
         balancer: Gives up bundles because of isolation policies or because of this broker's load.
         takeover: Recovers the journals of dead brokers.
-        topics: All topics.
-        topic_parts: The parts that topics share.
+        topics: The broker's topics.
+        topic_parts: The broker's parts that all topics use.
         schemas: The schemas of topics.
         reader: Reads entries.
         path: Publishes entries to the journal.
         journals: The broker's journals.
         names: Generates names for producers that have none.
-        overview: Stats of topics.
+        overview: Statistics of topics.
         watch: Notifies clients of topics that are created and deleted.
-        stored: The state of storage, refreshed from time to time.
-        housekeeping: Periodic maintenance of this broker.
+        stored: The periodically refreshed state of storage.
+        housekeeping: The broker's periodic passes of maintenance.
         offloads: Offloads that clients request.
     """
 
@@ -108,10 +108,10 @@ class Services:
 
         Args:
             topic: The topic, which need not exist.
-            name: The advertised listener that the client names; "" for none.
+            name: The advertised listener that the client requests; "" for the default one.
 
         Raises:
-            ServerRefusalError: there is no such listener, or the topic has no broker for now; the code is
+            ServerRefusalError: the topic's broker has no such listener, or the topic has no broker for now; the code is
                 ServiceNotReady, as in Pulsar.
             MetadataError: the metadata cannot be read or written.
         """
@@ -120,6 +120,6 @@ class Services:
         if urls is None:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
-                f"The broker has no advertised listener {name!r}: leave the client's listener name out.",
+                f"Broker {owner.broker} has no advertised listener {name!r}: leave the client's listener name out.",
             )
         return urls

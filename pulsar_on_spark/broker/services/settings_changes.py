@@ -1,8 +1,8 @@
 """Settings that are changed while a broker runs (Pulsar's dynamic configuration).
 
-They are kept in the root's metadata, hold for all its brokers, and override the settings that a later broker is started
-with. Settings that concern topics are also kept as policies, where every reader of a topic's policies finds them
-(`topic.catalog.policies.effective`); the broker itself uses `in_force`.
+The changed values are stored in the root's metadata, apply to all brokers of the root, and override the settings with
+which a broker is started later. Settings that concern topics are also stored as policies, so that
+`topic.catalog.policies.effective` finds them; the broker itself uses `in_force`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pulsar_on_spark.model.text import reason_of
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
-"""Policies that Spark's writes obey; also stored if a broker is started with values other than the defaults."""
+"""Policies that Spark's writes obey. A broker that is started with values other than the defaults also stores them."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),
@@ -73,11 +73,11 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "is_schema_validation_enforced": ("schema_validation_enforced",),
     "broker_service_compaction_threshold_in_bytes": ("compaction_threshold",),
 }
-"""The settings that can be changed, and the fields of `Policies` that they decide for topics."""
+"""The settings that can be changed, each with the fields of `Policies` that it decides for topics."""
 
 
 def changed_values(view: RecentView) -> dict[str, str]:
-    """Return the changed values by name."""
+    """Return the values of the settings that were changed while brokers ran, by name."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else dict(record.values)
 
@@ -118,7 +118,11 @@ def follow_log_level(before: BrokerSettings, now: BrokerSettings) -> None:
 
 
 def renew(store: MetadataStore, given: BrokerSettings) -> BrokerSettings:
-    """Return the settings in force for a starting broker, and align topics' policies with them (errors as `change`)."""
+    """Return the settings in force for a starting broker, and store the topic policies that follow from them.
+
+    Raises:
+        MetadataError: the commit failed.
+    """
     return in_force(given, changed_values(store.commit(lambda view: _change(view, given, {}))))
 
 

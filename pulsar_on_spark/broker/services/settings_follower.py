@@ -11,11 +11,11 @@ from pulsar_on_spark.broker.services.settings_changes import changed_values, fol
 from pulsar_on_spark.broker.topics.topic_policies import broker_publish_rate, dispatch_limits
 
 LOOK_EVERY_S: Final = 1.0
-"""Interval at which the view is checked, in seconds; the view itself is up to a second old."""
+"""Interval at which the view is checked for changes, in seconds; the view itself is up to a second old."""
 
 
 def adopt_settings(services: Services) -> None:
-    """Use the changed settings of the newest view. `TopicWatch` applies the settings that concern topics."""
+    """Put the changed settings of the newest view in force. `TopicWatch` applies the settings that concern topics."""
     now = in_force(services.given, changed_values(services.views.recent))
     if now == services.settings:
         return
@@ -38,7 +38,7 @@ class SettingsFollower:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to look for changes."""
+        """Start to look for changed settings."""
         complaint = "Settings that were changed cannot be used now"
         self._looking = asyncio.create_task(every(LOOK_EVERY_S, self._look, complaint), name="settings")
 

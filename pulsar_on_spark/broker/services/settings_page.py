@@ -1,4 +1,4 @@
-"""Writes the page of all settings from their definitions: `python -m pulsar_on_spark.broker.services.settings_page`."""
+"""Generator of the page of all settings, run as `python -m pulsar_on_spark.broker.services.settings_page`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ default_retention_time_in_minutes = 10080
 
 
 def page() -> str:
-    """Return the page in Markdown."""
+    """Return the page of all settings in Markdown, made from the definition of `BrokerSettings`."""
     rows = []
     for name, meaning in _docstrings().items():
         value = BrokerSettings.model_fields[name].default
@@ -53,7 +53,7 @@ def page() -> str:
 
 
 def _docstrings() -> dict[str, str]:
-    """Return the text below each field, which pydantic does not keep."""
+    """Return the docstring below each field by the field's name, from the source, because pydantic does not keep it."""
     (definition,) = ast.parse(inspect.getsource(BrokerSettings)).body
     assert isinstance(definition, ast.ClassDef)
     texts: dict[str, str] = {}

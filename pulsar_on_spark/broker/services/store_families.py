@@ -35,7 +35,7 @@ _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
 def store_families(services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
-    """Yield all families except those of topics."""
+    """Yield all families of metrics except those of topics."""
     cluster = services.settings.cluster_name
     state = services.stored.state
     yield from _gauges(cluster, _broker_gauges(services, broker_health, state))
@@ -241,7 +241,10 @@ def _of_paths(cluster: str, seen: StorageState) -> Iterator[Metric]:
 
 
 def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
-    """Yield memory and CPU. Sealing processes have their journal's quorum as a label; the others have an empty one."""
+    """Yield the memory and CPU time of the broker's processes.
+
+    The label `quorum` is the journal's quorum for a sealing process, and empty for the others.
+    """
     labels = ("cluster", "process", "quorum")
     processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
     processes += [("sealer", each.quorum, each.sealing.pid) for each in services.journals.all]
@@ -256,7 +259,7 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
 
 
 def _of_requests(cluster: str, services: Services) -> Metric:
-    """Count the requests to object stores of this process and its children; none on a local root."""
+    """Return the counts of requests to object stores, by process; there are none on a local root."""
     labels = ("cluster", "process", "quorum", "operation", "result")
     counter = CounterMetricFamily("pulsarpy_object_requests", "Requests to object stores", labels=labels)
     processes: list[tuple[str, str, Counts]] = [
@@ -271,6 +274,6 @@ def _of_requests(cluster: str, services: Services) -> Metric:
 
 
 def _process(pid: int | str) -> dict[str, float]:
-    """Return the numbers of a process from `/proc`; empty if it is gone."""
+    """Return the numbers of a process from `/proc`, by metric name; empty if the process has ended."""
     families = ProcessCollector(pid=lambda: pid, registry=None).collect()
     return {sample.name: sample.value for family in families for sample in family.samples}

@@ -1,4 +1,4 @@
-"""Pulsar's metrics of topics, subscriptions and the broker, from gathered numbers. Pure.
+"""Pulsar's metrics of topics, subscriptions and the broker, from the numbers that `gather` returned. No IO.
 
 The metrics are listed by topic and subscription, or as sums of each namespace (Pulsar's
 `exposeTopicLevelMetricsInPrometheus`).
@@ -112,11 +112,11 @@ _OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
 
 
 def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StorageState, by_topic: bool) -> Iterator[str]:
-    """Yield all families of topics, each as text.
+    """Yield all families of topics' metrics, each in Prometheus' text format.
 
     Args:
         cluster: The cluster's name.
-        topics: The loaded topics.
+        topics: The numbers of the loaded topics.
         stored: The state of storage.
         by_topic: True to list topics and subscriptions; False for sums by namespace.
     """
@@ -178,7 +178,7 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: Storage
 
 
 def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
-    """Add the subscriptions that are not open in this broker: a backlog that nothing consumes grows as well."""
+    """Add a topic's subscriptions that no broker owns, with their stored backlogs, which also grow."""
     here = {each.name for each in topic.subscriptions}
     resting = [
         SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])
@@ -189,7 +189,7 @@ def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumb
 
 
 def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StorageState) -> Iterator[str]:
-    """Yield the families of compacted topics, and of no others, as in Pulsar."""
+    """Yield the families of compaction, only for topics that were compacted, as in Pulsar."""
     run = [(of, each.compactions) for of, each in named if each.compactions is not None]
     for name, text, number in _OF_COMPACTIONS:
         yield family(name, "gauge", text, ((of, number(counts)) for of, counts in run))
