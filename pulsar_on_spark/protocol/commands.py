@@ -1,4 +1,4 @@
-"""The messages and enums of Pulsar's commands, under one name for the rest of the project.
+"""The protobuf messages and enums of Pulsar's commands, which the rest of the project imports from here.
 
 A command type's number is also the number of the `BaseCommand` field with the command's body.
 """

@@ -1,4 +1,4 @@
-"""The compressions of a payload, as Pulsar's clients frame them.
+"""The compression codecs of a payload, in the form that Pulsar's clients write.
 
 | codec  | number | form                                                          |
 |--------|--------|---------------------------------------------------------------|
@@ -23,8 +23,8 @@ import pyarrow as pa
 import zstandard
 
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
-"""Limit of the metadata's `uncompressed_size`. A payload above it is not decompressed: metadata may claim 4 GiB for a
-payload of a few bytes."""
+"""Limit of the metadata's `uncompressed_size`. A payload with a larger size is not decompressed, because metadata may
+claim 4 GiB for a payload of a few bytes."""
 
 
 class Codec(IntEnum):
@@ -38,12 +38,16 @@ class Codec(IntEnum):
 
 
 def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None:
-    """Decompress a payload; return None if it is corrupt, or its size is not `size_bytes`.
+    """Decompress a payload.
 
     Args:
         codec: The codec's number in the metadata, which may be unknown.
         payload: The payload as received.
-        size_bytes: The metadata's `uncompressed_size`; ignored for payloads without a codec.
+        size_bytes: The metadata's `uncompressed_size`; ignored for the codec NONE.
+
+    Returns:
+        The decompressed payload. None if the codec is unknown, the payload is corrupt, its decompressed size is not
+        `size_bytes`, or `size_bytes` is above `MAX_UNCOMPRESSED_BYTES`.
     """
     if codec == Codec.NONE:
         return bytes(payload)
@@ -57,17 +61,18 @@ def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None
 
 
 def compress(codec: Codec, payload: bytes, *, best: bool = False) -> bytes:
-    """Compress a payload at the codec's fast level, or with `best` at its highest level."""
+    """Compress a payload at the codec's fast level, or at its highest level if `best` is True."""
     return _COMPRESS[codec](payload, best)
 
 
 def compress_within(codec: Codec, payload: bytes, limit_bytes: int) -> tuple[Codec, bytes] | None:
-    """Compress a payload to at most `limit_bytes`, with the given codec at its fast level if that suffices.
+    """Compress a payload to at most `limit_bytes`.
 
-    If it does not, these are tried in order: no compression, the codec's highest level, ZSTD's highest level.
+    The first of these that fits is used: the codec's fast level, no compression, the codec's highest level, ZSTD's
+    highest level.
 
     Returns:
-        The codec used and the bytes; None if nothing fits.
+        The used codec and the compressed bytes; None if none of them fits.
     """
     packed = compress(codec, payload)
     if len(packed) <= limit_bytes:

@@ -1,10 +1,11 @@
-"""The frame of a stored entry: the bytes after the command of a producer's SEND, kept verbatim.
+"""The frame of a stored entry: the bytes that follow the command in a producer's SEND, stored unchanged.
 
     [0x0e01][CRC32C u32] [metadata size u32][MessageMetadata][payload]
 
-All integers are big-endian. Clients before protocol 6 omit the first two fields. An entry that has them is sent to
-consumers byte for byte. The checksum covers everything after it (Pulsar's `Commands.serializeMetadataAndPayload`). A
-batch's decompressed payload is, for each message, `[metadata size u32][SingleMessageMetadata][message payload]`.
+All integers are big-endian. Clients before protocol version 6 omit the first two fields. An entry that has these fields
+is sent to consumers byte for byte. The checksum covers everything after the checksum field (Pulsar's
+`Commands.serializeMetadataAndPayload`). A batch's decompressed payload is, for each message,
+`[metadata size u32][SingleMessageMetadata][message payload]`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from crc32c import crc32c
 
 CHECKSUM_MAGIC = b"\x0e\x01"
 MAX_MESSAGES_IN_ENTRY = 100_000
-"""Limit of messages in an entry, checked by the broker. Clients' batches have up to 1,000 messages by default."""
+"""Maximum number of messages in an entry, checked by the broker. Clients' batches have up to 1,000 by default."""
 
 _CHECKSUM = struct.Struct(">2sI")
 _CHECKSUM_AND_SIZE = struct.Struct(">2sII")

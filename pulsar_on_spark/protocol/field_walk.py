@@ -2,10 +2,11 @@
 
 In a process that walks many messages, a compiled loop does the same (`kernel_loading`).
 
-The results are columns of numbers and byte ranges. The decoder knows the fields of a *shape* in their usual wire types.
-A message with anything else (an unknown field, a length beyond the message's end) is **odd**: its fields are undefined,
-and the caller must use the protobuf parser. All other messages are well-formed and get the parser's values
-(tests/protocol compare the two). The caller checks required fields: `present` marks the messages that have a field.
+The results are columns of numbers and byte ranges. A *shape* lists the fields that the decoder knows, in their usual
+wire types. A message with anything else (an unknown field, a length beyond the message's end) is **odd**: its decoded
+fields are undefined, and the caller must use the protobuf parser for it. All other messages are well-formed and get the
+parser's values (tests/protocol compare the two). The caller checks required fields: `present` marks the messages that
+have a field.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _FEW_MESSAGES = 12
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)
-"""Appended to the data, because a field's first bytes are read before the end of its message is checked."""
+"""Bytes that are appended to the data, because the first bytes of a field are read before the message's end is checked.
+"""
 
 
 class Kind(Enum):
-    """Type of a field. `BYTES` are bytes, text or a submessage; `REPEATED` fields are submessages."""
+    """The type of a field. `BYTES` are bytes, text or a submessage; `REPEATED` is a repeated submessage."""
 
     INT32 = 0
     UINT32 = 1
@@ -46,7 +48,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A numeric field's value in each message; 0 in messages without it. Unsigned 64-bit numbers wrap to negative."""
+    """A numeric field's value in each message; 0 in messages without the field. Values are signed 64-bit numbers."""
 
     values: Int64s
     present: Bools
@@ -63,7 +65,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """The index of the message and the byte range of each occurrence of a repeated field, in the order of the data."""
+    """The occurrences of a repeated field, in the order of the data: each message's index, and the byte range."""
 
     messages: Int64s
     starts: Int64s
@@ -81,7 +83,14 @@ class Fields:
 
 
 def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
-    """Decode the messages in `data`, whose ranges must ascend without overlap; `data` must end with padding."""
+    """Decode the fields of many messages.
+
+    Args:
+        data: The bytes of the messages, with padding at the end as by `binary_data`.
+        starts: The offset of each message's first byte. The messages must ascend and must not overlap.
+        ends: The offset after each message's last byte.
+        shape: The known fields by number.
+    """
     kernels = LOADING.kernels(len(starts))
     if kernels is not None:
         return _walk_compiled(kernels, data, starts, ends, shape)
@@ -89,7 +98,10 @@ def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, K
 
 
 def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
-    """Return the bytes of an Arrow column without nulls, padded for `walk_fields`, and the bounds of its rows."""
+    """Return the bytes of an Arrow column without nulls, padded for `walk_fields`, and the offsets of its rows.
+
+    Row i is from offset i up to offset i + 1.
+    """
     _, offset_buffer, data_buffer = messages.buffers()
     if len(messages) == 0 or data_buffer is None:
         return np.frombuffer(_PADDING, np.uint8), np.zeros(len(messages) + 1, np.int64)
@@ -99,7 +111,7 @@ def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
 
 
 def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None = None) -> pa.BinaryArray:
-    """Return the bytes of ascending ranges as an Arrow column, with null for ranges that `valid` excludes."""
+    """Return the bytes of ascending ranges as an Arrow column, with null for ranges for which `valid` is False."""
     count = len(starts)
     if count == 0:
         return pa.array([], pa.binary())
@@ -184,7 +196,7 @@ class _Walk:
         return Fields(self._numbers, self._ranges, repeated, self._odd)
 
     def _step(self, messages: Int64s, at: Int64s) -> Int64s:
-        """Read one field of each message and return where it ends; -1 for a field outside the shape."""
+        """Read one field of each message at its offset; return the fields' ends, -1 for a field outside the shape."""
         tags = self._data[at].astype(np.int64)
         at = at + 1
         if (long := tags >= 0x80).any():
@@ -237,7 +249,7 @@ class _Walk:
         return values, at
 
     def _walk_one(self, message: int, at: int) -> None:
-        """Read one message's remaining fields one by one, for the few messages with more fields than the others."""
+        """Read the remaining fields of one message one by one, when few messages have remaining fields."""
         end = int(self._ends[message])
         while 0 <= at < end:
             at = self._take_in_one(message, at, end)
@@ -245,7 +257,7 @@ class _Walk:
             self._odd[message] = True
 
     def _take_in_one(self, message: int, tag_at: int, end: int) -> int:
-        """Read one field and return where it ends; -1 for a field outside the shape."""
+        """Read one field of a message and return the field's end; -1 for a field outside the shape."""
         at, tag = self._varint(tag_at, end)
         if at - tag_at > _TAG_BYTES or tag not in self._by_tag:
             return -1
@@ -294,7 +306,7 @@ def _as_kind(values: Int64s, kind: Kind) -> Int64s:
 
 
 def _wrapped(number: int) -> int:
-    """Return the low 64 bits as a signed number."""
+    """Return the low 64 bits of a number as a signed number."""
     number &= 2**64 - 1
     return number - 2**64 if number >= 2**63 else number
 

@@ -1,4 +1,4 @@
-"""The frames of a client's connection to a broker: their encoding, and a splitter for the stream of bytes.
+"""The frames on a connection between client and broker: their encoding, and a splitter for a stream of bytes.
 
     [frame size u32][command size u32][BaseCommand][entry, with SEND and MESSAGE only]
 
@@ -14,26 +14,26 @@ from typing import TypeAlias
 from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 
 MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
-"""Limit of an entry's metadata and payload: Pulsar's default of `maxMessageSize`."""
+"""Limit of the size of an entry's metadata and payload, which is Pulsar's default of `maxMessageSize`."""
 FRAME_PADDING_BYTES = 10 * 1024
-"""Room in a frame beside the largest message (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
+"""Bytes by which a frame may exceed the largest message (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
 
 Frame: TypeAlias = tuple[bytes, memoryview]
-"""The command's bytes, and a view of the bytes after the command, valid only as long as the buffer that was split."""
+"""The command's bytes, and a view of the bytes after the command; the view is valid only while the buffer exists."""
 
 _SIZES = struct.Struct(">II")
 _SIZE_BYTES = 4
 _TLS_HANDSHAKE = 0x1603
-"""The first two bytes of a TLS handshake. No frame starts with them: its size would exceed every limit."""
+"""The first two bytes of a TLS handshake. No frame starts with these bytes, as its size would exceed every limit."""
 
 
 def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
-    """Return the frame of a command without its entry; the caller sends the entry of `entry_bytes` bytes next."""
+    """Return the frame of a command without its entry; the caller sends the entry, of `entry_bytes` bytes, after it."""
     return _SIZES.pack(_SIZE_BYTES + len(command) + entry_bytes, len(command)) + command
 
 
 class FrameSplitter:
-    """Splitter of a byte stream into frames. It buffers only the received part of the last, incomplete frame.
+    """Splitter of a byte stream into frames, which buffers only the received part of an incomplete frame.
 
     An entry is copied only if its frame arrived in several pieces.
 
@@ -42,7 +42,7 @@ class FrameSplitter:
         max_command_bytes: Limit of a frame's command. A larger command is refused before it has arrived completely.
 
     Attributes:
-        max_frame_bytes: The limit of the next frame; may be changed between frames.
+        max_frame_bytes: The limit of the next frame; the caller may change it between frames.
     """
 
     def __init__(self, max_frame_bytes: int, max_command_bytes: int) -> None:
@@ -57,7 +57,7 @@ class FrameSplitter:
         return len(self._tail)
 
     def split(self, data: memoryview) -> Iterator[Frame]:
-        """Yield the frames that end in these bytes. The caller must exhaust the iterator.
+        """Yield the frames that end in these bytes of the stream. The caller must exhaust the iterator.
 
         Raises:
             ProtocolError: a frame is larger than allowed, or its sizes contradict each other.

@@ -1,4 +1,4 @@
-"""The protobuf messages of a stored entry, under one name for the rest of the project, and their text fields.
+"""The protobuf messages of a stored entry, which the rest of the project imports from here, and readers of text fields.
 
 Read text fields of entries only with `as_bytes` or `as_text`: for text that is not UTF-8, which any client may send,
 the parser returns bytes although the field's type is `str`.

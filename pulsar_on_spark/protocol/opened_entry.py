@@ -1,4 +1,4 @@
-"""Split stored entries into metadata and decompressed payload, for inspection."""
+"""Splitter of stored entries into metadata and decompressed payload, for inspection."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 
 
 class PayloadTooLargeError(PulsarpyError):
-    """The decompressed payload would exceed the reader's limit."""
+    """The decompressed payload of an entry would exceed the caller's limit."""
 
 
 def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[MessageMetadata, bytes]:
-    """Split an entry into its metadata and its payload.
+    """Split an entry into its metadata and its decompressed payload.
 
-    An encrypted payload, and one that cannot be decompressed, is returned as stored. Bytes that are not a valid entry
-    are returned as a payload with empty metadata.
+    A payload that is encrypted or cannot be decompressed is returned as stored. Bytes that are not a valid entry are
+    returned as a payload with empty metadata.
 
     Args:
         data: The entry as stored.
-        limit_bytes: The largest payload that is decompressed.
+        limit_bytes: The size of the largest decompressed payload to return.
 
     Raises:
         PayloadTooLargeError: the metadata claims a decompressed size above `limit_bytes`.

@@ -1,7 +1,7 @@
-"""Encoders of the commands that a broker sends: one function for each command.
+"""Encoders of the commands that a broker sends: each function returns the frame of one command.
 
-Ids of ledgers and entries may be negative, such as those of Pulsar's earliest position (-1, -1). They are encoded as
-unsigned 64-bit numbers.
+Ids of ledgers and entries may be negative, as in Pulsar's earliest position (-1, -1). All ids are encoded as unsigned
+64-bit numbers.
 """
 
 from __future__ import annotations
@@ -149,12 +149,13 @@ def producer_success(
     topic_epoch: int | None = None,
     producer_ready: bool = True,
 ) -> bytes:
-    """PRODUCER_SUCCESS: the producer may send or, if `producer_ready` is False, must wait for a second one.
+    """PRODUCER_SUCCESS: the producer may send or, if `producer_ready` is False, must wait for another PRODUCER_SUCCESS.
 
     Args:
         request_id: The id of the client's request.
-        producer_name: The client's choice, or a name that the broker generated.
-        last_sequence_id: The last sequence id stored from a producer of this name; -1 without deduplication.
+        producer_name: The producer's name, which the client chose or the broker generated.
+        last_sequence_id: The last sequence id that was stored from a producer of this name; -1 if there is none, or
+            without deduplication.
         schema_version: The version of the producer's schema, eight bytes; empty without a schema.
         topic_epoch: The topic's epoch, for a producer with an access mode other than Shared.
         producer_ready: False while another producer has exclusive access to the topic.
@@ -171,7 +172,9 @@ def producer_success(
 
 
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """SEND_RECEIPT: an entry is stored. Encodes one for each item without protobuf objects, at a quarter of their cost.
+    """SEND_RECEIPT: an entry is stored. Returns one frame for each item, joined.
+
+    The frames are encoded without protobuf objects, at a quarter of the cost.
 
     Args:
         producer_id: The client's id of the producer.
@@ -191,7 +194,7 @@ def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) 
 
 
 def send_error(producer_id: int, sequence_id: int, error: ServerError, message: str) -> bytes:
-    """SEND_ERROR: an entry was refused. C++ clients close the connection unless it is a ChecksumError."""
+    """SEND_ERROR: an entry was refused. C++ clients close the connection unless the error is a ChecksumError."""
     body = CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=error, message=message)
     return _frame(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=body))
 
@@ -206,7 +209,7 @@ def message_head(
     consumer_epoch: int | None,
     entry_bytes: int,
 ) -> bytes:
-    """MESSAGE without the entry, which the caller sends next. Encoded without protobuf objects, which cost more.
+    """MESSAGE, without the entry, which the caller sends next. The command is encoded without the cost of protobuf.
 
     Args:
         consumer_id: The client's id of the consumer.
@@ -216,8 +219,8 @@ def message_head(
         redelivery_count: Number of earlier deliveries of the entry.
         ack_set: Words of 64 bits with a 1 for each unacknowledged message, the first message in the lowest bit; empty
             if no message of the entry is acknowledged.
-        consumer_epoch: The epoch from the consumer's last request; None if the consumer sent none.
-        entry_bytes: Size of the entry.
+        consumer_epoch: The epoch from the consumer's last request; None if the consumer sent no epoch.
+        entry_bytes: Size of the entry, in bytes.
     """
     message_id = b"\x08" + varint(ledger) + b"\x10" + varint(entry)
     if partition >= 0:
@@ -291,7 +294,7 @@ def get_last_message_id_response(
         entry: Entry id; -1 if the topic is empty.
         partition: Partition index; -1 if the topic is not a partition.
         batch_index: Index of the last message in its batch; -1 if the entry is not a batch.
-        mark_delete: The consumer's mark-delete position (ledger id, entry id); None if it has none.
+        mark_delete: The subscription's mark-delete position, as (ledger id, entry id); None to send no position.
     """
     body = CommandGetLastMessageIdResponse(
         request_id=request_id,
@@ -320,7 +323,7 @@ def get_topics_of_namespace_response(
 
 
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_LIST_SUCCESS: the matching topics; empty if the client's hash is current. Updates will follow."""
+    """WATCH_TOPIC_LIST_SUCCESS: the matching topics, or none if the client's hash is current; updates follow later."""
     body = CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
@@ -376,7 +379,13 @@ def _frame(command: BaseCommand) -> bytes:
 
 
 def _by_hand(tags: bytes, body: bytes, entry_bytes: int = 0) -> bytes:
-    """Return the frame of a command from its encoded type with the body's tag, its body, and the size of its entry."""
+    """Return the frame of a command, without its entry, from encoded parts.
+
+    Args:
+        tags: The command's encoded type and the tag of its body.
+        body: The encoded body.
+        entry_bytes: Size of the entry that the caller sends after the frame; 0 for none.
+    """
     return frame_of(tags + varint(len(body)) + body, entry_bytes)
 
 

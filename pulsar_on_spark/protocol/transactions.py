@@ -41,4 +41,4 @@ REFUSALS: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: partial(_refusal, BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE),
     BaseCommand.END_TXN: partial(_refusal, BaseCommand.END_TXN_RESPONSE),
 }
-"""By a request's type, the function that encodes its refusal from request id, error and message."""
+"""The function that encodes the refusal of a request from request id, error and message, by the request's type."""

@@ -1,4 +1,4 @@
-"""Encoder of protobuf's varints in steps of 14 bits, for the few commands that a broker sends by the million."""
+"""Encoder of protobuf's varints in steps of 14 bits, for the commands that a broker sends most often."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ _MASK = 2**_BITS - 1
 _64_BITS = 2**64 - 1
 
 _LAST = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(2**_BITS)]
-"""The encoding of a number's highest bits, at most 14, by their value: one byte or two."""
+"""The encodings of a number's highest bits, which are at most 14, indexed by their value: one byte or two."""
 _MORE = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(2**_BITS)]
-"""The encoding of 14 bits that higher bits follow, by their value: two bytes."""
+"""The encodings of 14 bits that are followed by higher bits, indexed by their value: two bytes."""
 
 
 def varint(number: int) -> bytes:
