@@ -1,6 +1,7 @@
 """The broker: Pulsar's binary protocol over the topics of a root, so that official clients work unmodified.
 
-It may import `topic` and all below, never Spark. Its floors, from the top; a floor imports only those below it:
+The package may import `topic` and the packages below `topic`, and never Spark. It has these floors, from the top; a
+floor imports only the floors below it:
 
     broker                     one run of a broker: start reading here
     connection, handlers, web  bytes and commands of clients; HTTP: lookup, admin API, metrics
@@ -11,5 +12,5 @@ It may import `topic` and all below, never Spark. Its floors, from the top; a fl
     subscriptions              deliver entries to consumers
     producing                  from a SEND to its receipt: producers, deduplication, the way into the journal
     cursors, reading           durable acknowledgements; reading entries from memory, journals and segments
-    dispatch, runtime          which consumer gets which entry (pure); settings, views, commits, journals
+    dispatch, runtime          which consumer gets which entry (no IO); settings, views, commits, journals
 """

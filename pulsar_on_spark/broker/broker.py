@@ -136,7 +136,7 @@ class Broker:
         """Open or create the root, recover the journal of a dead broker, and serve clients.
 
         Args:
-            place: The root.
+            place: The root's directory, or its place on an object store.
             settings: The broker's settings.
             quorum: The journal's quorum; None for the root's default. If the root is created, this is its default.
 
@@ -401,7 +401,7 @@ class Broker:
         )
 
     def _on_cursor_lost(self, cursor: OpenCursor) -> None:
-        """Disconnect the consumers of a cursor that another owner has taken over."""
+        """Disconnect the consumers of a cursor that this broker no longer owns."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.on_cursor_lost(cursor)
@@ -426,7 +426,11 @@ class Broker:
         return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
-        """Drain: acknowledge published entries, disconnect clients, save cursors, close ledgers and the journal."""
+        """Drain the broker: give up bundles, acknowledge published entries, save cursors, and close the journals.
+
+        Failures, and a drain that takes longer than `broker_shutdown_timeout_ms`, are only logged: the next owner
+        recovers the journals.
+        """
         try:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
                 await attempt(self._handover.drain, "The topics could not be given to other brokers")

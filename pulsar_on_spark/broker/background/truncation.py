@@ -30,7 +30,7 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
 
     Raises:
         ServerRefusalError: the topic is not persistent, or has partitions.
-        ConsumerBusyError: a Spark query owns one of its subscriptions; nothing was changed.
+        ConsumerBusyError: a Spark query owns one of the topic's subscriptions; nothing was changed.
         PulsarpyError: as `Topics.get` and `TopicSubscriptions.acquire_subscription`.
     """
     topic = await topics.get(name)
