@@ -1,4 +1,4 @@
-"""Automatic unloading of bundles that isolation policies reserve for other brokers, and of some of a busy broker's."""
+"""Automatic unloading of bundles: because isolation policies reserve them for other brokers, or because of the load."""
 
 from __future__ import annotations
 

@@ -84,11 +84,10 @@ class Handover:
     async def unload(self, bundles: Collection[Bundle], to: str | None = None) -> None:
         """Close the topics of bundles that this broker owns, and give the bundles up.
 
-        If no other broker takes bundles, this broker keeps them.
-
         Args:
             bundles: The bundles; bundles that this broker has lost are skipped.
-            to: The incarnation that owns the bundles next; None to let the next lookups choose.
+            to: The incarnation that owns the bundles next. None to let the next lookups choose; this broker then keeps
+                the bundles if no other broker takes bundles.
 
         Raises:
             TopicBusyError: a topic could not be closed now, and this broker keeps its bundle.

@@ -1,4 +1,4 @@
-"""Isolation policies, which decide which brokers may serve a namespace.
+"""Isolation policies, which restrict the brokers that may serve a namespace.
 
 The rules are Pulsar's (`LoadManagerShared.applyNamespacePolicies`): a namespace with a policy is served by the policy's
 primary brokers, and also by its secondary ones while fewer than `min_limit` primary ones are registered. Other
@@ -41,11 +41,11 @@ class Isolation(NamedTuple):
     min_limit: int
 
     def is_primary(self, broker: BrokerRecord) -> bool:
-        """Return True if a broker is a primary one."""
+        """Return True if a broker is one of the policy's primary brokers."""
         return _matches_any(self.primary, _names(broker))
 
     def is_secondary(self, broker: BrokerRecord) -> bool:
-        """Return True if a broker is a secondary one."""
+        """Return True if a broker is one of the policy's secondary brokers, and not a primary one."""
         return not self.is_primary(broker) and _matches_any(self.secondary, _names(broker))
 
 

@@ -70,8 +70,8 @@ def score(cpu_percent: float, loop_delay_s: float) -> float:
     """Return how busy a broker is, in points from 0 to 100.
 
     Args:
-        cpu_percent: Its CPU time in percent of one core, because one event loop serves all of its clients.
-        loop_delay_s: The mean delay of its event loop, in seconds.
+        cpu_percent: The broker's CPU time in percent of one core, because one event loop serves all of its clients.
+        loop_delay_s: The mean delay of the broker's event loop, in seconds.
     """
     return min(FULL, max(cpu_percent, FULL * loop_delay_s / DELAYED_S))
 

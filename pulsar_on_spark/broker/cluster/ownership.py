@@ -63,13 +63,13 @@ class Ownership:
         store: The root's metadata.
         views: Views of this metadata for the event loop.
         registry: This broker's registration.
-        default_count: The number of bundles of a namespace that was created without a number.
+        default_count: The number of bundles of a namespace for which no number was set.
         is_dead: Returns True for an incarnation that this broker believes to be dead.
         may_be_dead: Returns True for an incarnation that may be dead: lookups wait until this is decided.
         loads: Returns the known loads of brokers, by incarnation.
 
     Attributes:
-        default_count: The number of bundles of a namespace that was created without a number.
+        default_count: The number of bundles of a namespace for which no number was set.
         waited: Number of lookups that waited for an owner for longer than `LOOK_EVERY_S`.
     """
 
@@ -239,7 +239,7 @@ class Ownership:
         return self._registry.record if owner == self.incarnation else broker_of(view, owner)
 
     async def _assign_free(self, view: RecentView, namespace: str) -> bool:
-        """Assign the namespace's bundles that have no owner. Returns False if all have one.
+        """Assign the namespace's bundles that have no owner; return False if every bundle has an owner.
 
         Concurrent calls for one namespace share one commit.
         """

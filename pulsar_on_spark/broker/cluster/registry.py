@@ -22,7 +22,7 @@ class Registry:
 
     Args:
         store: The root's metadata.
-        incarnation: The broker's incarnation whose journal has the cursors.
+        incarnation: The broker's incarnation whose journal has the cursor records.
         listeners: The broker's URLs.
 
     Attributes:

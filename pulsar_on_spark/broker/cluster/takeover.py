@@ -44,7 +44,7 @@ own journals."""
 
 
 def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
-    """Return True if this broker may have been paused or cut off, so that it cannot judge other brokers' leases.
+    """Return True if this broker may have been paused or cut off from the root, and so cannot judge others' leases.
 
     Args:
         unlooked_s: The time since this broker last checked the leases, in seconds.
