@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         principal: The client's identity; None until it is authenticated.
-        login: The state of its authentication; None before CONNECT.
+        login: The state of the client's authentication; None before CONNECT.
         auth_method: The name of the authentication method, as sent by the client.
         can_renew: True if the client can send new credentials on this connection.
         is_challenged: True if the client was asked for new credentials and has not sent them yet.
@@ -332,7 +332,10 @@ class Connection(asyncio.Protocol):
             self.update_hold()
 
     def update_hold(self) -> None:
-        """Pause reading from a client with producers while the broker accepts no entries; otherwise resume it."""
+        """Pause or resume reading from a client with producers.
+
+        Reading pauses while the broker accepts no entries, and while too many of the client's entries are in flight.
+        """
         is_shut = not self._broker.accepts_entries()
         publishes = not all(producer.is_closed for producer in self.producers.values())
         self.intake.hold_producers(publishes=publishes, is_shut=is_shut)

@@ -39,7 +39,7 @@ class Connections:
 
     @property
     def created(self) -> int:
-        """Number of connections that were accepted since the broker's start, including refused ones."""
+        """Number of connections since the broker's start, including those that were refused."""
         return self._all.created
 
     async def serve(

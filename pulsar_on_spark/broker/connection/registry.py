@@ -22,8 +22,8 @@ from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.security.limits import source_of
 
 SLOW_HANDSHAKE_S: Final = 1.0
-"""Time after which a connection without CONNECT counts as slow. Faster handshakes are not limited: a thousand clients
-of one host may connect at the same time, for example after a restart of the broker."""
+"""Time in seconds after which an unfinished handshake counts as slow. Faster handshakes are not limited: a thousand
+clients of one host may connect at the same time, for example after a restart of the broker."""
 MAX_SLOW_HANDSHAKES: Final = 1_000
 MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
 

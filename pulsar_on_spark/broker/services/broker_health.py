@@ -18,7 +18,7 @@ class Clients(Protocol):
 
     @property
     def created(self) -> int:
-        """Number of connections that were accepted since the broker's start."""
+        """Number of connections since the broker's start, including those that were refused."""
 
     def __len__(self) -> int:
         """Return the number of open connections."""
