@@ -58,7 +58,7 @@ class Claimer:
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation has ended.
             ServerRefusalError: the topic has reached its limit of subscriptions.
-            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
+            JournalUndecidedError, CorruptCursorError: the journal of the subscription's last broker cannot be read now.
             MetadataError, StorageError: the root cannot be read or written.
         """
         part, name = request.part, request.name

@@ -131,7 +131,7 @@ class CursorKeeper:
             ConsumerBusyError: a Spark query or another broker's clients own the subscription.
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation has ended.
-            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
+            JournalUndecidedError, CorruptCursorError: the journal of the subscription's last broker cannot be read now.
             MetadataError, StorageError: the root cannot be read or written.
         """
         at = chain.clamp_position(start) if isinstance(start, Position) else start
@@ -169,7 +169,7 @@ class CursorKeeper:
                 raise outcome
 
     async def delete_subscription(self, cursor: OpenCursor) -> None:
-        """Delete a subscription of this broker.
+        """Delete a subscription that this broker owns.
 
         Raises:
             ConsumerFencedError: the subscription has another owner.
