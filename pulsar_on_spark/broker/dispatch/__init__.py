@@ -1,4 +1,4 @@
-"""Dispatching, without IO: the decisions which consumer of a subscription gets which entry, and when.
+"""Dispatching, without IO: the choice of the consumer that gets each entry of a subscription, and of the time.
 
 A `Dispatcher` shares a `Cursor` (`topic.managed_ledger.cursor`) with the cursor's owner, which persists the cursor.
 `subscriptions/subscription.py` calls the dispatcher and does the IO: `wanted()` returns the entries to read now,

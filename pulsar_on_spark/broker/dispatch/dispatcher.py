@@ -142,9 +142,10 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Deliver delayed entries that are due, or activate an elected consumer whose delay has ended.
+        """Let `wanted` return delayed entries that are due, or activate an elected consumer whose delay has ended.
 
-        Returns the notices to send to Failover consumers.
+        Returns:
+            The notices to send to Failover consumers.
         """
 
     @abstractmethod

@@ -116,7 +116,7 @@ class StickyRanges(KeySplit):
         return consumer if slot <= last else None
 
     def add(self, info: ConsumerInfo) -> None:
-        """Add a consumer and check its hash ranges."""
+        """Check the hash ranges of a consumer and add the consumer (errors as `KeySplit.add`)."""
         if not info.ranges:
             raise ConsumerAssignError(
                 f"Consumer {info.name!r} sent no hash ranges: give at least one for the key-shared mode STICKY."
@@ -131,7 +131,7 @@ class StickyRanges(KeySplit):
             for other_first, other_last in taken[max(at - 1, 0) : at + 1]:  # they are disjoint, and sorted
                 if first <= other_last and other_first <= last:
                     raise ConsumerAssignError(
-                        f"Hash range {first} to {last} of consumer {info.name!r} overlaps the range {other_first} to "
+                        f"Hash range {first} to {last} of consumer {info.name!r} overlaps {other_first} to "
                         f"{other_last}, which is taken: give ranges that are free."
                     )
             taken.insert(at, (first, last))

@@ -44,7 +44,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the elected consumer becomes active, in milliseconds since 1970; None if it is active."""
+        """The time, in milliseconds since 1970, at which the elected consumer becomes active; None without a change."""
         return self._election.change_at_ms
 
     @property
