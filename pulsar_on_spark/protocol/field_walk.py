@@ -31,8 +31,7 @@ _FEW_MESSAGES = 12
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)
-"""Bytes that are appended to the data, because the first bytes of a field are read before the message's end is checked.
-"""
+"""Bytes appended to the data, because the first bytes of a field are read before the message's end is checked."""
 
 
 class Kind(Enum):
@@ -65,7 +64,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """The occurrences of a repeated field, in the order of the data: each message's index, and the byte range."""
+    """The occurrences of a repeated field in the order of the data, each with its message's index and byte range."""
 
     messages: Int64s
     starts: Int64s
@@ -89,7 +88,7 @@ def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, K
         data: The bytes of the messages, with padding at the end as by `binary_data`.
         starts: The offset of each message's first byte. The messages must ascend and must not overlap.
         ends: The offset after each message's last byte.
-        shape: The known fields by number.
+        shape: The kind of each known field, by field number.
     """
     kernels = LOADING.kernels(len(starts))
     if kernels is not None:

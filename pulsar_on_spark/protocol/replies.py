@@ -172,9 +172,9 @@ def producer_success(
 
 
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """SEND_RECEIPT: an entry is stored. Returns one frame for each item, joined.
+    """SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each item.
 
-    The frames are encoded without protobuf objects, at a quarter of the cost.
+    The commands are encoded without protobuf objects, at a quarter of their cost.
 
     Args:
         producer_id: The client's id of the producer.

@@ -1,4 +1,4 @@
-"""Contents and backlogs of topics, counted in messages, including unsealed entries in journals. Counted in threads."""
+"""Contents and backlogs of topics, in messages, including unsealed entries in journals; counted in threads."""
 
 from __future__ import annotations
 

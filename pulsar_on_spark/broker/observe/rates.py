@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MIN_SPAN_S: Final = 1.0
-"""Minimum time by which growth is divided, in seconds, so that one message after a millisecond is not 1,000 per second.
-"""
+"""Minimum time by which growth is divided, in seconds: one message in the first millisecond is not 1,000 a second."""
 
 
 class Counters(NamedTuple):
