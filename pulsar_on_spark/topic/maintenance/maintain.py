@@ -34,18 +34,18 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S = 30.0
-"""Time limit for the answer of a storage path that is tried once."""
+"""Maximum time in seconds that a pass waits for the trial write to a storage path."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainReport:
-    """The result of a pass.
+    """The result of one pass of `maintain`.
 
     Attributes:
-        healed_paths: Storage paths that had failed and are writable again.
-        journals: The work on closed journals of dead brokers.
+        healed_paths: Ids of storage paths that had failed and are writable again.
+        journals: Numbers of entries that were sealed and of files that were deleted, for closed journals.
         repair: The result of `repair`: missing, bad and restored copies.
-        trimmed: The segments that retention trimmed.
+        trimmed: Number and size of the segments that retention trimmed.
         merge: The result of `merge`.
         offload: The result of `offload`.
         collect: The result of `collect`.
@@ -53,7 +53,8 @@ class MaintainReport:
         folded: True if superseded metadata rows were removed.
         vacuumed_files: Number of metadata files that were deleted.
         swept_leases: Number of old lease files that were deleted.
-        problems: A sentence for each step that failed; the other steps were done.
+        problems: A sentence for each step that failed, and for each closed journal that could not be sealed or trimmed.
+            All other work of the pass was done.
     """
 
     healed_paths: tuple[PathId, ...] = ()
@@ -77,7 +78,9 @@ def maintain(
     repair_limits: RepairLimits = BESIDE_A_BROKER,
     defaults: Policies = DEFAULTS,
 ) -> MaintainReport:
-    """Run all maintenance steps of a root once. If a step fails, the report names it, and the other steps are done.
+    """Run all maintenance steps of a root once, and return their results.
+
+    If a step fails, the report names the step in `problems`, and the later steps still run.
 
     The steps are: probe failed storage paths, seal closed journals, repair copies, trim topics, merge small segments,
     offload segments beyond their topics' thresholds, delete unused subscriptions and files, fold and checkpoint the
@@ -123,12 +126,17 @@ def maintain(
 def heal_paths(
     root: RootHandle, told: dict[int, str] | None = None, trials: Trials | None = None
 ) -> tuple[PathId, ...]:
-    """Make storage paths writable again that had failed and are now healthy; return their ids.
+    """Make failed storage paths that are healthy now writable again, and return their ids.
 
     Args:
         root: The root.
-        told: The problems, by path id, that earlier calls logged and that are not logged again. This call updates it.
-        trials: The trials that a periodic caller keeps; they decide which paths to try now. None to try all paths.
+        told: The problems, by path id, that earlier calls logged, so that this call does not log them again. This call
+            updates the mapping. None to log all problems.
+        trials: The record of earlier trials, if the caller calls periodically: a path whose pause after a trial is not
+            over is not tried. None to try all failed paths.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
     """
     view = root.store.view()
     paths = root.storage_paths(view)
@@ -176,13 +184,13 @@ def _healed(record: PathRecord, now: datetime) -> PathRecord:
     """Return the record of a path that is healthy again.
 
     A path that could not be reached may return with fewer files, so its copies count only after repair has read them.
-    Those on a cold path count at once: reading all of them could take days, and there are no others to use meanwhile.
-    A history path has none.
+    Copies on a cold path count at once: reading all of them could take days, and there are no other copies to use
+    meanwhile. A history path has no copies.
     """
     since = record.check_since if record.role in APART else now
     return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
 
 
 def _has_failed(record: PathRecord) -> bool:
-    """Return True if the path is read-only because a write or an audit found it failed, not by an operator."""
+    """Return True if a failed write or a failed audit, not an operator, made the path read-only."""
     return record.state == "read-only" and bool(record.reason)

@@ -51,7 +51,8 @@ class IncarnationStatus:
         open_ledgers: Number of the incarnation's ledgers that are open.
         fragments: Number of the journal's fragments, each with its own set of journal files.
         journal_bytes: Bytes of the journal files that are not completely sealed, counting one copy.
-        given_up_paths: Storage paths without which an operator let the journal be closed: entries may be missing.
+        given_up_paths: Storage paths that an operator gave up so that the journal could be closed without them: entries
+            may be missing.
         given_up_frames: Frames [first, end) that an operator gave up because no copy of them can be read.
     """
 
@@ -92,11 +93,12 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
+    """A topic with all its partitions.
 
-    `messages` and `bytes` include unsealed messages as counted by their broker. `given_up` lists the entries that were
-    in journal frames which an operator gave up, as (ledger, first entry, end); if the end is unknown, it equals the
-    first entry.
+    `partitions` is None for a topic without partitions, `schema` for a topic without a schema. `bytes` counts key and
+    value bytes, as they were written. `messages` and `bytes` include unsealed messages as counted by their broker.
+    `given_up` lists the entries that were in journal frames which an operator gave up, as (ledger, first entry, end);
+    an unknown end equals the first entry.
     """
 
     name: str
@@ -149,8 +151,8 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
 
     Args:
         root: The root.
-        verify: True to read every copy of every file in full first. Bad copies are reported, and earlier reports of
-            good copies are cleared.
+        verify: True to read every copy of every live file in full first. Bad copies are reported; earlier reports about
+            a copy that is good now are deleted.
         progress: Called as the verification proceeds.
 
     Raises:
@@ -189,7 +191,7 @@ def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord
 
 
 def view_with_journals(root: RootHandle, view: DurableView) -> View:
-    """Return the view with the contents of all journals that can be read."""
+    """Return the view extended by the unsealed entries of all journals that can be read."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         return tail.read_view(parts, view)

@@ -42,11 +42,12 @@ class CopyNumbers:
 
     Attributes:
         paths: The storage paths.
-        missing_copies: Number of copies that live files lack to their write quorums. Copies on unreachable paths (which
-            have a `reason`), on lost paths and on draining paths count as missing.
-        unchecked_copies: Number of copies on paths that were unreachable; they count again when they were read in full.
+        missing_copies: Number of copies that live files need in addition to have their write quorums. Copies on
+            unreachable paths (which have a `reason`), on lost paths and on draining paths count as missing.
+        unchecked_copies: Number of copies on paths that came back and were not read in full yet. For repair, these
+            copies do not count until then.
         bad_copies: Reports of bad or missing copies of live files, which have another good copy.
-        losses: Reports of messages in live files that no copy has: one report, with the sum, for each file and topic.
+        losses: Messages in live files that no copy has: for each file and topic, one report with their sum.
         audit: Findings of the last audit, the repairs after it, and the progress of the scrub of each path.
     """
 
@@ -59,7 +60,7 @@ class CopyNumbers:
 
 
 def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> CopyNumbers:
-    """Examine the storage paths, and read the reports of readers. Blocks while a disk hangs.
+    """Return the numbers from an examination of the storage paths and from readers' reports; block while a disk hangs.
 
     Args:
         root: The root.

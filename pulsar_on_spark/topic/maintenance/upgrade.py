@@ -12,14 +12,14 @@ from pulsar_on_spark.metadata.upgrade import upgrade_tables
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
 
 LIVE_S: Final = 30.0
-"""Age in seconds up to which a lease's holder may be alive; leases are renewed more often than that."""
+"""Age in seconds up to which a lease's holder counts as alive: a live holder renews its lease more often."""
 
 
 def upgrade(root: Path) -> bool:
-    """Upgrade a root.
+    """Upgrade a root to the present format.
 
     Returns:
-        False if it has the present format already.
+        True if the root was upgraded; False if it had the present format already.
 
     Raises:
         NotARootError: the path is no root.

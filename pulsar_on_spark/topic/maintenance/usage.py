@@ -90,7 +90,8 @@ class TopicUsage:
         log_bytes: Bytes of the topic's log in segment files on all storage paths. The bytes of a batch that several
             topics share are divided in proportion to the bytes of their messages.
         compacted_bytes: Bytes of the topic's compacted ledger on all storage paths.
-        history_bytes: Bytes of the topic's history table, with files that will be deleted; 0 while its path is away.
+        history_bytes: Bytes of the topic's history table, including files that are to be deleted; 0 while the storage
+            path of the table cannot be reached.
     """
 
     name: str
@@ -114,8 +115,8 @@ class RootUsage:
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
-        history_bytes: Bytes of all history tables in the root, with those of deleted topics; others are on `paths`.
-        paths: The storage paths.
+        history_bytes: Bytes of the history tables in the root's directory, including tables of deleted topics.
+        paths: The storage paths. Those for histories count the bytes of the history tables on them.
         topics: The topics, in descending order of stored bytes.
         subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.
     """
@@ -130,14 +131,19 @@ class RootUsage:
 
 @dataclass(frozen=True, slots=True)
 class FileShares:
-    """The shares of topics in a file, by topic id. Their sum is 1, less the share of completely trimmed batches."""
+    """The shares of topics in a segment file, by topic id. Their sum is 1, less the share of wholly trimmed batches.
+
+    Attributes:
+        log: The shares in a file with segments of topics' logs; empty for a file of a compacted ledger.
+        compacted: The topic with the share 1 for a file of its compacted ledger; else empty.
+    """
 
     log: Mapping[str, float]
     compacted: Mapping[str, float]
 
 
 def usage(root: RootHandle) -> RootUsage:
-    """Return the present disk space of a root.
+    """Return the disk space that a root takes now.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -168,7 +174,7 @@ def _tables(place: RootPlace) -> Counter[str]:
 
 
 def file_shares(view: View) -> dict[FileId, FileShares]:
-    """Return the shares of topics in each file that a topic names. Pure."""
+    """Return the shares of topics in each file that a segment or a compaction names. Pure."""
     by_batch: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for segment in view.all(SegmentRecord):
         if isinstance(segment, UnsealedSegment):
@@ -195,7 +201,7 @@ def file_shares(view: View) -> dict[FileId, FileShares]:
 
 
 def reasons_of_file(view: View, file_id: FileId, size_bytes: int, shares: FileShares | None) -> dict[Reason, int]:
-    """Divide the bytes of a segment file, or of its sidecar, by reason. Pure."""
+    """Divide the bytes of a segment file, or of its sidecar, by reason; no `shares` if no topic names it. Pure."""
     if shares is None:
         is_decided = (
             view.get(FileRecord, file_id) is not None or view.get(WriteRecord, write_id_of(file_id)) is not None

@@ -90,7 +90,8 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
         progress: Called as the backup proceeds.
 
     Raises:
-        InvalidArgumentError: the target exists, or is inside the root, or a part of the root is on an object store.
+        InvalidArgumentError: the target exists, or is inside the root; or the root or one of its storage paths, except
+            cold and history paths, is on an object store.
         StorageError: the metadata changed too fast, or the copy cannot be written.
         CopiesUnreachableError: a file's copies cannot be reached now; the copy stays unfinished.
         JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
@@ -131,7 +132,7 @@ def _require_free(root: Path, target: Path) -> None:
 
 
 def _require_local(root: RootHandle) -> None:
-    """Refuse a root with a part on an object store, except offloaded segments, which are downloaded, and histories."""
+    """Refuse a root with a part on an object store, except offloaded segments (downloaded) and histories (left out)."""
     view = root.store.view()
     apart = {record.path_id for record in view.all(PathRecord) if record.role in APART}
     remote = [
@@ -142,7 +143,7 @@ def _require_local(root: RootHandle) -> None:
     if remote or not isinstance(root.place, Path):
         raise InvalidArgumentError(
             f"The root {root.place} cannot be backed up, because a part of it is on an object store: use the store's "
-            "versions of objects, which keep deleted ones."
+            "object versioning, which keeps deleted objects."
         )
 
 
@@ -211,7 +212,7 @@ def _own_uri(path_id: int) -> str:
 
 
 def _with_own_paths(view: View) -> Change:
-    """Set all storage paths to places inside the copy, even paths without files, so that none is another root's."""
+    """Move all storage paths in the metadata into the copy, even paths without files: none may be another root's."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id), "claims": ()}) for record in records]
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}

@@ -73,8 +73,8 @@ _PLANNED_KINDS: Final = (
     "history",
     "history-table",
 )
-"""Kinds of records that the target gets from the plan, which has no histories, because their tables are not restored;
-records of other kinds are copied unchanged."""
+"""Kinds of records that are not copied from the source: the target gets its own. It gets none of histories, because
+their tables are not restored. Records of other kinds are copied unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class RestoreReport:
         files: Number of segment files, without missing ones.
         bytes: Bytes of one copy of each of these files.
         missing: The lost messages, by file and topic; readers of the target report them as lost.
-        unsealed: Topics whose last messages were perhaps only in a broker's journal, and are then not in the target.
+        unsealed: Topics whose last messages may have been only in a broker's journal; such messages are not in the
+            target.
     """
 
     target: str
@@ -112,7 +113,7 @@ def restore_root(
     *,
     dry_run: bool = False,
 ) -> RestoreReport:
-    """Make a new root with the content that a root had at a moment.
+    """Make a new root with the content that a root had at an earlier moment.
 
     Args:
         root: The source.
@@ -122,7 +123,8 @@ def restore_root(
         dry_run: True to report what would be restored, and write nothing.
 
     Raises:
-        InvalidArgumentError: the moment is not kept, or the target is inside the source or the other way round.
+        InvalidArgumentError: the source no longer has its metadata of that moment, or one of target and source is
+            inside the other.
         RootExistsError, NotARootError: the target is a root already, or holds something else.
         CopiesUnreachableError: a file cannot be read now, which does not mean that it is lost.
         StorageError: the target cannot be written, or segments are merged faster than they can be copied.

@@ -1,4 +1,4 @@
-"""Planning a restore: which segments hold the entries that a root had at an earlier moment. Pure.
+"""The plan of a restore: the segments that hold the entries which a root had at an earlier moment. Pure.
 
     the topic then     [0,10) [10,20)          [20,30) in a broker's journal, not sealed yet
     the topic now      [0,                20)  [20,30) [30,40)
@@ -57,8 +57,8 @@ class RestorePlan:
         files: The files that the segments and the compacted ledgers name.
         ledgers: All ledgers; brokers' ledgers are closed.
         compactions: The compacted ledgers.
-        unsealed: Topics, by full name, whose last messages were perhaps only in a broker's journal and were never
-            sealed.
+        unsealed: Full names of topics whose last messages may have been only in a broker's journal, and were not sealed
+            since.
     """
 
     segments: tuple[SegmentRecord, ...]
@@ -68,7 +68,7 @@ class RestorePlan:
     unsealed: tuple[str, ...]
 
     def without_files(self, gone: Collection[str], view: View) -> RestorePlan:
-        """Leave out compacted ledgers that lack a file, if their topic's log still has all of its messages.
+        """Return the plan without compacted ledgers that lack a file, if their topic's log still has all messages.
 
         Args:
             gone: The ids of the files that have no copy left.

@@ -34,7 +34,7 @@ Paths = Mapping[PathId, LocalPath]
 
 
 class VanishedError(Exception):
-    """A file that the copied metadata name was deleted before it was copied. Copy the metadata again."""
+    """A file that the copied metadata name was deleted before it was copied, so the metadata must be copied again."""
 
 
 def copy_table(source: Path, target: Path) -> None:
@@ -93,10 +93,10 @@ def copy_segments(
     A copy that cannot be read is left out if there is another one, from which repair restores it.
 
     Returns:
-        The ids of the files in use of which no copy exists, or all are damaged.
+        The ids of the files in use whose copies are all missing or damaged.
 
     Raises:
-        CopiesUnreachableError: no copy of a file can be read now, and one that cannot be reached may be good.
+        CopiesUnreachableError: no copy of a file can be read now, and a copy on an unreachable path may be good.
         OSError: the target cannot be written.
     """
     absent: list[FileId] = []

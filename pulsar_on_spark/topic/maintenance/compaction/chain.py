@@ -24,7 +24,7 @@ _END = 1 << 62
 
 
 class CompactedChain(LedgerChain):
-    """The chain of a compacted topic; it passes growth on to the chain of the log.
+    """The chain of a compacted topic. New entries of a ledger are added to the chain of the log.
 
     Args:
         log: The topic's chain.

@@ -108,7 +108,8 @@ def compact(
         root: The root.
         name: The topic, or a partition.
         how: The options; None for the defaults.
-        reach: A position up to which messages were readable before; the compaction waits until they are readable again.
+        reach: A position up to which entries were readable before: if some cannot be read now, the compaction tries
+            every copy of them for a limited time. None for no such position.
         progress: Called as the compaction proceeds.
 
     Returns:
@@ -187,7 +188,7 @@ def _write(
 
 
 def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s, int]:
-    """Return the places of the kept messages, and the number of passes."""
+    """Return the sorted places of the kept messages, and the number of first passes that were made."""
     shares, passes = 1, 0
     while True:
         places_of_shares: list[Int64s] = []
@@ -229,7 +230,7 @@ class _Step:
 
 
 def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
-    """Commit the new ledger; if the topic has another compaction by now, delete the files and return False."""
+    """Commit the new ledger, and return True; delete its files if the topic was compacted or truncated meanwhile."""
     is_done = False
 
     def decide(view: View) -> Change | None:
@@ -260,7 +261,7 @@ def decide_swap(
     ledger: WrittenLedger,
     now: datetime,
 ) -> Change | None:
-    """Make the change that installs a compacted ledger; None if its base was replaced or the topic truncated meanwhile.
+    """Return the change that installs a compacted ledger; None if the topic was compacted or truncated meanwhile.
 
     Raises:
         TopicNotFoundError: the topic was deleted.

@@ -1,4 +1,4 @@
-"""The messages of compacted slices as rows; losses are errors, or are skipped and logged."""
+"""The messages of compacted slices as rows. Lost messages are an error, or are skipped and logged."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class CompactedReader:
     fail_on_data_loss: bool = True
 
     def read(self, slice_: CompactedSlice) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
-        """Yield the slice's messages in order, as (ledger, batch); entry ids need no offset.
+        """Yield the slice's messages in order, as (ledger, batch), with entry ids in the column `entry_id`.
 
         Raises:
-            DataLossError: some of the slice has no good copy, and `fail_on_data_loss` is set; or the compacted ledger
-                was replaced so long ago that its files are gone.
-            CopiesUnreachableError: some of the slice has no copy that can be read now.
+            DataLossError: a batch of the slice has no good copy, and `fail_on_data_loss` is set; or the compacted
+                ledger was replaced so long ago that its files were deleted.
+            CopiesUnreachableError: a batch of the slice has no copy that can be read now.
             UnreadableMessageError: a message cannot be converted to rows, and `fail_on_data_loss` is set.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
@@ -61,8 +61,8 @@ class CompactedReader:
                 alone = False
             except SegmentGoneError as error:
                 raise DataLossError(
-                    f"Reading the compacted messages of {slice_.topic} took more than ten minutes. The topic was "
-                    f"compacted again meanwhile, and the files are deleted: read again from the beginning. {error}"
+                    f"The compacted ledger of {slice_.topic} was replaced more than ten minutes ago, and its files "
+                    f"were deleted while they were read: read the topic again from the beginning. {error}"
                 ) from error
             except CorruptSegmentError as error:
                 # The error concerns a group of batches. A batch is lost only if it cannot be read alone either.

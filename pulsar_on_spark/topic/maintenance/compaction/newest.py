@@ -43,7 +43,7 @@ _MERGE_ROWS = 1 << 18
 
 
 class TooManyKeysError(PulsarpyError):
-    """The keys of this share take more memory than allowed: repeat the pass with smaller shares."""
+    """The keys of a share take more memory than allowed, so the pass must be repeated with smaller shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class NewestOfKeys:
     # -- entries that are not split ------------------------------------------------------------------------------------
 
     def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
-        """Add a whole entry. Return True if it is a tombstone of its key, None if its key is unknown or it has none."""
+        """Add an entry that is not split. Return True if it is a tombstone; None if it has no key, or no known key."""
         if not entry:
             return None  # the row is the placeholder of a message that an earlier compaction removed
         metadata = _metadata(entry)

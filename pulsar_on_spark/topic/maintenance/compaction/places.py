@@ -40,7 +40,7 @@ class Places:
         self._bases = dict(zip(ledgers, bases, strict=True))
 
     def of_entries(self, ledger: LedgerId, entries: Int64s) -> Int64s:
-        """Return the places of whole entries."""
+        """Return the places of entries that are not split."""
         return (entries + self._bases[ledger]) << MESSAGE_BITS
 
     def of_messages(self, ledger: LedgerId, entries: Int64s, batch_indexes: Int64s) -> Int64s:

@@ -1,7 +1,7 @@
 """Reading a compacted ledger: its rows between two positions, and its index.
 
-A compaction's files stay for ten minutes after they were replaced or their topic was deleted, so that active reads can
-finish. Then they are deleted; a reader of newer metadata gets the files that replaced them.
+The files of a compacted ledger stay for ten minutes after the ledger was replaced or its topic was deleted, so that
+active reads can finish. Then they are deleted. A reader of newer metadata gets the files that replaced them.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class CompactedSlice:
         return tuple(rows for _, _, _, rows in self.compacted.batches[self.first : self.end])
 
     def part(self, first: int, end: int) -> CompactedSlice:
-        """Return the slice with only these batches."""
+        """Return the part of the slice in batches [first, end) of its file."""
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
     def read(
         self, paths: PathTable, columns: Sequence[str] | None, on_bad_copy: OnBadCopy
     ) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
-        """Yield (ledger, rows) for each batch; entry ids need no offset.
+        """Yield (ledger, rows) for each batch, with entry ids in the column `entry_id`.
 
         Args:
             paths: Returns the root's storage paths.
@@ -136,7 +136,10 @@ def read_index(
     paths: PathTable,
     on_bad_copy: OnBadCopy,
 ) -> Index:
-    """Return the index of the remaining entries (arguments and errors as `compacted_slices`, `CompactedSlice.read`)."""
+    """Return the index of the remaining entries; empty if no message remains.
+
+    Arguments and errors are those of `compacted_slices` and `CompactedSlice.read`.
+    """
     if not record.files:
         return {}
     last = record.files[-1]

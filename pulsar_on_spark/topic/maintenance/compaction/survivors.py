@@ -1,7 +1,7 @@
 """Second pass: select the rows at the kept places, with everything that is needed to rebuild their entries. Pure.
 
 An entry keeps its id, and its messages keep their batch indexes. Only the rows of a batch's kept messages are stored.
-The first of them has the `entry_metadata`, which tells the original number of messages.
+The first of these rows has the `entry_metadata`, which includes the original number of messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def kept_rows(
         rows: Rows in `SEGMENT_SCHEMA`: all rows of each entry.
         survivors: The kept places, from the first pass.
         places: The places of all entries.
-        retain_null_key: As in the first pass.
+        retain_null_key: True to keep messages without a key.
     """
     entries = rows.column("entry_id").to_numpy() + entry_offset
     indexes = rows.column("batch_index").fill_null(-1).to_numpy().astype(np.int64)
@@ -69,7 +69,7 @@ def kept_rows(
 
 
 def _kept_wholes(entry_places: Int64s, raw: pa.BinaryArray, survivors: Int64s) -> Bools:
-    """Flag the whole entries that have a surviving message: the first pass may have seen such an entry split."""
+    """Flag the entries that are not split but have a kept message: they may have been split in the first pass."""
     is_whole = pc.greater(pc.binary_length(raw).fill_null(0), 0).to_numpy(zero_copy_only=False)
     first = np.searchsorted(survivors, entry_places)
     return np.asarray(is_whole & (np.searchsorted(survivors, next_entry(entry_places)) > first))
@@ -80,8 +80,8 @@ def _entry_metadata(
 ) -> pa.BinaryArray:
     """Return the column `entry_metadata`, with each entry's metadata in the first of its kept rows.
 
-    An entry that Spark wrote has no stored metadata. If only some of its rows are kept, its metadata is derived from
-    all of its rows here, because later readers lack the others.
+    An entry that Spark wrote has no stored metadata. If only some of its rows are kept, its metadata is derived here
+    from all of its rows, because later readers do not have the dropped rows.
     """
     stored = rows.column("entry_metadata")
     entry_of_row = np.cumsum(np.isin(np.arange(rows.num_rows), first_rows)) - 1

@@ -62,7 +62,7 @@ class CompactedLedgerWriter:
         self._last_batch_index = -1
 
     def add(self, ledger: LedgerId, kept: Kept) -> None:
-        """Append rows, in the order of the chain.
+        """Append rows; the caller adds them in the order of the chain.
 
         Raises:
             NotEnoughCopiesError: fewer than ack-quorum copies are left.

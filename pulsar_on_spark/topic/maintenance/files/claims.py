@@ -3,8 +3,8 @@
 The same is true of history paths: what is said of cold paths here holds for all paths with a role of `APART`.
 
 A copy of a root's folder, made by `cp -a` or by a snapshot of its disk, names the same cold paths as the root. If both
-moved and deleted files there, each would delete as garbage what only the other one's metadata name. So before a commit
-or a collection changes a cold path, it replaces the path's claim:
+moved and deleted files there, each would delete as garbage the files that only the other copy's metadata name. So
+before a commit or a collection changes a cold path, it replaces the path's claim:
 
     read the claim  ->  is it ours?  ->  commit: a new token is ours, too  ->  replace the claim  ->  commit: only it is
                               │ no
@@ -15,9 +15,10 @@ the same tokens, so a copy that acts first is known by its place, and a later ch
 that was moved is like a copy: an operator says which one is to keep the path.
 
 Tokens are random. A token is in the root's metadata before it is on the path, so a kill leaves a claim that is known.
-The claim is replaced only as it was read. So tokens that were added before that of the present claim can never get to
-the path later, and are forgotten before the change. So an earlier state of a path, such as a bucket restored from a
-snapshot, has a forgotten token, too, if it can lack a file that the metadata name: files are written before the claim.
+The claim is replaced only if it is still as it was read. So tokens that were added before the present claim's token can
+never get to the path later, and the root forgets them. An earlier state of a path, such as a bucket restored from a
+snapshot, has a forgotten token, too, if it can lack a file that the metadata name: a file is written before the claim
+is replaced for the commit that names the file.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from pulsar_on_spark.topic.catalog.holds import ATTEMPTS, busy, claimed_paths, i
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 MAX_TOKENS: Final = 8
-"""Maximum number of a path's tokens. It is reached only if almost as many passes could not replace the claim."""
+"""Maximum number of a path's tokens. It is reached only if almost as many passes failed to replace the claim."""
 
 
 def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
-    """Return the tokens that a path may have once a pass writes one: the one that was found there, and all later ones.
+    """Return the tokens that a path may have once a pass writes a claim: `found`, all later known tokens, and `new`.
 
-    The pass writes the last one. That is the new token, unless the maximum is reached: none of the others may be
-    forgotten, because the path may still get it late from a pass that failed.
+    The pass writes the last of them. If the others are `MAX_TOKENS` already, `new` is left out: none of the others may
+    be forgotten, because a pass that failed may still write it late.
     """
     later = known[known.index(found) + 1 :] if found in known else ()
     tokens = (found, *later)
@@ -53,7 +54,7 @@ def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
 
 
 def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
-    """Claim those of the paths that are cold, before they are changed.
+    """Claim the cold paths among `path_ids`, before they are changed.
 
     Returns:
         The paths that must not be changed, each with the reason: another copy of the root has claimed the path, or the
@@ -105,7 +106,7 @@ def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) ->
 
 
 def _announced(root: RootHandle, path_id: PathId, found: Claim, own: str, *, by_force: bool) -> str:
-    """Commit that a token may be on the path, and return it; "" if the claim that was found there is another root's."""
+    """Commit that the path may get a token, and return the token; "" if the claim that was found is another root's."""
     new, token = secrets.token_hex(16), ""
 
     def decide(view: View) -> Change | None:
@@ -124,7 +125,7 @@ def _announced(root: RootHandle, path_id: PathId, found: Claim, own: str, *, by_
 
 
 def _forget_before(root: RootHandle, path_id: PathId, token: str) -> None:
-    """Forget the tokens before one that was written: the path can have them only in an earlier state by now."""
+    """Forget the tokens older than the written one: from now on, only an earlier state of the path can have them."""
 
     def decide(view: View) -> Change | None:
         record = view.get(PathRecord, str(path_id))

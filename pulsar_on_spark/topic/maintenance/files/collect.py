@@ -1,6 +1,7 @@
 """Garbage collection of segment files: listings of storage paths find candidates, and the metadata decide.
 
-A durable view of the metadata alone decides the fate of a file that a listing shows:
+A durable view of the metadata alone decides the fate of a file that a listing shows. The verdict on a write id is its
+`WriteRecord`:
 
     the copy's record    verdict on its write id      fate
     -------------------  ---------------------------  --------------------------------------------------------------
@@ -48,9 +49,9 @@ SOLE_TIMES = 7
 _OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 """Pattern of the file ids that collection handles; it ignores all other files."""
 _COMMIT_RECORDS = 1_000
-"""Maximum number of records that one commit changes: larger commits lose against those of other writers."""
+"""Maximum number of records that one commit changes: larger commits conflict with those of other writers more often."""
 CLAIMED_DELETIONS = 20
-"""Number of deletions after which the claims on cold paths are looked at again."""
+"""Number of deletions after which the claims on cold paths are read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,12 @@ class Ages:
     """Minimum ages, in seconds, of files that may still be in use.
 
     Attributes:
-        abort_after_s: Age of the newest file at which an uncommitted write is aborted; unfinished files of this age are
-            deleted.
+        abort_after_s: Age at which an uncommitted write is aborted: the age of its newest file. Unfinished files of
+            this age are deleted.
         keep_replaced_s: Time for which a file is kept after the last segment record that named it, for running reads.
-        keep_verdicts_s: Minimum time for which committed verdicts are kept. A verdict is kept `SOLE_TIMES` as long if
-            it alone can show a driver, suspended during its commit, that the write is done.
+        keep_verdicts_s: Minimum time for which committed verdicts are kept. For a write without a transaction it is
+            `SOLE_TIMES` as long: a driver that was suspended during its commit can learn only from the verdict that the
+            write is done.
     """
 
     abort_after_s: float = DAY_S
@@ -75,7 +77,7 @@ DEFAULT_AGES = Ages()
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """The result of a collection. `skipped_paths` has a reason for each storage path without one."""
+    """The result of a collection. `skipped_paths` has a reason for each storage path that was not collected."""
 
     aborted_writes: int = 0
     retired_files: int = 0
@@ -113,7 +115,7 @@ def collect(
         clock: The time that ages are relative to, in seconds since 1970; None for now.
 
     Raises:
-        MetadataError: the metadata cannot be read or written; no file is deleted because metadata are missing.
+        MetadataError: the metadata cannot be read or written. Metadata that cannot be read never lead to a deletion.
     """
     now_s = time.time() if clock is None else clock
     store = root.store
@@ -281,8 +283,8 @@ def _delete(
 def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> None:
     """Delete the records of collected files.
 
-    A copy on a path that cannot be reached now then has a committed verdict and no record. A later collection deletes
-    it.
+    A copy on a path that cannot be reached now stays, with a committed verdict and no record, until a later collection
+    deletes the copy.
     """
     for some in _chunks(sorted(collected)):
 
@@ -295,10 +297,10 @@ def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> Non
 
 
 def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, now_s: float) -> int:
-    """Delete old committed verdicts of writes without remaining files; return their number. Aborts are never deleted.
+    """Delete old verdicts of committed writes without remaining files; return their number.
 
-    If a file of such a write appears later, on a path that could not be reached, its write is aborted for lack of a
-    verdict.
+    Verdicts of aborted writes are never deleted. If a file of a committed write appears after its verdict was deleted,
+    on a path that could not be reached, the write is aborted, because it has no verdict.
     """
     view = store.view()
     used = write_ids(view) | remaining

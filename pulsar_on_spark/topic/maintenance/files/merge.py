@@ -39,10 +39,10 @@ TINY_FILE_BYTES = 1 << 20
 WORTH_TINY_FILES = 16
 """Minimum number of tiny files in a root for merging them even if their segments have no neighbours."""
 MAX_RUN_BYTES = 64 << 20
-"""Estimated size in memory of a run, or of several runs together, up to which they are read before they are written."""
+"""Maximum estimated memory of the runs that are read together before they are written."""
 MAX_JOB_BYTES = 256 << 20
 MAX_JOB_SEGMENTS = 2_000
-"""Maximum number of records that one commit replaces: larger ones lose against the commits of the topics' writers."""
+"""Maximum number of records that one commit replaces: larger commits conflict with those of writers more often."""
 ROW_BYTES = 120
 """Estimated memory that a message needs in addition to its key and value."""
 _MAX_ROUNDS = 4
@@ -78,10 +78,12 @@ class MergeReport:
 
 
 def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
-    """Merge the runs that are worth it, in a few rounds: a round may merge results of the previous round.
+    """Merge small segments in a few rounds: a round may merge the results of the previous round.
 
     Raises:
-        NotEnoughCopiesError: fewer storage paths than the ack quorum can be written; nothing is changed.
+        NotEnoughCopiesError: fewer storage paths than the ack quorum can be written; merges committed before remain.
+        MetadataError: the metadata cannot be read or written.
+        StorageError: the reports cannot be read.
     """
     done = MergeReport()
     given_up: set[str] = set()
@@ -265,8 +267,8 @@ def _commit(
 ) -> list[Piece]:
     """Replace the segments of all pieces whose sources have not changed; return these pieces.
 
-    If other writers win every attempt, each half of the pieces is committed by itself, so that one busy topic does not
-    block the others.
+    If every attempt conflicts with other writers' commits, each half of the pieces is committed by itself, so that one
+    busy topic does not block the others.
     """
     kept: list[Piece] = []
 

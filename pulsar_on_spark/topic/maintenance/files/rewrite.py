@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 STRETCH_BYTES = 8 << 20
 """Maximum bytes of small segments of a file that are read together."""
 MAX_BUFFER_BYTES = 160 << 20
-"""Size of buffers above which the complete parts of runs are written early: large properties defeat every estimate."""
+"""Size of buffers above which the complete parts of runs are written early: estimates do not include properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Piece:
 
 
 def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
-    """Read the runs and append them to the file, each in as few pieces as memory allows.
+    """Read the runs, append them to the file, each in as few pieces as memory allows, and return the pieces.
 
     If a segment cannot be read from any copy, its run is left out and logged; rows of the run that are in the file
     already belong to no piece. The segment is reported if it is lost, not if its copies are only unreachable.
@@ -286,10 +286,15 @@ def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str)
     for batch, entries in zip(batches, segment.batch_entries, strict=True):
         ids = batch.column("entry_id").to_numpy()
         if len(ids) == 0 or ids[0] != first or ids[-1] != first + entries - 1:
-            raise CorruptSegmentError(f"The segment of {what} lacks entries that its record names.")
+            raise CorruptSegmentError(
+                f"The segment of {what} lacks entries that its record names: restore this root from a backup."
+            )
         first += entries
     if sum(batch.num_rows for batch in batches) != segment.rows:
-        raise CorruptSegmentError(f"The segment of {what} does not have the {segment.rows} messages of its record.")
+        raise CorruptSegmentError(
+            f"The segment of {what} does not have the {segment.rows} messages of its record: restore this root from a "
+            "backup."
+        )
 
 
 def _joined_runs(runs: Iterator[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -50,10 +50,10 @@ class OffloadReport:
     """The result of a pass.
 
     Attributes:
-        moved: The files that got a copy on a cold path.
-        released: The files whose other copies were deleted.
-        waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
-        closed: If files wait, the reason why a cold path takes none, for each such path.
+        moved: The work on files that were to get a copy on a cold path.
+        released: The work on files whose other copies were to be deleted.
+        waiting: Number of files that are due but wait, because no writable cold path has their driver's label.
+        closed: If files wait, a reason for each cold path that takes no files.
         shared: Number of files that stay because other parts of them are needed hot, or because the policies of their
             topics name different drivers.
         unverified: A sentence for each file whose other copies are kept because its cold copy could not be verified.
@@ -80,7 +80,7 @@ class OffloadReport:
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing that was due is left to the next pass."""
+        """True if the pass had no problem and left no due work to the next pass."""
         return not (self.problems or self.moved.unfinished or self.released.unfinished)
 
 
@@ -224,7 +224,7 @@ def requested(view: View, request: OffloadRequest) -> dict[str, Position]:
     if request.before is not None:
         if topic.partitions is not None:
             raise InvalidArgumentError(
-                f"Topic {topic.name} is partitioned, and ids belong to one partition: name the partition."
+                f"Topic {topic.name} is partitioned, and a message id belongs to one partition: name the partition."
             )
         return {topic.topic_id: request.before}
     ends = {part.topic_id: _kept_from(view, part.topic_id, request.keep_bytes) for part in catalog.parts(view, topic)}
@@ -232,7 +232,7 @@ def requested(view: View, request: OffloadRequest) -> dict[str, Position]:
 
 
 def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
-    """Return the end of the newest segment with at least `keep_bytes` behind it; None if there is none."""
+    """Return the end of the newest segment after which the topic has at least `keep_bytes`; None if there is none."""
     behind = 0
     for segment in reversed(view.all(SegmentRecord, topic_id)):
         if behind >= keep_bytes:
@@ -258,8 +258,8 @@ def _release(
 ) -> tuple[WorkReport, tuple[str, ...]]:
     """Verify cold copies and delete the other ones. Return the work, and reasons to keep copies.
 
-    A path that cannot be reached is added to `away`, and its copies are not looked at: each look may take a minute.
-    A copy that cannot be read from a path that answers says nothing of others.
+    A path that cannot be reached is added to `away`, and no further copies on it are verified, because each attempt may
+    take a minute. A path that answers is not added, even if one copy on it cannot be read.
     """
     paths = root.current_storage_paths()
     verified: list[FilePlan] = []

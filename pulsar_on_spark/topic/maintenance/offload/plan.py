@@ -5,7 +5,7 @@
     a topic still needs a part of it hot            nothing
     a compacted ledger is in it                     nothing: the next compaction replaces it
     its topics name different drivers               nothing
-    all else                                        it gets a copy on a cold path, and is offloaded with that commit
+    any other that was not offloaded                it gets a copy on a cold path, and is offloaded with that commit
     offloaded, within the deletion lag              its other copies are kept, and are read first
     offloaded longer ago, and its cold copy counts  its other copies are deleted
 
@@ -68,9 +68,10 @@ class OffloadPlan:
 
     Attributes:
         moves: The plans that give each file a copy on a cold path.
-        waiting: Number of files that no cold path can take: none has their driver's label, or none is writable.
-        closed: If files wait, the reason why a cold path takes none, for each such path.
-        shared: Number of files with offloaded and other parts, or with topics of different drivers, which stay.
+        waiting: Number of files that are due but wait, because no writable cold path has their driver's label.
+        closed: If files wait, a reason for each cold path that takes no files.
+        shared: Number of files that stay although a part of them is due, because another part is needed hot, or because
+            their topics name different drivers.
     """
 
     moves: tuple[FilePlan, ...] = ()
@@ -133,10 +134,10 @@ def plan_offload(basis: Basis, requests: Mapping[str, Position]) -> OffloadPlan:
 
 
 def plan_release(basis: Basis) -> list[FilePlan]:
-    """Plan for which offloaded files the copies that are not on cold paths are deleted.
+    """Return a plan for each offloaded file whose copies on paths that are not cold are to be deleted.
 
-    The lag of a file is the longest of its topics. Nothing of a stranded file is deleted (`repair.plan`). The caller
-    verifies that the copies in `counted` exist.
+    The deletion lag of a file is the longest lag of its topics. No copy of a stranded file is deleted (`repair.plan`).
+    The caller verifies that the copies in `counted` exist.
     """
     lags: dict[str, timedelta] = {}
     for topic in basis.view.all(TopicRecord):
@@ -163,7 +164,7 @@ def end_of(segment: SegmentRecord) -> Position:
 
 
 def _closed(paths: Iterable[PathHealth]) -> tuple[str, ...]:
-    """Return the reason why a cold path takes no files, for each such path."""
+    """Return a reason for each cold path that takes no files."""
     closed = [path for path in paths if path.is_cold and not path.is_writable]
     return tuple(f"[path {path.path_id}] {path.reason or f'It is {path.state}.'}" for path in closed)
 

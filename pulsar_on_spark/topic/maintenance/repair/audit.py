@@ -102,17 +102,17 @@ def live(view: View) -> list[FileRecord]:
 
 
 def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audit:
-    """Check all storage paths once.
+    """Check once, by listings of the storage paths, that all copies exist with the right length.
 
-    The copies on a cold path that is not known to be this root's are not judged, because the path may be in an earlier
+    The copies on a cold path that is not known to be this root's are not checked, because the path may be in an earlier
     state.
 
     Args:
         root: The root.
         limits: The limits of the pass.
-        marks: True to mark a path as failed that cannot be reached, so that no process writes to it and its downtime is
-            recorded; and a cold path that another copy of the root has changed. A path for which this process lacks
-            credentials or permissions is never marked, because it may be well.
+        marks: True to mark each path that cannot be reached as failed, so that no process writes to it and its downtime
+            is recorded. Cold paths that another copy of the root has changed are marked, too. A path for which this
+            process lacks credentials or permissions is never marked, because it may be well.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -170,7 +170,7 @@ def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again; a path that could not be listed counts as unreachable."""
+    """Examine all paths again, and return their health; a path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
     health = examine_paths(root, view)
     for record in view.all(PathRecord):

@@ -40,7 +40,7 @@ class CheckReport:
 
 
 def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
-    """Read every copy in full, or every copy on one path. Bad copies are reported for repair, and no path is marked.
+    """Read every copy in full, or every copy on one path. Report bad copies for repair, but mark no path as failed.
 
     Raises:
         InvalidArgumentError: there is no such path.

@@ -27,8 +27,8 @@ class RepairLimits:
     def is_overdue(self, failed_at: datetime, now: datetime) -> bool:
         """Return True if the copies on a path that could not be reached since `failed_at` are to be replaced.
 
-        A time that is ahead by more than the time to wait is that of a wrong clock, and is not waited for: it does no
-        harm to replace copies early.
+        A time that is later than `now` by more than `replace_after` is from a wrong clock, and counts as overdue: to
+        replace copies early does no harm.
         """
         return not -self.replace_after <= now - failed_at < self.replace_after
 

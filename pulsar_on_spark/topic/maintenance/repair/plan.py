@@ -1,4 +1,4 @@
-"""Plan of a file's repair: which copies count, and what happens to those that don't. No IO, no clock.
+"""The plan of a file's repair: the copies that count, and the treatment of the others. No IO, no clock.
 
     path                                           its copies                             gets new copies
     ---------------------------------------------  -------------------------------------  ---------------
@@ -9,13 +9,15 @@
     draining                                       are read, and replaced elsewhere       no
     lost; retired; unreachable for a longer time   do not count, and are replaced         no
 
-A cold path that is unreachable for a longer time is pending, too: the store is away, and only it has its files.
+A cold path that is unreachable for a longer time is treated as if for a short time, because usually no other path has
+its files.
 
-An offloaded file needs one copy on a cold path, whose label is the driver that its topics name. Its copies on other
-paths neither count nor are replaced: they are read, and `topic.maintenance.offload` deletes them later, also on a path
-that is draining. A *stranded* file is offloaded, but its cold path is unreachable for a longer time, or does not count
-and no other cold path can take a copy. As long as it has copies on other paths, these must be as many as before it was
-offloaded. All other files have copies on paths that are not cold.
+An offloaded file needs one copy on a cold path, whose label is the offload driver that the file's topics name. Its
+copies on other paths neither count nor are replaced: they are read, and `topic.maintenance.offload` deletes them later,
+also on a path that is draining. An offloaded file is *stranded* if it still has copies on other paths, and either its
+cold path is unreachable for a longer time, or it has no copy on a cold path and no cold path can take one. A stranded
+file needs as many copies on other paths as before it was offloaded. A file that was not offloaded needs copies only on
+paths that are not cold.
 
 A commit removes a copy from a file's record only if enough other copies count. So a record never names fewer good
 copies than before, whatever is interrupted and whatever other workers do.
@@ -37,13 +39,13 @@ class Trust(Enum):
     """The treatment of the copies on a path; see the module's table."""
 
     COUNTS = "they count"
-    PENDING = "it will turn out: they neither count nor are replaced"
-    LEAVING = "they are good to read from, and are replaced elsewhere"
-    GONE = "they are not believed, and are replaced elsewhere"
+    PENDING = "they may be good: they neither count nor are replaced"
+    LEAVING = "they are read, and are replaced on other paths"
+    GONE = "they do not count, and are replaced on other paths"
 
 
 def trust_in(path: PathHealth) -> Trust:
-    """Decide if the copies on a path count."""
+    """Return the treatment of the copies on a path."""
     if path.state in ("lost", "retired"):
         return Trust.GONE
     if path.state == "draining":
@@ -66,7 +68,8 @@ class FilePlan:
         leaving: Paths to remove from the record once enough copies count.
         lacking: Number of copies that the file needs but no path can take.
         away: Paths of copies that cannot be reached and may be good; if there are any, the file is not lost.
-        beside: Paths whose copies are read and do not count: those of an offloaded file that are not cold.
+        beside: Paths whose copies are read and do not count: for an offloaded file, those that are not cold; for a
+            stranded file, those that are cold.
     """
 
     file: FileRecord
@@ -81,7 +84,7 @@ class FilePlan:
 
     @property
     def is_idle(self) -> bool:
-        """True if there is nothing to write and nothing to remove."""
+        """True if the plan neither writes a copy nor removes a path from the file's record."""
         enough = len(self.counted) + len(self.targets) >= self.wanted
         return not self.targets and not (self.leaving and enough)
 
@@ -89,7 +92,7 @@ class FilePlan:
 def is_stranded(
     file: FileRecord, paths: Mapping[PathId, PathHealth], bad: Collection[PathId], drivers: Collection[str] = ()
 ) -> bool:
-    """Return True if an offloaded file must do with the copies that it still has on other paths (see `plan_file`)."""
+    """Return True if an offloaded file needs its copies on paths that are not cold; see the module's text."""
     known = [paths[PathId(path_id)] for path_id in file.copies if path_id in paths and path_id not in bad]
     cold = [path for path in known if path.is_cold and trust_in(path) is not Trust.GONE]
     if not file.is_cold or any(path.is_there or not path.is_overdue for path in cold):
@@ -112,8 +115,8 @@ def plan_file(
         wanted: The root's write quorum, for a file whose record has none.
         paths: All storage paths, without retired ones.
         bad: Paths on which the file's copy is known to be bad or missing.
-        drivers: The labels that the topics of an offloaded file name. A cold path gets a new copy only if this is its
-            own label, so none does if the topics name two.
+        drivers: The offload drivers that the topics of an offloaded file name. A cold path gets a new copy only if its
+            label equals all of them, so no path does if the topics name different drivers.
     """
     is_cold = file.is_cold and not is_stranded(file, paths, bad, drivers)
     wanted = 1 if is_cold else file.write_quorum or wanted

@@ -56,7 +56,7 @@ class RepairReport:
 
     @property
     def is_whole(self) -> bool:
-        """True if every file has all its copies after this pass, as far as the pass found out."""
+        """True if the pass left no lacking copy, unreachable path, lost file, unfinished work or problem."""
         return not (self.lacking or self.away or self.work.lost or self.work.unfinished or self.work.problems)
 
 
@@ -81,7 +81,7 @@ class Throttle:
         self._free_at_s = clock()
 
     def __call__(self, size_bytes: int) -> None:
-        """Count bytes that were processed, and wait until the rate is met."""
+        """Count bytes that were processed, and wait until their rate is not above the maximum."""
         if self._rate is None:
             return
         now_s = self._clock()
@@ -280,7 +280,7 @@ def _budget(copies: Sequence[FileRecord], known: PathScrub, within: timedelta) -
 
 
 def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
-    """Let a path's copies count after they were read in full; return False if the path went and came back meanwhile."""
+    """Let a path's copies count after they were read in full; return False if the path failed again meanwhile."""
     settled = False
 
     def decide(view: View) -> Change | None:

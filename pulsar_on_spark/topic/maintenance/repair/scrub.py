@@ -41,7 +41,8 @@ class PathScrub(BaseModel):
         after: The id of the file that was read last in this round; empty before the first.
         at_ms: The time of the last reading, or of the first pass.
         unexamined: Number of copies that could not be examined in this round.
-        checks: The `check_since` of the path's record for which this round is, if the path had come back when it began.
+        checks: The `check_since` of the path's record when the round began, if the round is the check of a path that
+            came back; else None.
         completed_ms: The time at which a round was last completed, with all copies examined; None if no round was.
     """
 
@@ -111,8 +112,8 @@ def is_within_budget(spent_bytes: int, next_bytes: int, max_bytes: int | None, *
         spent_bytes: The bytes of the copies that the pass has read, or tried to read.
         next_bytes: The bytes of the next copy.
         max_bytes: The budget; None for no limit.
-        is_strict: True to stay within the budget, even if nothing is read; the budget of later passes is larger then.
-            False to read at least one copy, and the copy with which the budget ends.
+        is_strict: True to stay within the budget, even if the pass reads nothing; the budget of the next pass is larger
+            then. False to read at least one copy, and to exceed the budget by a part of the last copy.
     """
     if max_bytes is None:
         return True
@@ -133,7 +134,7 @@ class ScrubReport:
 
     Attributes:
         copies: Number of copies that were read in full.
-        bad: Number of bad ones.
+        bad: Number of these copies that are bad.
         bytes: Bytes of the copies that were read.
         is_complete: True if the round is complete, with all copies examined.
         unexamined: The reason why a copy could not be examined, for each such copy.
@@ -181,7 +182,7 @@ def scrub_path(
 
     Returns:
         The round's progress, and the work done. Reading stops early if the path cannot be reached or a bad copy could
-        not be reported. A copy that could not be examined is left to the next round, which this one then does not
+        not be reported. A copy that could not be examined is left to the next round, and this round does not count as
         complete.
     """
     now_ms = current_ms()
@@ -273,9 +274,9 @@ def check_copy(
 
 
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
-    """Read every byte of a copy and return its defect, or None.
+    """Read every byte of a copy, and return its defect as a sentence; None if the copy is good.
 
-    A part that the disk cannot read (EIO) is a defect, which a new copy mends, because it is written to other blocks.
+    A part that the disk cannot read (EIO) is a defect, because a new copy, on other blocks of the disk, can be read.
 
     Raises:
         StoragePathError: the copy cannot be examined now, which proves nothing about it.

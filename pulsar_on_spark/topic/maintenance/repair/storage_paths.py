@@ -104,7 +104,7 @@ def add(
 
     Raises:
         InvalidArgumentError: the place is a storage path of the root already, or was retired from it, or cannot have
-            this role; or it is that of a lost path with another role.
+            this role; or it holds a lost path with another role.
         UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
         StorageError: the place contains other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
@@ -117,8 +117,8 @@ def add(
     elif not isinstance(root.place, Path):
         if role not in ("both", "journal"):
             raise InvalidArgumentError(
-                f"{place} can hold journals only, because other hosts could not read its files: give the role journal, "
-                "or a URL."
+                f"The directory {place} can hold journals only, because the root is on an object store and other hosts "
+                "cannot read the directory: give the role journal, or a URL."
             )
         role = "journal"
     host = "" if isinstance(root.place, Path) or not isinstance(place, Path) else socket.gethostname()
@@ -129,7 +129,9 @@ def add(
     if known is not None and known.state not in ("lost", "retired"):
         if found == known.path_id and host and known.host != host:
             return _changed(root, known.path_id, lambda _, now: now.model_copy(update={"host": host}))
-        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.place} already.")
+        raise InvalidArgumentError(
+            f"{place} is storage path {known.path_id} of {root.place} already: give another place."
+        )
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
         added = _added(root, new, found)
@@ -167,11 +169,11 @@ class _NewPath:
 def drain(root: RootHandle, path_id: int) -> PathRecord:
     """Drain a path: no new copies are written to it, and `repair` copies its copies to other paths.
 
-    On a history path, no new tables are made; those that it has stay, and builds go on there.
+    A draining history path gets no new tables. Tables that are on it stay, and are still extended by builds.
 
     Raises:
-        InvalidArgumentError: there is no such path, it is lost or retired, or too few other paths are writable; of cold
-            paths, those with the drivers of its files.
+        InvalidArgumentError: there is no such path, it is lost or retired, too few other paths are writable, or no
+            other cold path can take a file of a cold path.
         MetadataError: the metadata cannot be read or written.
     """
 
@@ -203,7 +205,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
 
 
 def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection[str]]:
-    """Return the drivers of each file on a cold path that may be on no path with one of these labels."""
+    """Return the drivers of each file on a cold path that no path with one of these labels may take."""
     drivers = drivers_of_files(view)
     files = (file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None)
     named = (drivers.get(file.file_id, ()) for file in files)
@@ -211,13 +213,13 @@ def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection
 
 
 def resume(root: RootHandle, path_id: int) -> PathRecord:
-    """Make a path writable again that is draining or had failed; claim a cold or history path from any other root.
+    """Make a draining or failed path writable again. A cold or history path is claimed, even from another root.
 
-    The identity of a path whose retirement was interrupted is shown again.
+    If an interrupted retirement has hidden the path's identity file, the file gets its name back.
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
-        StoragePathError: the path cannot be reached, or its directory is another path.
+        StoragePathError: the path cannot be reached, or its place holds another storage path.
         MetadataError: the metadata cannot be read or written.
     """
     known = _known(root.store.view(), path_id)
@@ -344,7 +346,8 @@ def _require_no_tables(path: StoragePath) -> None:
         has_tables = next(iter(objects_at(path.place).list_after(HISTORY)), None) is not None
     if has_tables:
         raise InvalidArgumentError(
-            f"{path} still has history tables of deleted topics: run `pulsarpy maintain` after ten minutes, or a day."
+            f"{path} still has history tables of deleted topics: run `pulsarpy maintain` twice, more than ten minutes "
+            "apart, to delete them."
         )
 
 
@@ -361,9 +364,10 @@ def _require_closed(path: StoragePath) -> None:
 
 
 def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> bool:
-    """Hide the identity of a path. Return False if that failed and the path is lost, so that it does not matter.
+    """Hide the identity file of a path, and return True.
 
-    A path that another copy of the root has claimed stays visible, and this root begins no files on it: False, too.
+    Return False if a lost path cannot be reached or its place holds another path. Return False, too, for a path that
+    another copy of the root has claimed: its identity file stays, and this root begins no files on it.
 
     Raises:
         StoragePathError: a draining path cannot be reached, so that uncommitted writes may have files on it.
@@ -378,7 +382,8 @@ def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> b
         return False
     if not is_hidden and record.state == "draining":
         raise StoragePathError(
-            f"The place of {path} holds another path now: bring its disk back, or run `pulsarpy storage lost`."
+            f"The place of {path} holds another storage path now: bring the disk of storage path {record.path_id} "
+            f"back, or run `pulsarpy storage lost {record.path_id}`."
         )
     return is_hidden
 
@@ -441,9 +446,9 @@ def _require_empty(path: StoragePath) -> None:
 
 
 def _take_identity(root: RootHandle, view: View, place: RootPlace, found: int, path_id: int) -> None:
-    """Overwrite the identity that is left from an interrupted attempt, or from one whose id another process took."""
+    """Overwrite the identity of an interrupted attempt, or of an attempt whose id another process took first."""
     if view.get(PathRecord, str(found)) is not None and _identity(root, place) == found:
-        raise InvalidArgumentError(f"{place} is storage path {found} of {root.place} already.")
+        raise InvalidArgumentError(f"{place} is storage path {found} of {root.place} already: give another place.")
     objects = objects_at(place)
     fetched = objects.fetch(IDENTITY_NAME)
     if fetched is not None:
@@ -467,7 +472,7 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
 
 
 def _features(view: View, record: PathRecord) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
-    """Return what a commit of the path must add for the feature that it brings into the root (`features.using`)."""
+    """Return the records and keys that a commit of the path adds if the path needs a feature of the root's format."""
     if record.role == "cold":
         return features.using(view, features.COLD_PATHS)
     if record.role == "history":
@@ -507,7 +512,7 @@ def _next_id(view: View) -> int:
 
 
 def _identity(root: RootHandle, place: RootPlace) -> int | None:
-    """Return the id of the root's path at this place, as its identity file has it; None if there is none."""
+    """Return the path id in the identity file at this place; None if there is no identity file of this root."""
     if isinstance(place, Path) and not place.is_dir():
         return None
     with suppress(StorageError):

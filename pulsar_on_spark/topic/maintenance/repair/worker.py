@@ -4,8 +4,8 @@
     ->  delete the copies that no record names
 
 No copy is ever overwritten. New copies carry the write id of a batch of repairs. The commit that names them also stores
-the verdict on that write id, under the key that garbage collection needs to abort it. So if a collection takes a slow
-repair for dead, only one of them succeeds. The commit advances the key of files, too, and is decided on the current
+the outcome of that write id, under the key that garbage collection needs to abort it. So if a collection takes a slow
+repair for dead, only one of the two succeeds. The commit advances the key of files, too, and is decided on the current
 records: if a merge, a collection, a trim or another worker has changed a record, its change is kept. The root is
 consistent wherever the worker is killed: a copy without a record is garbage.
 """
@@ -39,9 +39,9 @@ from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, names_after
 log = logging.getLogger(__name__)
 
 COMMIT_FILES = 200
-"""Maximum number of records in a commit: larger commits lose against those of other writers."""
+"""Maximum number of records in a commit: larger commits conflict with those of other writers more often."""
 COMMIT_BYTES = 1 << 30
-"""Restored bytes after which they are committed; at most this much is copied again after a kill."""
+"""Size of restored copies at which they are committed, so that a killed worker loses little more work than this."""
 
 Pace = Callable[[int], None]
 
@@ -56,8 +56,8 @@ class Restored:
         copies: The new copies, by target path.
         failures: Paths that failed.
         loss: The reason why no copy is good, if all copies were examined; else None.
-        undecided: The reason why nothing is known, if some copies could not be examined, or this process lacks access
-            to a target; else None.
+        undecided: The reason why it is not known if the file is lost, or why this process lacks access to a target;
+            else None.
     """
 
     plan: FilePlan
@@ -91,7 +91,7 @@ class WorkReport:
     unfinished: int = 0
 
     def plus(self, later: WorkReport) -> WorkReport:
-        """Return the sum of this report and a later one, whose losses and unfinished plans alone count."""
+        """Return the sum of this report and a later one; `lost` and `unfinished` are those of the later one."""
         return WorkReport(
             restored=self.restored + later.restored,
             bytes=self.bytes + later.bytes,
@@ -112,7 +112,7 @@ def carry_out_plans(
     progress: Progress = silent,
     files: FileOps = OS_FILES,
 ) -> WorkReport:
-    """Carry out plans in their order.
+    """Carry out plans in their order: write the missing copies, and commit them in batches.
 
     Args:
         root: The root.
@@ -123,7 +123,8 @@ def carry_out_plans(
         files: The operating system.
 
     Raises:
-        MetadataError: the metadata cannot be read or written; the staged copies are garbage.
+        MetadataError: the metadata cannot be read or written. Garbage collection deletes the copies that were written
+            since the last commit.
     """
     paths = root.storage_paths(root.store.view())
     report = WorkReport()
@@ -172,7 +173,10 @@ def restore(
     pace: Pace = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> Restored:
-    """Write a plan's copies without a commit, in any process. Paths that fail are skipped."""
+    """Write the copies of a plan, without a commit, in any process.
+
+    Paths in `failed` are skipped. A path that fails is reported in `Restored.failures`.
+    """
     copies: dict[PathId, SegmentName] = {}
     failures: list[PathFailure] = []
     loss = undecided = None
@@ -203,9 +207,8 @@ def restore(
 class Committed:
     """The result of a commit: numbers of moved files and deleted copies, problems, and (file id, reason) of each loss.
 
-    A plan is outdated if the file was replaced meanwhile or has other copies than when the plan was made. What its
-    worker found out about the copies says nothing about the file then. A file with a copy on a refused path is not
-    known to be lost, unless the path was given up.
+    A plan is outdated if its file was replaced or got other copies after the plan was made: then its loss does not
+    count. A file with a copy on a path whose claim was refused does not count as lost, unless the path was given up.
     """
 
     moved: int = 0
@@ -217,8 +220,9 @@ class Committed:
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
     """Name the restored copies in the records, clear their reports, and delete the copies that no record names.
 
-    A cold path is claimed before. If that is refused, its copies do not count, and none of them is deleted. If another
-    copy of the root has taken the path over by the time of the commit, no other copy is given up for one on it.
+    Cold paths are claimed first. If the claim on a path is refused, the copies on the path do not count, and none of
+    them is deleted. If another copy of the root claims the path during the commit, the records name again all copies
+    that the commit has removed from them.
 
     Args:
         root: The root.
@@ -254,7 +258,9 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     needed = {path_id for restored in batch for path_id in (*restored.plan.counted, *restored.copies)}
     problems = [reason for path_id, reason in refused.items() if path_id in needed]
     if named.is_aborted:
-        problems.append(f"the new copies of repair {write_id} do not count, because garbage collection aborted it")
+        problems.append(
+            f"the new copies of repair {write_id} do not count, because garbage collection aborted it: repair again"
+        )
     doubts = (restored.undecided or restored.loss for restored in current if restored.plan.file.file_id not in lost)
     problems += [doubt for doubt in doubts if doubt is not None]
     return Committed(len(named.moved), dropped, tuple(problems), tuple(lost.items()))
@@ -305,7 +311,7 @@ def _name(root: RootHandle, write_id: WriteId, batch: Sequence[Restored], refuse
 
 
 def _name_again(root: RootHandle, changes: Sequence[tuple[FileRecord, FileRecord]]) -> None:
-    """Name the copies again that a commit gave up; they are not deleted yet."""
+    """Name in the records again the copies that a commit removed from them, and that are not deleted yet."""
 
     def decide(view: View) -> Change | None:
         puts = []
@@ -358,7 +364,7 @@ def _drop(
 ) -> int:
     """Delete the copies of a batch that no record names, except those on refused paths; return their number.
 
-    After the batch's verdict is committed, a copy that no record in a durable view names is never named again.
+    After the outcome of the batch is committed, a copy that no record in a durable view names is never named again.
     """
     paths = root.storage_paths(view)
     dropped = 0
@@ -384,7 +390,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None, loss: str | None) -> None:
-    """Clear the reports about copies that were rewritten or are no longer named, and report a loss for this reason."""
+    """Clear the reports about copies that were rewritten or are no longer named; report the loss unless it is None."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}

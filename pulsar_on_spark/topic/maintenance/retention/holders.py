@@ -2,11 +2,11 @@
 
     holder                               entries are kept from
     -----------------------------------  -----------------------------------------------------------------------------
-    subscription, last read by a broker  its last row: rows are durable, and never move back within an epoch
+    subscription, last read by a broker  its cursor row: rows are durable, and never move back within an epoch
     subscription, last read by Spark     its position of ten minutes ago, at least two passes with progress ago
     topic compaction                     its horizon: later entries are not compacted yet
-    deduplication                        its record's position: a starting broker replays the entries after it
-    history, if a policy wants it        its end, unless no build has advanced it for a week
+    deduplication                        its snapshot's position: a starting broker replays the entries after it
+    history, if a policy enables it      its end, unless no build has advanced it for a week
 
 For Spark, earlier positions count, because its checkpoints are not synced: a power cut may undo the last batches.
 """
@@ -37,19 +37,20 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 
 SPARK_KEEPS: Final = timedelta(minutes=10)
-"""Time for which a Spark query's committed batches are kept: its checkpoint is not synced, and may lose the last."""
+"""Time for which entries of a Spark query's committed batches are kept: the query's checkpoint is not synced, so that a
+power cut may undo the last batches."""
 MARK_EVERY: Final = timedelta(minutes=5)
 """Minimum time between two marks of a cursor, so that few marks are kept."""
 HISTORY_WAITS: Final = timedelta(days=7)
-"""Time for which entries are kept for a history that no build advances: a disk must not fill for a build that always
-fails. It counts from when a trimmer saw that there is something to build, however old the entries are."""
+"""Time for which entries are kept for a history that no build advances, so that builds that always fail do not fill a
+disk. The time begins when a trimmer first sees entries to build, however old these entries are."""
 HISTORY_SKIPS: Final = timedelta(days=6)
-"""Time after which housekeeping builds a history without the messages that it cannot read: a day before these would be
-trimmed together with all that waits behind them."""
+"""Time after which housekeeping builds a history without the messages that it cannot read: a day before `HISTORY_WAITS`
+ends, after which these messages and all later ones may be trimmed."""
 _MARK_HISTORY_EVERY: Final = timedelta(hours=1)
 """Minimum time between two marks of a history that advances, so that a busy topic does not cost a commit each time."""
 _MARKS_BEHIND: Final = 2
-"""Minimum number of later marks, hence of passes with committed batches since, that a mark needs to count."""
+"""Minimum number of marks after a mark that counts: since then, batches were committed between that many passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,11 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 
 
 def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -> HistoryMark | None:
-    """Return the mark of the history to store; None if nothing has waited to be built for a while."""
+    """Return the mark to store: the history's end, and the time since which later entries have waited for a build.
+
+    A mark of less than an hour ago is returned unchanged. None if no policy enables the history, or if the history
+    includes all sealed entries.
+    """
     trim = view.get(TrimRecord, topic_id)
     old = None if trim is None else trim.history
     if not policies.history.enabled:
@@ -126,13 +131,13 @@ def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -
 
 
 def is_history_overdue(view: View, topic_id: str, policies: Policies, now: datetime) -> bool:
-    """Return True if no build has advanced a history for `HISTORY_SKIPS`, although there are messages to build."""
+    """Return True if no build has advanced a history for `HISTORY_SKIPS`, although entries wait for a build."""
     waiting = history_mark(view, topic_id, policies, now)
     return waiting is not None and now - waiting.seen_at >= HISTORY_SKIPS
 
 
 def count_unbuilt(view: View, topic_id: str, policies: Policies, before: Position) -> int:
-    """Return the number of messages before a position that a history lacks; 0 if no policy wants one."""
+    """Return the number of messages before a position that the history lacks; 0 if no policy enables the history."""
     return count_waiting(view, topic_id, _built(view, topic_id), before).rows if policies.history.enabled else 0
 
 

@@ -45,7 +45,7 @@ class Trim:
         segments: The segments to trim, in the order of the chain.
         ledgers: The ledgers that are trimmed completely.
         takes_all: True if the whole chain is trimmed.
-        unbuilt: Number of messages in them that the topic's history lacks, although a policy wants it.
+        unbuilt: Number of messages in these segments that the topic's history lacks; 0 if no policy enables a history.
     """
 
     before: Position = EARLIEST
@@ -217,7 +217,10 @@ def _parts(view: View, topic_id: str, *, keeps_end: bool) -> list[_LedgerPart]:
 
 
 def _is_finished(view: View, ledger: LedgerRecord) -> bool:
-    """Return True if a ledger is completely sealed. An attached ledger always is; if it is gone, Spark adds another."""
+    """Return True if a ledger is completely sealed.
+
+    An attached ledger always is: if it is trimmed, Spark adds another ledger.
+    """
     if ledger.incarnation is None:
         return True
     return not is_open(view, ledger) and ledger.entries == readable_end(view, ledger.topic_id, ledger.ledger_id)

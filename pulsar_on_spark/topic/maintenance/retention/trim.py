@@ -54,7 +54,7 @@ _MAX_ROUNDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTopics:
-    """The numbers and sizes of segments that were removed from chains, and the number of their topics."""
+    """Numbers of trimmed segments, of their messages and key and value bytes, and of the topics that had them."""
 
     topics: int = 0
     segments: int = 0
@@ -96,9 +96,9 @@ def trim_topics(
 def trim_some(
     store: MetadataStore, names: Sequence[str], defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Trim topics and partitions, given by full names, in as many commits as needed (errors as `trim_topics`).
+    """Trim the topics and partitions with these full names, in as many commits as needed (errors as `trim_topics`).
 
-    A topic that was deleted is skipped.
+    Deleted topics are skipped.
     """
     done = TrimmedTopics()
     topics: set[str] = set()
@@ -156,7 +156,9 @@ def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
 def kept_segments(
     store: MetadataStore, name: TopicName, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> list[KeptSegment]:
-    """Return each sealed segment of a topic without partitions, or of a partition, and the reason to keep it.
+    """Return each sealed segment of a topic without partitions, or of a partition, and the reason to keep the segment.
+
+    The list is empty if there is no such topic.
 
     Raises:
         MetadataError: the metadata cannot be read.
