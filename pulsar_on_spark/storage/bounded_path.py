@@ -1,11 +1,12 @@
 """A storage path in a directory that may hang, such as one of a network file system: each call ends in bounded time.
 
-The operating system waits without a limit for a server that is away. So each call runs in a thread of its own. If it
-takes too long, further calls for the same thing, such as a file, fail at once until that call has ended. It may still
-have its effect, like a call of a process that was killed: a file that is written late is garbage.
+The operating system waits without a limit for a server that is away. So each call runs in a thread of its own. If a
+call takes too long, further calls for the same thing, such as a file, fail at once until that call has ended. The call
+may still have its effect, like a call of a process that was killed: a file that is written late is garbage.
 
-A call that hangs also begins a check of the path. Until it has ended, the path counts as unreachable and all calls fail
-at once, so a directory that hangs occupies few threads; if only a file hangs, the check ends and other calls go on.
+A call that hangs also begins a check of the path. Until the check has ended, the path counts as unreachable and all
+calls fail at once, so a directory that hangs occupies few threads. If only a file hangs, the check ends and other calls
+go on.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from pulsar_on_spark.storage.storage_path import DiskSpace, StoragePath, StoredF
 ANSWER_WITHIN_S: Final = 30.0
 """Time after which a call that has not ended counts as hanging, in seconds."""
 MAX_HANGING: Final = 16
-"""Number of things whose calls hang from which on the path counts as unreachable, because each occupies a thread."""
+"""Number of hanging calls at which a path counts as unreachable, because each of them occupies a thread."""
 _CHECKED_WITHIN_S: Final = 1.0
-"""Time that a call that hangs waits for the check of the path: if the path is well, the caller can go on with it."""
+"""Time in seconds that a call that hangs waits for the check of the path: a caller can go on if the path is well."""
 _LISTED_AT_ONCE: Final = 500
 _IDENTITY: Final = "its identity"
 _hanging: Final[dict[tuple[int, Path], dict[str, Future[Any]]]] = {}
-"""The calls of a process to a directory that took too long, and the check that they began, by what they are for."""
+"""For each process and directory: the calls that took too long, and the check that they began, by what they use."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", FileSink, FileSource)
@@ -112,7 +113,7 @@ class BoundedPath:
         self._call(_IDENTITY, partial(self.path.check, files))
 
     def hide_identity(self) -> bool:
-        """Rename the identity file; back if that was late, because the caller does not retire the path then."""
+        """Rename the identity file. If that took too long, rename it back: the caller does not retire the path then."""
 
         def undo(is_hidden: bool) -> None:
             if is_hidden:
@@ -125,7 +126,7 @@ class BoundedPath:
         self._call("the name of its identity", self.path.show_identity)
 
     def measured(self) -> BoundedPath:
-        """Get the free bytes; unchanged if they cannot be got."""
+        """Return the path with its free bytes as weight; unchanged if they cannot be measured."""
         try:
             return BoundedPath(self._call("its free space", self.path.measured))
         except StoragePathError:
@@ -177,7 +178,7 @@ class BoundedPath:
 
 
 class _Open(Generic[_H]):
-    """An open file; it is closed when no call uses it, even one that hangs."""
+    """An open file. After a call that took too long, the file is closed when that call has ended."""
 
     def __init__(self, path: LocalPath, name: SegmentName, file: _H) -> None:
         self._path = path
@@ -277,7 +278,7 @@ def _call_in_time(
 
     Args:
         path: The path.
-        what: The thing in its directory that the call is for.
+        what: The thing in the directory that the call uses, such as a file, for errors and for the limit on the thing.
         call: The call.
         if_late: Called with the result of a call that took too long.
 
@@ -305,7 +306,7 @@ def _call_in_time(
 
 
 def _begin_check(path: LocalPath, what: str, call: Future[Any]) -> None:
-    """Remember a call that hangs, and wait a moment for a check of the path, which begins unless one is running."""
+    """Remember a call that hangs, and begin a check of the path, unless one is running; wait a moment for the check."""
     hanging = _hanging_calls(path)
     hanging[what] = call
     check = hanging.get(_IDENTITY)

@@ -1,4 +1,4 @@
-"""The claim on a storage path: a small object with a token and the root that wrote it when it last changed the path.
+"""The claim on a storage path: a small object with a random token, and the name of the root that last changed the path.
 
 A copy of a root has the root's identity, and names the same storage paths outside of it. The identity of a path does
 not tell the two roots apart, the claim does: see `topic.maintenance.files.claims`.
@@ -32,7 +32,8 @@ class Claim:
 
     Attributes:
         token: The token that the path's root wrote; `UNCLAIMED` for a path without a claim.
-        root: The root that wrote it, as `named` returns it; "" for a claim of an older version, which names none.
+        root: The name of the root that wrote the claim, as `named` returns it; "" for a claim of an older version,
+            which names no root.
         version: The version of the object that has the claim; None for a path without a claim.
     """
 
@@ -44,8 +45,8 @@ class Claim:
 def named(root: RootPlace) -> str:
     """Return the text that names a root in a claim: its URL, or its folder's resolved path and inode number.
 
-    A copy of a folder has another inode number, unless a whole disk was copied, and then it has another path, unless
-    it is mounted at the same path of another host.
+    A copy of a folder has another inode number. On a copy of the whole disk, the folder has the same number but another
+    path, unless the disk is mounted at the same path of another host.
 
     Raises:
         StoragePathError: the root's folder cannot be examined.
@@ -64,7 +65,7 @@ def read_claim(path: StoragePath) -> Claim:
     """Read the claim on a path.
 
     Raises:
-        StoragePathError: the path cannot be reached or is another one, or its claim cannot be read.
+        StoragePathError: the path cannot be reached, its place holds another path, or its claim cannot be read.
     """
     path.check()
     with translated():
@@ -85,16 +86,16 @@ def read_claim(path: StoragePath) -> Claim:
 
 
 def write_claim(path: StoragePath, token: str, root: str, found: Claim) -> bool:
-    """Replace the claim that was found; return False if the path has another one by now.
+    """Replace the claim that was found, and return True; return False if the path has another claim by now.
 
     Args:
         path: The storage path.
         token: The new token, which was never used.
-        root: The root that writes it, as `named` returns it.
+        root: The name of the root that writes the claim, as `named` returns it.
         found: The claim to replace.
 
     Raises:
-        StoragePathError: there was no certain answer; the path has either claim, or will have the new one.
+        StoragePathError: there was no certain answer: the path has the old or the new claim, or gets the new one later.
     """
     content = json.dumps({"format_version": _FORMAT, "token": token, "root": root}).encode()
 

@@ -66,15 +66,15 @@ class CopiesInTurn(Generic[P, C]):
         raise NoGoodCopyError
 
     def verdict(self, path_id: PathId) -> CopyVerdict:
-        """Judge a copy that was given up."""
+        """Return the verdict on a copy that was given up."""
         return verdict_on(self.problems[path_id], self._paths().get(path_id))
 
     def summary(self) -> CopyVerdict:
-        """Judge all copies that were given up together; see `loss.summary`."""
+        """Return the verdict on the data, from all copies that were given up; see `loss.summary`."""
         return summary(map(self.verdict, self.problems))
 
     def in_words(self) -> str:
-        """Name the problem of each copy that was given up, in sentences."""
+        """Return the problem of each copy that was given up, in sentences."""
         return in_words(self.problems)
 
     def close(self) -> None:

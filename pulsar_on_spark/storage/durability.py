@@ -16,7 +16,7 @@ from pulsar_on_spark.storage.permissions import adopt, opener
 LOCK_WAIT_S = 60.0
 """The longest wait for the root's lock, in seconds: holders keep it only while they copy or write metadata."""
 SYNC_WAIT_S = 1.0
-"""The longest wait for another process that syncs a table, in seconds: a suspended one must not block the others."""
+"""The longest wait for another process that syncs a table, in seconds, because that process may be suspended."""
 _held = threading.local()
 
 
@@ -76,7 +76,7 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
         wait: True to wait for the lock; False to yield False at once while another process or thread holds it.
 
     Raises:
-        LockHeldError: another process or thread has held it for `LOCK_WAIT_S`.
+        LockHeldError: another process or thread has held the lock for `LOCK_WAIT_S`.
     """
     held_paths: set[Path] = _held.__dict__.setdefault("paths", set())
     if lock_file in held_paths:

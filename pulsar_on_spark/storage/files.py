@@ -1,4 +1,4 @@
-"""The seam between this package and the operating system: every durable step is one method of `FileOps`.
+"""The interface between this package and the operating system: every durable step is one method of `FileOps`.
 
 `OsFiles` calls the operating system. `pulsar_on_spark.testing.recording_files` records the steps, too, so that a test
 can rebuild the possible states of a disk after a crash at each step. All methods raise `OSError` and never retry: after
@@ -20,7 +20,7 @@ from pulsar_on_spark.storage import permissions
 
 
 class FileOps(Protocol):
-    """Operations of which durable files are made. Implementations are picklable and thread-safe."""
+    """Operations of the operating system for durable files. Implementations are picklable and thread-safe."""
 
     def create(self, path: Path) -> int:
         """Make a new file for appending and return its descriptor; `FileExistsError` if the name is taken."""

@@ -24,7 +24,7 @@ PathRole: TypeAlias = Literal["both", "journal", "segments", "cold", "history"]
 """The kinds of files that a path is for. A cold path gets only segment files that were offloaded, a history path only
 history tables."""
 APART: Final = ("cold", "history")
-"""Roles of paths that no quorum counts. Copies of a root share such paths, so each path has a claim (`claim`)."""
+"""Roles of paths whose files no quorum counts. Copies of a root share such paths, so each has a claim (`claim`)."""
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
 """A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 
@@ -41,7 +41,7 @@ class Condition(StrEnum):
 
 
 class Hold(StrEnum):
-    """The hold of a root on a storage path by the path's claim: this root's, another copy's, or it cannot be read."""
+    """The holder of a storage path by the path's claim: this root, another copy of the root, or not known now."""
 
     OURS = "ours"
     FOREIGN = "foreign"
@@ -60,8 +60,8 @@ class PathHealth:
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
-        hold: The root's hold on a path with a role of `APART`; `OURS` until its claim is read. Others' paths are
-            only read from.
+        hold: The holder of a path with a role of `APART`; `OURS` until the path's claim is read. A path of another
+            holder is only read from.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.
@@ -83,7 +83,7 @@ class PathHealth:
 
     @property
     def weight(self) -> int:
-        """The path's share of new files."""
+        """The path's share of new files: its free bytes, or 1 if these are unknown."""
         return self.free_bytes or 1
 
     @property
@@ -108,7 +108,7 @@ class PathHealth:
 
     @property
     def is_judged(self) -> bool:
-        """True if copies that are found missing or bad count as such; another's path may be in an earlier state."""
+        """True if copies that are found missing or bad count as such, because the path is this root's and readable."""
         return self.is_readable and self.hold is Hold.OURS
 
     @property

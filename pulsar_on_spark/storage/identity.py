@@ -76,7 +76,7 @@ class Identity:
             remedy: The operator's remedy if the identities differ, for the error.
 
         Raises:
-            WrongPathError: they differ.
+            WrongPathError: the identities differ.
         """
         if found != self:
             raise WrongPathError(
@@ -86,7 +86,7 @@ class Identity:
 
 
 def being_retired(name: str, path_id: PathId | None) -> HiddenPathError:
-    """Make the error for a hidden identity, which also a retirement that was killed leaves."""
+    """Make the error for a hidden identity; a retirement hides it, also one that was killed since."""
     return HiddenPathError(
         f"{name} is being retired: if that was interrupted, run `pulsarpy storage retire {path_id}` to finish it, or "
         f"`pulsarpy storage resume {path_id}` to undo it."

@@ -127,10 +127,10 @@ class LocalPath:
             (self.directory / source).rename(self.directory / target)
             OS_FILES.fsync_directory(self.directory)
         except OSError as error:
-            raise StoragePathError(f"{self._name} cannot be retired ({error}): make it writable.") from error
+            raise StoragePathError(f"{self._name} cannot be retired ({error}): make its directory writable.") from error
 
     def measured(self) -> LocalPath:
-        """Get the free bytes from the operating system; unchanged if it cannot tell."""
+        """Return the path with its free bytes as weight; unchanged if the operating system cannot measure them."""
         try:
             return replace(self, weight=self.space().free)
         except StoragePathError:
@@ -192,7 +192,7 @@ class LocalPath:
         return self.unchecked_segment_files(now_s)
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List as `segment_files`, while the path's identity file is hidden."""
+        """List the directories without checking the path, whose identity file may be hidden."""
         try:
             folders = sorted(entry.path for entry in os.scandir(self.directory / SEGMENTS) if entry.is_dir())
             for folder in folders:

@@ -32,7 +32,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 LOOK_AGAIN: Final = (SegmentGoneError, JournalGoneError, CopiesUnreachableError)
-"""Read errors after which a reader looks up the data in the metadata again: they may be merged, sealed or moved."""
+"""Read errors after which a reader looks up the data in the metadata again: the data may be merged, sealed or moved."""
 
 
 class CopyVerdict(Enum):
@@ -44,7 +44,7 @@ class CopyVerdict(Enum):
 
 
 def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
-    """Judge a copy that could not be read.
+    """Return the verdict on a copy that could not be read.
 
     Args:
         cause: The reader's error. A `FileNotFoundError` must come from a path whose identity was checked.

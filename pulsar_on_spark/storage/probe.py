@@ -22,7 +22,7 @@ from pulsar_on_spark.storage.local_path import LocalPath
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 ROOM_BYTES: Final = 512 * 1024 * 1024
-"""Free bytes at which a full path is well again: a journal file's size, as with less it would fail again at once."""
+"""Free bytes at which a full path is well again: the size of a journal file, which must fit on the path."""
 _ROOM_PARTS: Final = 10
 """On a disk smaller than ten journal files, a tenth of the disk is enough."""
 _FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -32,7 +32,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 def examine(path: StoragePath, mark: str = "") -> PathHealth:
-    """Determine a path's condition: elsewhere, wiped or unreachable now; else full or failing by its mark; else well.
+    """Return the health of a path: elsewhere, wiped or unreachable now; else full or failing by its mark; else well.
 
     Args:
         path: The path.
@@ -59,7 +59,7 @@ def examine(path: StoragePath, mark: str = "") -> PathHealth:
 
 
 def try_out(path: StoragePath, mark: str) -> PathHealth:
-    """Write to a path that failed. It is well again if a file can be made durable and the path is no longer full.
+    """Write to a path that failed, and return its health: well if a file was made durable and the path is not full.
 
     Args:
         path: The path.
@@ -122,7 +122,7 @@ class Trials:
         return pause is None or self._clock() >= pause.until_s
 
     def record_trial(self, path: PathId) -> None:
-        """Record a trial and begin a pause: twice the last pause, or the shortest if that ended a minute ago."""
+        """Record a trial, and begin a pause: twice the last pause, or the shortest if the last ended a minute ago."""
         now_s = self._clock()
         pause = self._pauses.get(path)
         is_again = pause is not None and now_s < pause.until_s + LONGEST_PAUSE_S

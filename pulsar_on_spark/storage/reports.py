@@ -44,12 +44,12 @@ class ReportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LostBatches:
-    """Adjacent batches of a file that no copy can provide, all of one topic (a batch holds entries of one topic only).
+    """Adjacent batches of a file that no copy can provide, as the loss of one topic that has messages in them.
 
     Attributes:
-        topic: Full name.
+        topic: The topic's full name.
         first: Number of the first batch in the file.
-        rows: Messages of each batch.
+        rows: Number of the topic's messages in each batch.
     """
 
     topic: str
@@ -129,7 +129,7 @@ def report_bad_copy(root: RootPlace, file_id: str, path_id: PathId, reason: str)
 
 
 def read_reports(root: RootPlace) -> list[Finding]:
-    """Read the reports under the root, sorted by key. If a report's content is damaged, its key gives the rest.
+    """Return the reports under the root, sorted by key; a report with damaged content is made from its key alone.
 
     Raises:
         StorageError: the reports cannot be read.

@@ -23,7 +23,7 @@ from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
-"""Bytes to fetch at once: the fixed cost of a request is that of some megabytes."""
+"""Bytes to fetch at once: the fixed cost of a request is as high as the cost of some megabytes."""
 IN_FLIGHT: Final = 8
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Limits of the ranges that a source fetches ahead."""
@@ -77,7 +77,7 @@ class ObjectSink:
         """Do nothing: a finished upload holds no resources."""
 
     def discard(self) -> None:
-        """Abandon the upload, and delete its objects. A late request may still create one, which is garbage."""
+        """Abandon the upload, and delete its objects. A late request may still create an object, which is garbage."""
         if not self._is_sealed:
             self._upload.abandon()
         for key in (self._key, self._sidecar_key):

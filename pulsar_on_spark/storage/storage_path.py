@@ -38,7 +38,7 @@ class StoredFile:
 
 
 class DiskSpace(NamedTuple):
-    """The bytes of a path's file system."""
+    """The size of a path's file system, and the free space on it, in bytes."""
 
     total: int
     free: int
@@ -86,7 +86,7 @@ class SegmentSource(Protocol):
         """The number of bytes to read at once: enough to amortize the fixed cost of a read."""
 
     def size_bytes(self) -> int | None:
-        """Return the copy's length; None if that would cost a request, because a read shows a wrong length, too."""
+        """Return the copy's length; None on an object store, where a read shows a wrong length without this request."""
 
     def sidecar(self) -> bytes:
         """Read the copy's sidecar."""

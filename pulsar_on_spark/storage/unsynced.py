@@ -67,8 +67,8 @@ def refuse_marked(base: Path) -> None:
     """Check that no fsync of this store has failed since the machine started.
 
     Raises:
-        UnsyncedFolderError: one has failed, in any process.
-        OSError: the mark cannot be read, so it is unknown whether there is one.
+        UnsyncedFolderError: an fsync has failed, in any process.
+        OSError: the mark cannot be read, so it is unknown whether there is a mark.
     """
     mark = _read_mark(base)
     if mark is not None and mark.get("boot") == boot_id():
@@ -76,7 +76,7 @@ def refuse_marked(base: Path) -> None:
 
 
 def is_remounted(base: Path) -> bool:
-    """Return True if the mark is empty: names of this boot may then be lost, as after a power cut."""
+    """Return True if the mark is empty, as for a remounted disk or a snapshot: names of this boot may be lost."""
     return _read_mark(base) == {}
 
 
@@ -115,9 +115,9 @@ def _read_mark(base: Path) -> dict[str, object] | None:
 
 def _refusal(base: Path, folder: str, error: str, *, is_own: bool) -> UnsyncedFolderError:
     refusal = UnsyncedFolderError(
-        f"The names in {folder} could not be made durable ({error}): whether the last commits outlive a power cut is "
-        "unknown, and nothing is committed on top of them; check the disk, then restart this machine, or remount the "
-        f"disk's file system and run `truncate -s 0 {mark_path(base)}`."
+        f"The names in {folder} could not be made durable ({error}), so that a power cut may undo the last commits and "
+        "no more commits are made: check the disk, then restart this machine, or remount the disk's file system and "
+        f"run `truncate -s 0 {mark_path(base)}`."
     )
     refusal.is_own = is_own
     return refusal

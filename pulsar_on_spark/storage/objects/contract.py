@@ -31,13 +31,13 @@ class Fetched(NamedTuple):
 
 
 class Created(NamedTuple):
-    """Answer: the caller's object exists and is durable."""
+    """The answer that the caller's object exists and is durable."""
 
     version: Version
 
 
 class Exists(NamedTuple):
-    """Answer: another writer's object has this key."""
+    """The answer that another writer's object has this key; it has the object's content and version."""
 
     content: bytes
     version: Version
@@ -66,8 +66,8 @@ class ObjectStore(Protocol):
     Keys are relative to it: names joined by `/`, without a leading slash. If `a/b` is a key, `a` must not be one,
     because gateways in front of file systems cannot store both.
 
-    Methods are thread-safe. Each raises `ObjectsUnreachableError` if it has no certain answer within its patience; its
-    write may then have been carried out, or may be carried out later.
+    Methods are thread-safe. Each raises `ObjectsUnreachableError` if it has no certain answer within its time limit.
+    Its write may then have been carried out, or may be carried out later.
     """
 
     def create(self, key: str, content: bytes) -> Created | Exists:
@@ -107,7 +107,7 @@ class ObjectStore(Protocol):
         """Check that an object is absent, and that the store is the right one, by its identity object.
 
         Returns:
-            False if the object exists.
+            True if the object is absent from the right store; False if the object exists.
         """
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
@@ -119,7 +119,7 @@ class ObjectStore(Protocol):
         """
 
     def head(self, key: str) -> Listed | None:
-        """Look at an object without its content; None if there is none (see `fetch`)."""
+        """Return an object without its content, as a listing has it; None if there is none (see `fetch`)."""
 
     def upload(self, key: str) -> Upload:
         """Begin an object of any size, which exists only when it is complete.

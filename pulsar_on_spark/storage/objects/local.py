@@ -128,7 +128,7 @@ class LocalObjects:
         """Sync the folder's names.
 
         Raises:
-            UnsyncedFolderError: they may not survive a power cut.
+            UnsyncedFolderError: the names may not survive a power cut.
         """
         self._until_certain(f"sync {prefix}", lambda: sync_folder(self.folder, self.folder / prefix))
 
@@ -233,7 +233,7 @@ class LocalObjects:
 
         Raises:
             ObjectsRefusedError: the operation failed with one of `refusals`.
-            ObjectsUnreachableError: it failed with another permanent error, or throughout the patience.
+            ObjectsUnreachableError: it failed with another permanent error, or until the time limit.
         """
         deadline_s = time.monotonic() + self._patience_s
         pause_s = 0.001

@@ -26,9 +26,9 @@ class Result(StrEnum):
 
     OK = "ok"
     ABSENT = "absent"
-    """404."""
+    """HTTP status 404."""
     CONFLICT = "conflict"
-    """409 or 412: a condition of the request does not hold."""
+    """HTTP status 409 or 412: a condition of the request does not hold."""
     REFUSED = "refused"
     """Another status of 400 to 499, such as 403."""
     FAILED = "failed"
@@ -61,11 +61,11 @@ class RequestMeter:
         self._on_request()
 
     def watch(self, on_request: Callable[[], None]) -> None:
-        """From now on, call a function at the end of each request, in the request's thread."""
+        """Call a function at the end of each later request, in the request's thread."""
         self._on_request = on_request
 
     def move_to(self, cells: Cells) -> None:
-        """Add the counts to `cells`, and count there from now on: it is memory that another process reads."""
+        """Add the counts to `cells`, which is memory that another process reads, and count there from now on."""
         with self._lock:
             for number, count in enumerate(self._cells):
                 cells[number] += count

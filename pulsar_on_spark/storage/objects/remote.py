@@ -319,7 +319,7 @@ class RemoteObjects:
         """Repeat an operation until it returns an answer; None is no answer.
 
         Raises:
-            ObjectsUnreachableError: it returned none within the patience.
+            ObjectsUnreachableError: the operation returned no answer within the time limit.
         """
         _require_first_process(self.url)
         began_s = time.monotonic()
@@ -401,7 +401,7 @@ def _require_first_process(url: str) -> None:
     """Check that this process was not forked: obstore would wait for ever for the threads of the parent process.
 
     Raises:
-        ObjectsUnreachableError: it was forked from a process that had opened an object store.
+        ObjectsUnreachableError: the process was forked from a process that had opened an object store.
     """
     if _first_process[0] != os.getpid():
         raise ObjectsUnreachableError(
@@ -446,7 +446,9 @@ def _open(url: str, options: Mapping[str, str], retries: Mapping[str, Any]) -> O
             url, config=cast(Any, dict(options)), client_options=limits, retry_config=cast(Any, dict(retries))
         )
     except Exception as error:
-        raise InvalidArgumentError(f"{url} cannot be used as an object store ({_reason(error)}).") from error
+        raise InvalidArgumentError(
+            f"{url} cannot be used as an object store ({_reason(error)}): check the URL and the options of its profile."
+        ) from error
 
 
 def _pauses() -> Iterator[float]:
@@ -485,7 +487,7 @@ def _version(meta: ObjectMeta) -> Version:
 
 
 def _require_absent(error: FileNotFoundError) -> None:
-    """Check that "not found" is about the object; a missing bucket or user is an error like any other.
+    """Check that "not found" is about the object, and not about a missing bucket or user.
 
     Raises:
         FileNotFoundError: the store names something else as missing: this raises `error`. An answer to HEAD names
