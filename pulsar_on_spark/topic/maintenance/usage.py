@@ -68,7 +68,7 @@ class PathUsage:
         directory: The path's directory or URL.
         bytes: Bytes of the path's files.
         by_reason: The bytes by reason, without reasons that do not occur.
-        problem: The reason why files are not counted; empty if all files are.
+        problem: The reason why some files are not counted; empty if all files are counted.
     """
 
     path_id: PathId

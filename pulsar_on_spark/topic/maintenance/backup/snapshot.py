@@ -128,7 +128,7 @@ def _copy_any(file: FileRecord, name: SegmentName, source: StoragePath, target: 
 
 
 def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> None:
-    """Copy a copy and its sidecar.
+    """Copy one copy of a segment file, and its sidecar.
 
     Raises:
         FileNotFoundError: the source is intact and has no such copy.
@@ -153,7 +153,7 @@ def _copy_segment(name: SegmentName, source: LocalPath, target: LocalPath) -> No
 
 
 def copy_journals(view: View, sources: Paths, targets: Paths) -> bool:
-    """Copy the journal files that are needed, growing ones even if they were copied before.
+    """Copy the journal files that are needed. Files that still grow are copied even if they were copied before.
 
     Returns:
         True if any journal files are needed.

@@ -2,10 +2,10 @@
 
     Tail ──> Source ──pass 1──> NewestOfKeys ──places──> pass 2 ──> CompactedLedgerWriter ──> commit
 
-The commit uses the topic's key, and is made only if the topic still has the compaction that this one began with. So of
-two concurrent compactors, one wins. Before the commit no record names the new files. If a compactor is killed, its
-files belong to a write that garbage collection aborts. The same commit marks the former compacted ledger as replaced,
-so the topic always has a compacted ledger, and the former files stay for active readers.
+The commit uses the topic's key, and is made only if the topic still has the compacted ledger from which the compaction
+began. So of two concurrent compactors, one wins. Before the commit no record names the new files. If a compactor is
+killed, its files belong to a write that garbage collection aborts. The same commit marks the former compacted ledger as
+replaced, so the topic always has a compacted ledger, and the former files stay for active readers.
 """
 
 from __future__ import annotations

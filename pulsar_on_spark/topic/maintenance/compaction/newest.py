@@ -1,7 +1,7 @@
-"""First pass: find the newest message of each key. Pure: from rows to places (`places.py`).
+"""The first pass of a compaction: the newest message of each key. Pure: from rows to places (`places.py`).
 
 Keys are compared as a whole, because two keys may have the same hash. Memory holds each key and its newest place. If
-that takes more than `max_bytes`, a pass raises `TooManyKeysError`, and the caller makes one pass for each share of the
+these take more than `max_bytes`, a pass raises `TooManyKeysError`, and the caller makes one pass for each share of the
 keys.
 
 Messages whose key is unknown are kept: they might be the newest of their keys.
@@ -15,8 +15,8 @@ Messages whose key is unknown are kept: they might be the newest of their keys.
     encrypted message, unknown codec             as any message, by the key in its metadata
     chunks of a large message                    kept or dropped together: the message has the place of its last
                                                  chunk; if the last chunk has not arrived, all chunks are kept
-    encrypted or unreadable batch                kept: its keys are unknown. Tombstones after one are kept, too:
-                                                 they may belong to messages in it
+    encrypted or unreadable batch                kept: its keys are unknown. Tombstones after such a batch are
+                                                 kept, too: they may belong to messages in the batch
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pulsar_on_spark.topic.maintenance.compaction.places import Places
 COLUMNS = ("entry_id", "batch_index", "key", "key_b64", "value", "raw")
 """Columns that the pass reads."""
 _MERGE_ROWS = 1 << 18
-"""Minimum number of buffered rows that are grouped with the known keys."""
+"""Minimum number of rows to buffer before they are grouped with the known keys."""
 
 
 class TooManyKeysError(PulsarpyError):

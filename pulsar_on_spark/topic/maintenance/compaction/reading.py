@@ -111,7 +111,7 @@ def compacted_slices(
         end: The first position not to read; None for the horizon.
 
     Raises:
-        MetadataError: a file is unknown.
+        MetadataError: a file of the compacted ledger has no record.
     """
     stop = min(end or horizon_of(record), horizon_of(record))
     slices = []

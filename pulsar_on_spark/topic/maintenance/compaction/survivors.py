@@ -1,4 +1,4 @@
-"""Second pass: select the rows at the kept places, with everything that is needed to rebuild their entries. Pure.
+"""The second pass of a compaction: the rows at the kept places, with all that rebuilds their entries. Pure.
 
 An entry keeps its id, and its messages keep their batch indexes. Only the rows of a batch's kept messages are stored.
 The first of these rows has the `entry_metadata`, which includes the original number of messages.

@@ -84,7 +84,7 @@ def take_over(root: RootHandle, path: StoragePath) -> None:
 
 
 def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) -> str:
-    """Replace a cold path's claim by a new one of this root.
+    """Replace a cold path's claim by a new claim of this root; with `by_force`, even if the claim is another root's.
 
     Returns:
         The reason for a refusal, because the claim is another root's; "" if the path is claimed now.

@@ -69,7 +69,7 @@ class MergeJob:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The result of a merge. `skipped_segments` could not be read, or were changed by other commits meanwhile."""
+    """The result of a merge. `skipped_segments` counts segments that were unreadable, or that other commits changed."""
 
     merged_segments: int = 0
     new_segments: int = 0

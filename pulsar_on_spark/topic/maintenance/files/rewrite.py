@@ -258,7 +258,7 @@ def _grouped(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[list[tup
 
 
 def _own_rows(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a segment's rows of a batch; if the batch has other rows, a copy, so that these can be freed."""
+    """Return a segment's rows of a batch; they are copied if the batch has other rows, so that it can be freed."""
     rows = rows_of(where, batch)
     return rows if where.rows is None else rows.take(pa.array(np.arange(rows.num_rows)))
 

@@ -92,7 +92,7 @@ class OffloadRequest:
         topic: The topic.
         before: The position before which segments are offloaded, of a topic without partitions or a partition.
             None for all sealed segments.
-        keep_bytes: The newest key and value bytes of each partition that stay, if `before` is None.
+        keep_bytes: Number of newest key and value bytes of each partition that are not offloaded, if `before` is None.
     """
 
     topic: TopicName

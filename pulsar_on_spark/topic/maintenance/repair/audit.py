@@ -46,6 +46,13 @@ class BareFragment:
 
     Repair does not change journals: an open journal belongs to its writer, which changes its ensemble itself, and a
     closed journal is soon sealed into segments with write-quorum copies.
+
+    Attributes:
+        incarnation: The broker incarnation that owns the journal.
+        first_frame: The number of the fragment's first frame.
+        copies: Number of copies on paths that can be read.
+        wanted: The write quorum of the journal.
+        is_closed: True if the journal is closed.
     """
 
     incarnation: IncarnationId
@@ -97,7 +104,7 @@ class Audit:
 
 
 def live(view: View) -> list[FileRecord]:
-    """Return the files that are in use."""
+    """Return the records of all segment files, without those that were replaced."""
     return [file for file in view.all(FileRecord) if file.replaced_at is None]
 
 

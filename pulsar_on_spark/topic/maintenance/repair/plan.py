@@ -195,7 +195,7 @@ def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:
 
 
 def _takes(path: PathHealth, is_cold: bool, drivers: Collection[str]) -> bool:
-    """Return True if the path gets new copies of files that belong on cold paths, or on others."""
+    """Return True if the path may get new copies: of offloaded files if `is_cold` is True, else of all others."""
     if not path.is_writable or path.role in ("journal", "history") or path.is_cold is not is_cold:
         return False
     return not is_cold or has_drivers(path.label, drivers)

@@ -61,7 +61,7 @@ class RepairReport:
 
 
 class Throttle:
-    """Limiter of a rate of work.
+    """Limiter of the rate at which bytes are processed.
 
     Args:
         bytes_per_second: The maximum rate; None for no limit.
@@ -175,7 +175,7 @@ def check_reports(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> set[tuple[FileId, PathId]]:
-    """Check the copies that readers reported. Return the bad ones, and clear the reports of good ones.
+    """Check the copies that readers reported. Return the bad copies, and clear the reports about good copies.
 
     A copy counts as bad without a check if the time limit has passed or the copy cannot be examined now. That is safe:
     rewriting a good copy does no harm, and messages count as lost only if all copies were read. A copy that the file's

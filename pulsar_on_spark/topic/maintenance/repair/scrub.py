@@ -78,7 +78,7 @@ class AuditState(BaseModel):
 
 
 def read_state(root: RootPlace) -> AuditState:
-    """Read the state of the last pass; return an empty state if it is missing, damaged or cannot be read."""
+    """Return the stored state of the last pass; an empty state if none is stored, or if it cannot be read."""
     try:
         stored = objects_at(root).fetch(STATE_KEY)
         return AuditState() if stored is None else AuditState.model_validate_json(stored.content)

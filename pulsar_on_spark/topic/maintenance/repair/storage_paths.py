@@ -325,7 +325,7 @@ def _require_unused(view: View, record: PathRecord) -> None:
 
 
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
-    """Check that all writes with files on the path are committed or aborted; others could still commit its copies."""
+    """Check that all writes with files on the path are committed or aborted, because others may still be committed."""
     listed = {stored.name.write_id for stored in path.unchecked_segment_files(time.time())}
     under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
@@ -435,8 +435,8 @@ def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
 def _require_empty(path: StoragePath) -> None:
     """Check that a place that is not in the metadata, but has an identity of this root, has no segment files.
 
-    An interrupted attempt to add it leaves none. A place with files belongs to another copy of the root, such as the
-    one that a restored backup replaces, and may have the only copies of its files.
+    An interrupted attempt to add the place leaves no segment files. A place with segment files belongs to another copy
+    of the root, such as the copy that a restored backup replaces, and may have the only copies of that root's files.
     """
     if next(path.unchecked_segment_files(time.time()), None) is not None:
         raise InvalidArgumentError(
@@ -551,7 +551,7 @@ def _require(record: PathRecord, states: Collection[str], what: str) -> None:
 def _changed(
     root: RootHandle, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str
 ) -> PathRecord:
-    """Commit a changed record under the path's key, and further keys; errors of `change` are raised."""
+    """Commit a changed record under the path's key and further keys, and return it; errors of `change` are raised."""
     changed: PathRecord | None = None
 
     def decide(view: View) -> Change | None:
@@ -568,7 +568,7 @@ def _changed(
 
 
 def _fragments_on(view: View, path_id: PathId) -> int:
-    """Count the fragments with a file on the path that is needed because it has untrimmed frames of some fragment."""
+    """Return the number of journal fragments with a file on the path that has untrimmed frames, of any fragment."""
     count = 0
     for row in view.all(IncarnationRecord):
         record = log_record(row)

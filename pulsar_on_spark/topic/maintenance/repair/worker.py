@@ -268,7 +268,7 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The result of a commit of names.
+    """The result of the commit that names new copies in the records of files.
 
     Attributes:
         moved: The files that have other copies now.

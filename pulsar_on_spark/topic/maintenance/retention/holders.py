@@ -40,7 +40,7 @@ SPARK_KEEPS: Final = timedelta(minutes=10)
 """Time for which entries of a Spark query's committed batches are kept: the query's checkpoint is not synced, so that a
 power cut may undo the last batches."""
 MARK_EVERY: Final = timedelta(minutes=5)
-"""Minimum time between two marks of a cursor, so that few marks are kept."""
+"""Minimum time between two marks (`CursorMark`) of a cursor, so that few marks are kept."""
 HISTORY_WAITS: Final = timedelta(days=7)
 """Time for which entries are kept for a history that no build advances, so that builds that always fail do not fill a
 disk. The time begins when a trimmer first sees entries to build, however old these entries are."""
@@ -95,7 +95,7 @@ def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now
 
 
 def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[CursorMark, ...]:
-    """Return the marks to store: old ones that may still count, and a new one for each Spark cursor that has moved."""
+    """Return the cursor marks to store: old marks that may still count, and a new mark for each moved Spark cursor."""
     trim = view.get(TrimRecord, topic_id)
     old = () if trim is None else trim.marks
     kept: list[CursorMark] = []

@@ -157,7 +157,7 @@ class _LedgerPart:
 
 
 class _Judge:
-    """Decider of the reason to keep each segment; `why_kept` must be called in the order of the chain."""
+    """The retention rules for one topic; the caller calls `why_kept` for the segments in the order of the chain."""
 
     def __init__(
         self,
