@@ -72,7 +72,7 @@ def require_local(directory: Path) -> None:
     """Check that a journal may be under `directory`.
 
     Raises:
-        StoragePathError: it is on a network or user-space file system.
+        StoragePathError: the directory is on a network or user-space file system.
     """
     name = refused_file_system(directory)
     if name is not None:

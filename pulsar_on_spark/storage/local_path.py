@@ -1,7 +1,7 @@
 """A storage path in a directory of this host.
 
-An empty or foreign disk in its place must not make files look deleted, so its identity is checked whenever a file is
-opened.
+An empty or foreign disk in the path's place must not make files look deleted. So the path's identity is checked
+whenever a file is opened.
 """
 
 from __future__ import annotations

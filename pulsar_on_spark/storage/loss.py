@@ -59,9 +59,10 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
 
 
 def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
-    """Combine the verdicts on all copies to one on the data: DAMAGED data are lost, UNREACHABLE data may be good.
+    """Return the verdict on data from the verdicts on all copies: UNREACHABLE if any is, else GONE if any is.
 
-    GONE data are lost unless the metadata now name another file for them.
+    Otherwise the verdict is DAMAGED. DAMAGED data are lost, UNREACHABLE data may be good. GONE data are lost unless the
+    metadata now name another file for them.
     """
     distinct = set(verdicts)
     for verdict in (CopyVerdict.UNREACHABLE, CopyVerdict.GONE):

@@ -22,7 +22,7 @@ from pulsar_on_spark.storage.objects.contract import Exists
 from pulsar_on_spark.storage.root_place import RootPlace, objects_at
 
 MAX_REPORTS = 1000
-"""Limit of reports. Further findings are dropped, because the first ones suffice to start a repair."""
+"""Maximum number of reports. Further findings are dropped, because the first findings suffice to start a repair."""
 
 REPORTS = "reports"
 """The prefix of the reports' keys under the root."""
@@ -172,7 +172,7 @@ def clear_report(root: RootPlace, report: Finding) -> None:
     """Remove a report after its finding was resolved; no effect if it is gone already.
 
     Raises:
-        StorageError: it cannot be removed.
+        StorageError: the report cannot be removed.
     """
     objects_at(root).delete(report.key)
 

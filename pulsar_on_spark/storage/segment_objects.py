@@ -26,7 +26,7 @@ GROUP_BYTES: Final = 4 * 1024 * 1024
 """Bytes to fetch at once: the fixed cost of a request is as high as the cost of some megabytes."""
 IN_FLIGHT: Final = 8
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Limits of the ranges that a source fetches ahead."""
+"""Maximum number (`IN_FLIGHT`) and total bytes (`IN_FLIGHT_BYTES`) of the ranges that a source fetches ahead."""
 
 Check = Callable[[], None]
 """Function that raises StoragePathError if the place is not the storage path."""
@@ -123,7 +123,7 @@ class ObjectSource:
         self._fetch_ahead()
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Use the range that is being fetched if it is the expected one, else fetch it."""
+        """Fill `target` from the range that is fetched ahead, or fetch the bytes now; return the number of bytes."""
         wanted = (offset, offset + len(target))
         if self._fetching and self._fetching[0][0] == wanted:
             _, fetching = self._fetching.popleft()

@@ -1,7 +1,7 @@
 """The contract of a storage path: a place with an identity, on which copies of segment files are kept.
 
-It corresponds to a bookie of BookKeeper. There are two kinds: `LocalPath` is a directory of this host; `ObjectPath` is
-a prefix of an object store.
+It corresponds to a bookie of BookKeeper. `LocalPath` is a directory of this host, `BoundedPath` a directory with a time
+limit for each call, and `ObjectPath` a prefix of an object store.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class StoragePath(Protocol):
         Calling it again has no effect.
 
         Returns:
-            False if the place can be reached but is not this path.
+            True if the identity is hidden now; False if the place can be reached but is not this path.
 
         Raises:
             StoragePathError: the path cannot be reached or changed.
@@ -237,7 +237,7 @@ because paths are added, moved and retired meanwhile."""
 
 @dataclass(frozen=True, slots=True)
 class PathFailure:
-    """A storage path that was given up during a write, and the reason."""
+    """A storage path that failed during a write, and the reason."""
 
     path_id: PathId
     reason: str

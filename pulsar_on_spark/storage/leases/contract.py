@@ -1,7 +1,7 @@
 """The contract of a store of leases: one small content for each holder of a group, overwritten with each renewal.
 
 The content of leases and their expiry are defined in `topic.catalog.leases`. Leases need not survive a power cut,
-because no holder does.
+because their holders do not survive it, either.
 """
 
 from __future__ import annotations

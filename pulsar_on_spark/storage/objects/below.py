@@ -40,7 +40,7 @@ class ObjectsBelow:
         return self._store.confirm_absent(self._full(key))
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """List the store's objects below the prefixes."""
+        """List the store's objects below both prefixes."""
         below = self._full(prefix) if prefix else self._prefix
         for listed in self._store.list_after(below, self._full(after) if after else ""):
             yield listed._replace(key=listed.key[len(self._prefix) + 1 :])

@@ -78,6 +78,9 @@ class ObjectStore(Protocol):
                 request of a writer that has given up could bring its object back.
             content: Up to 32 MiB, different from every other writer's content, for example by a random token. A writer
                 recognises its own object by the content after a lost reply.
+
+        Returns:
+            `Created` if the object has this content; `Exists` if it has another writer's content.
         """
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
@@ -136,10 +139,10 @@ class Upload(Protocol):
     """An object that is being written as a stream; not thread-safe. Methods raise `ObjectsUnreachableError`."""
 
     def write(self, content: bytes) -> None:
-        """Append bytes; blocks while too many bytes are on their way."""
+        """Append bytes; block while too many bytes are in flight."""
 
     def finish(self) -> None:
-        """Complete the object, which is durable on return. After an error it may exist, or may appear later."""
+        """Complete the object, which is durable on return. After an error the object may exist, or may appear later."""
 
     def abandon(self) -> None:
         """End the upload without an object. The store's rule for incomplete uploads deletes the parts it has."""

@@ -30,9 +30,9 @@ class Result(StrEnum):
     CONFLICT = "conflict"
     """HTTP status 409 or 412: a condition of the request does not hold."""
     REFUSED = "refused"
-    """Another status of 400 to 499, such as 403."""
+    """Another HTTP status of 400 to 499, such as 403."""
     FAILED = "failed"
-    """A status of 500 or more, or no answer."""
+    """An HTTP status of 500 or more, or no answer."""
 
 
 _RESULTS: Final[Mapping[int, Result]] = {404: Result.ABSENT, 409: Result.CONFLICT, 412: Result.CONFLICT}

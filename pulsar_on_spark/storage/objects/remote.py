@@ -97,7 +97,7 @@ class _Refusals:
         return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
 
     def note(self, now_s: float) -> None:
-        """Note a refusal; if the refusal before it is longer ago than `PATIENCE_S`, the limit begins again."""
+        """Note a refusal. If the last refusal was more than `PATIENCE_S` ago, the limit begins again."""
         if now_s - self._last_s > PATIENCE_S:
             self._first_s = now_s
         self._last_s = now_s
@@ -297,7 +297,10 @@ class RemoteObjects:
         return (Exists(present.content, present.version),)
 
     def _settle_replace(self, key: str, content: bytes, before: Version) -> tuple[Version | None] | None:
-        """Read the object to decide if an overwrite succeeded; return None if the object is unchanged."""
+        """Read the object to decide if an overwrite succeeded; return None if the object is unchanged.
+
+        Else return a tuple of the new version, or of None if another writer has changed or deleted the object.
+        """
         present = self._get(key)
         if present is None:
             self._require_identity()
@@ -356,7 +359,7 @@ class _RemoteUpload:
         self._writer: WritableFile | None = None
 
     def write(self, content: bytes) -> None:
-        """Append to the current part; blocks while too many parts are on their way."""
+        """Append to the current part; block while too many parts are in flight."""
         self._size += len(content)
         if self._writer is None:
             self._first_part.append(content)
@@ -368,7 +371,7 @@ class _RemoteUpload:
             self._writer.write(content)
 
     def finish(self) -> None:
-        """Put the last part and complete the upload; after an error, look whether the object is complete."""
+        """Put the last part and complete the upload; after an error, check if the object is complete."""
         if self._writer is None:
             self._objects.put_whole(self._key, self._taken())
             return
