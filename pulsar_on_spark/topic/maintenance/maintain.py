@@ -43,7 +43,7 @@ class MaintainReport:
 
     Attributes:
         healed_paths: Ids of storage paths that had failed and are writable again.
-        journals: Numbers of entries that were sealed and of files that were deleted, for closed journals.
+        journals: The work on closed journals: sealed entries, deleted files and removed journals.
         repair: The result of `repair`: missing, bad and restored copies.
         trimmed: Number and size of the segments that retention trimmed.
         merge: The result of `merge`.

@@ -115,7 +115,7 @@ class RootUsage:
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
-        history_bytes: Bytes of the history tables in the root's directory, including tables of deleted topics.
+        history_bytes: Bytes of the history tables in the root's own place, including tables of deleted topics.
         paths: The storage paths. Those for histories count the bytes of the history tables on them.
         topics: The topics, in descending order of stored bytes.
         subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.

@@ -33,7 +33,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 log = logging.getLogger(__name__)
 
 _PLANS = 5
-"""Maximum number of times that the file of an entry is looked up in the metadata, because it was just deleted."""
+"""Maximum number of times that the file of an entry is looked up in the metadata, if each is deleted too soon."""
 
 
 @dataclass(frozen=True, slots=True)

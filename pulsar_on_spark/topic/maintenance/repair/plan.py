@@ -15,9 +15,9 @@ its files.
 An offloaded file needs one copy on a cold path, whose label is the offload driver that the file's topics name. Its
 copies on other paths neither count nor are replaced: they are read, and `topic.maintenance.offload` deletes them later,
 also on a path that is draining. An offloaded file is *stranded* if it still has copies on other paths, and either its
-cold path is unreachable for a longer time, or it has no copy on a cold path and no cold path can take one. A stranded
-file needs as many copies on other paths as before it was offloaded. A file that was not offloaded needs copies only on
-paths that are not cold.
+cold path is unreachable for a longer time, or it has no good copy on a cold path and no cold path can take a copy. A
+stranded file needs as many copies on other paths as before it was offloaded. A file that was not offloaded needs copies
+only on paths that are not cold.
 
 A commit removes a copy from a file's record only if enough other copies count. So a record never names fewer good
 copies than before, whatever is interrupted and whatever other workers do.
