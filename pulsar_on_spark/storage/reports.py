@@ -7,12 +7,13 @@ one report. Losses that several tasks found may overlap; `sum_losses` counts eac
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pulsar_on_spark.model.clock import current_ms
@@ -28,7 +29,7 @@ REPORTS = "reports"
 """The prefix of the reports' keys under the root."""
 _NAME = re.compile(
     r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
-    r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
+    r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6})(?:\.[0-9a-f]{16})?)\.json"
 )
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Finding:
         reason: The reason, in words.
         found_at_ms: The time on the reader's clock, in milliseconds since 1970.
         lost: The lost batches; None if they are unknown.
+        read_from: The key of the report that was read; None for a new finding.
     """
 
     kind: ReportKind
@@ -81,13 +83,17 @@ class Finding:
     reason: str
     found_at_ms: int
     lost: LostBatches | None = None
+    read_from: str | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:
-        """The report's key, made of kind, file, and path or batches."""
+        """The report's key, made of kind, file, and path or batches with a hash of the topic's name."""
+        if self.read_from is not None:
+            return self.read_from
         what = "all" if self.path_id is None else str(self.path_id)
         if self.lost is not None:
-            what = f"{self.lost.first}-{self.lost.end}"
+            topic = hashlib.blake2b(self.lost.topic.encode(), digest_size=8).hexdigest()
+            what = f"{self.lost.first}-{self.lost.end}.{topic}"
         return f"{REPORTS}/{self.kind}.{self.file_id}.{what}.json"
 
 
@@ -186,7 +192,8 @@ def _parse(name: re.Match[str], content: bytes) -> Finding:
         reason, found_at_ms = "the report's content is damaged", 0
         lost = None if name["first"] is None else LostBatches("an unknown topic", int(name["first"]), _no_rows(name))
     path_id = None if name["path_id"] is None else PathId(int(name["path_id"]))
-    return Finding(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost)
+    key = f"{REPORTS}/{name.string}"
+    return Finding(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost, key)
 
 
 def _parse_lost(name: re.Match[str], topic: str, rows: Iterable[object]) -> LostBatches:

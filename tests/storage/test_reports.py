@@ -48,6 +48,28 @@ def test_losses_of_different_batches_are_separate_reports(tmp_path):
     assert len(read_reports(tmp_path)) == 3
 
 
+def test_topics_that_lose_messages_of_the_same_batch_have_a_report_each(tmp_path):
+    """Topics with few messages share record batches."""
+    found = [lost("t", 3, 10), lost("u", 3, 2)]
+    for report in found:
+        assert write_report(tmp_path, report)
+    assert [report.reason.split(":")[0] for report in sum_losses(sorted(read_reports(tmp_path), key=str))] == [
+        "10 messages of t are lost",
+        "2 messages of u are lost",
+    ]
+
+
+def test_a_loss_that_an_earlier_version_reported_can_be_cleared(tmp_path):
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "loss.ab-0.3-4.json").write_text(
+        '{"reason": "rotten", "found_at_ms": 3, "topic": "t", "rows": [10]}'
+    )
+    (found,) = read_reports(tmp_path)
+    assert found == lost("t", 3, 10)
+    clear_report(tmp_path, found)
+    assert read_reports(tmp_path) == []
+
+
 def test_losses_are_summed_by_file_and_topic_and_each_batch_counts_once():
     """Reports of tasks whose ranges overlap."""
     reports = [
