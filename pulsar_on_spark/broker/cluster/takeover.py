@@ -43,6 +43,10 @@ RECOVERED_AT_ONCE: Final = 4
 own journals."""
 
 
+_DeadLocks = Mapping[OtherLock, Sequence[IncarnationId]]
+"""The locks of dead brokers, and the incarnations of each."""
+
+
 def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
     """Return True if this broker may have been paused or cut off from the root, and so cannot judge others' leases.
 
@@ -124,11 +128,16 @@ class Takeover:
         view = self._views.recent
         own = {incarnation.id for incarnation in self._journals}
         first = self._journals.first.incarnation
-        for incarnation in await asyncio.to_thread(self._judge, view, own, first):
+        locks = await asyncio.to_thread(self._lock.dead_others)
+        for incarnation in await asyncio.to_thread(self._judge, view, locks, own, first):
             if incarnation not in self._recovering:
                 self._recover(incarnation)
+        # At the end, because it commits: a failure must not delay a recovery.
+        await asyncio.to_thread(self._clean_up, view, locks)
 
-    def _judge(self, view: RecentView, own: Collection[IncarnationId], first: Incarnation) -> list[IncarnationId]:
+    def _judge(
+        self, view: RecentView, locks: _DeadLocks, own: Collection[IncarnationId], first: Incarnation
+    ) -> list[IncarnationId]:
         """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
 
         A broker that made no check for a while, or cannot renew its own lease, may have been paused or cut off, and so
@@ -136,7 +145,6 @@ class Takeover:
         read, because a pause may come at any time.
         """
         began_s = self._clock()
-        locks = self._lock.dead_others()
         proved = set(chain.from_iterable(locks.values())) - set(own)
         self._proved = {incarnation: self._proved.get(incarnation, began_s) for incarnation in proved}
         patience_s = RANK_S * self._rank(view)
@@ -147,7 +155,6 @@ class Takeover:
             self._dead_brokers.forget_leases()
             dead = [incarnation for incarnation in dead if incarnation in due]
         self._looked_s = began_s
-        self._clean_up(view, locks)
         return dead
 
     def _recover(self, incarnation: IncarnationId) -> None:
@@ -180,7 +187,7 @@ class Takeover:
             record.broker < own_id and not self.is_dead(record.incarnation) for record in registered_brokers(view)
         )
 
-    def _clean_up(self, view: RecentView, locks: Mapping[OtherLock, Sequence[IncarnationId]]) -> None:
+    def _clean_up(self, view: RecentView, locks: _DeadLocks) -> None:
         """Remove registrations and lock files of brokers whose journals are closed."""
         for record in ended_brokers(view):
             self._root.store.commit(partial(decide_deregister, incarnation=record.incarnation))

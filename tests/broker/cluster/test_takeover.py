@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.broker.broker import Broker
-from pulsar_on_spark.broker.cluster.takeover import RECOVERED_AT_ONCE
+from pulsar_on_spark.broker.cluster.takeover import RECOVERED_AT_ONCE, Takeover
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.ledger.journal.log import LogRecord
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -108,6 +109,34 @@ def _begin_recovery(root: RootHandle, incarnation: IncarnationId) -> View:
         return Change(puts=[began], keys={keys.incarnation_log(incarnation): None})
 
     return root.store.commit(decide)
+
+
+def test_a_deregistration_that_fails_delays_no_recovery(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root.create(memory_path / "root")
+    with RunningIncarnation(root, lease_duration_s=0.5) as other:
+        other.kill()
+    tried = 0
+
+    def clean_up(*_: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise MetadataError("the metadata cannot be written now")
+
+    def is_closed() -> bool:
+        record = root.store.view().get(IncarnationRecord, other.incarnation.id)
+        return record is not None and record.state == "CLOSED"
+
+    monkeypatch.setattr(Takeover, "_clean_up", clean_up)
+
+    async def go() -> None:
+        broker = await Broker.start(memory_path / "root", BrokerSettings(broker_service_port=0, web_service_port=0))
+        try:
+            await until(is_closed)
+        finally:
+            await broker.stop()
+
+    asyncio.run(go())
+    assert tried > 0
 
 
 def test_a_journal_that_takes_long_to_recover_delays_no_other(
