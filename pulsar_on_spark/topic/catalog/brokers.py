@@ -16,7 +16,7 @@ _OF_A_BROKER: Final = re.compile(r"pulsar/[^/]+:\d+")
 
 
 def own_namespace(broker: str) -> str:
-    """Return the namespace of a broker's own topic, that of its health check. It is named as in Pulsar."""
+    """Return the namespace of the topic that a broker uses for its health check, named as in Pulsar."""
     return f"pulsar/{re.sub(r'[^-=:.A-Za-z0-9_]', '_', broker)}"
 
 
@@ -36,12 +36,12 @@ def serving_brokers(view: RecentView) -> list[BrokerRecord]:
 
 
 def leader(brokers: Sequence[BrokerRecord]) -> BrokerRecord | None:
-    """Return the broker with the smallest id, which does the work for the whole root; None without brokers."""
+    """Return the broker with the smallest id, which does the work for the whole root; None if there are no brokers."""
     return min(brokers, key=lambda record: record.broker, default=None)
 
 
 def broker_of(view: RecentView, incarnation: str) -> BrokerRecord | None:
-    """Return the registration of an incarnation; None if its broker was deregistered or registered a later one."""
+    """Return the registration of an incarnation; None if its broker was deregistered, or has a later incarnation."""
     return next((record for record in view.all(BrokerRecord) if record.incarnation == incarnation), None)
 
 

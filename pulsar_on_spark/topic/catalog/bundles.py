@@ -1,8 +1,8 @@
 """Bundles: the hash ranges that divide a namespace's topics among brokers, and the owner of each.
 
-A bundle is owned by a broker's incarnation until that is CLOSED: the end of a broker frees its bundles without another
-commit. Ownership tells clients where to connect. It does not protect data; the chain of a topic, the record of a
-subscription and the journal do.
+A bundle is owned by a broker's incarnation until the incarnation is CLOSED, so that the end of a broker frees its
+bundles without another commit. Ownership tells clients where to connect. It does not protect data; the chain of a
+topic, the record of a subscription and the journal do.
 
     assign   a bundle without an owner gets one             by any broker, for itself or for another
     give     a bundle loses its owner, or gets another one  by its owner, once its topics are closed
@@ -113,7 +113,7 @@ class NamespaceBundles:
         return number if is_there else None
 
     def with_owner(self, bundle: Bundle, incarnation: str | None, now: datetime) -> NamespaceBundles:
-        """Return the bundles after `bundle`, which must be one of them, got another owner with the next epoch."""
+        """Return these bundles with another owner (None for no owner) and the next epoch for one `bundle` of them."""
         number = self._number(bundle)
         assert number is not None, "the caller has looked"
         owner = BundleOwner(incarnation=incarnation, epoch=self.owners[number].epoch + 1, since=now)
@@ -140,7 +140,7 @@ def check_boundaries(boundaries: Sequence[int]) -> tuple[int, ...]:
     """Check boundaries that an operator gives, and return them.
 
     Raises:
-        InvalidArgumentError: they are not ascending from 0 to 2**32 - 1, or there are more than `MAX_BUNDLES` bundles.
+        InvalidArgumentError: the boundaries do not ascend from 0 to 2**32 - 1, or make more than `MAX_BUNDLES` bundles.
     """
     given = tuple(boundaries)
     is_ascending = all(lower < upper for lower, upper in pairwise(given))
@@ -169,9 +169,9 @@ def bundles_of(view: RecentView, namespace: str, default_count: int) -> Namespac
 
 
 def effective_owner(view: RecentView, owner: BundleOwner) -> str | None:
-    """Return the owning incarnation; None if the bundle has no owner, or one that is CLOSED.
+    """Return the owning incarnation; None if the bundle has no owner, or its owner is CLOSED.
 
-    An incarnation that is IN_RECOVERY still owns: its bundles become free when the recovery closes it.
+    An incarnation that is IN_RECOVERY still owns its bundles: they become free when the recovery closes it.
     """
     return None if owner.incarnation is None or is_over(view, owner.incarnation) else owner.incarnation
 
@@ -183,7 +183,7 @@ def is_open(view: RecentView, incarnation: str) -> bool:
 
 
 def is_over(view: RecentView, incarnation: str) -> bool:
-    """Return True if an incarnation is CLOSED, or was so long ago that its record is gone."""
+    """Return True if an incarnation is CLOSED, or has no record, because it was CLOSED long ago."""
     record = view.get(IncarnationRecord, incarnation)
     return record is None or record.state == "CLOSED"
 
@@ -217,10 +217,10 @@ def decide_give(
 
     Args:
         view: The metadata.
-        given: The bundles, each with its owner's epoch from when the owner began to close its topics. If a bundle was
+        given: Each bundle with its epoch at the time when the owner began to close the bundle's topics. If a bundle was
             split since then, its parts are given up.
-        incarnation: The owner, which has closed their topics.
-        to: The next owner; None, or one that is not OPEN, for no owner.
+        incarnation: The owner, which has closed the topics of these bundles.
+        to: The incarnation that becomes the owner. If it is None or not OPEN, the bundles have no owner.
         default_count: The number of bundles of a namespace without a record.
         now: The current time.
     """
@@ -245,7 +245,7 @@ def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_c
         default_count: The number of bundles of a namespace without a record.
 
     Raises:
-        InvalidArgumentError: the bundle was split meanwhile, or there would be more than `MAX_BUNDLES`.
+        InvalidArgumentError: the bundle was split meanwhile, or the namespace would have more than `MAX_BUNDLES`.
         NamespaceNotFoundError: the namespace was deleted.
     """
     if view.get(NamespaceRecord, bundle.namespace) is None:

@@ -90,6 +90,7 @@ def create_topic(
 
     Raises:
         TopicExistsError: the topic exists.
+        TopicNotFoundError: the topic was deleted while it was created.
         InvalidArgumentError: the number of partitions is out of range, the name is that of a partition or too long,
             there are too many properties, or the namespace has reached its limit of topics.
     """
@@ -172,15 +173,15 @@ def _creation(
 
 
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
-    """Let a partitioned topic grow to `partitions` partitions.
+    """Add partitions to a partitioned topic, until it has `partitions` of them.
 
-    The new partitions get copies of the subscriptions of partition 0, which begin at the first entry. So a message that
-    is published to a new partition is delivered even if its consumers do not know of the partition yet.
+    The new partitions get the subscriptions of partition 0, each at the partition's first entry. So a message that is
+    published to a new partition is delivered later even if the consumers do not know of the partition yet.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: the topic is not partitioned, `partitions` is not more than it has or is above the limit,
-            or its namespace has too many topics.
+        InvalidArgumentError: the topic is not partitioned, it has at least `partitions` partitions already, or
+            `partitions` is above the limit, or its namespace would have too many topics.
     """
 
     def decide(view: View) -> Change | None:
@@ -342,9 +343,10 @@ def topics(view: RecentView) -> list[TopicRecord]:
 
 
 def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
-    """Return the topics whose whole full name matches a regular expression; both may omit `persistent://`.
+    """Return the topics whose full name matches a regular expression as a whole.
 
-    A pattern without a namespace is applied to `public/default`, as in Pulsar's clients.
+    The pattern may omit `persistent://`. A pattern without a namespace is applied to `public/default`, as in Pulsar's
+    clients.
 
     Raises:
         InvalidArgumentError: the pattern is not a regular expression.
@@ -355,7 +357,9 @@ def matching_topics(view: RecentView, pattern: str) -> list[TopicRecord]:
     try:
         compiled = re.compile(bare)
     except re.error as error:
-        raise InvalidArgumentError(f"Option topicsPattern {pattern!r} is not a regular expression: {error}.") from error
+        raise InvalidArgumentError(
+            f"Option topicsPattern {pattern!r} is not a regular expression ({error}): correct it."
+        ) from error
     return [topic for topic in topics(view) if compiled.fullmatch(topic.name.removeprefix("persistent://"))]
 
 

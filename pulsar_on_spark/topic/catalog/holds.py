@@ -1,10 +1,10 @@
-"""The hold of a root on its cold storage paths, which it must have to change them and to judge the copies on them.
+"""The hold of a root on its cold storage paths: without it, the root must not change a path, or judge its copies.
 
-The same is true of history paths: what is said of cold paths here holds for all paths with a role of `APART`.
+In this module, history paths are treated like cold ones: each path has a role of `APART`.
 
 A cold path has a claim, which `topic.maintenance.files.claims` replaces with each change. If the claim is not this
 root's, another copy of the root has changed the path, or the path is in an earlier state, such as a bucket restored
-from a snapshot. In both cases, files that are missing or bad there may be good later, as on a path that is away.
+from a snapshot. In both cases, files that are missing or bad there may be good later, as on an unreachable path.
 """
 
 from __future__ import annotations
@@ -29,33 +29,38 @@ ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A cold path that the root must not change now: another copy's, or not known; and a sentence with the reason."""
+    """State of a cold path that the root must not change now.
+
+    Attributes:
+        hold: FOREIGN if another root has claimed the path, UNKNOWN if the claim cannot be read.
+        reason: The reason in a sentence, for errors and status.
+    """
 
     hold: Hold
     reason: str
 
 
 def is_ours(found: Claim, tokens: Sequence[str], root: str) -> bool:
-    """Return True if a claim is that of a root with these tokens and this name; a claim without a root is anybody's."""
+    """Return True if a claim has one of these tokens, and names this root or no root."""
     return found.token in tokens and found.root in ("", root)
 
 
 def known_tokens(record: PathRecord) -> tuple[str, ...]:
-    """Return the tokens that the path's claim may have, the oldest first."""
+    """Return the tokens that the path's claim may have if it is this root's, the oldest first."""
     return record.claims or (UNCLAIMED,)
 
 
 def claimed_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
-    """Return those of the paths that have claims, cold and history paths, without retired ones."""
+    """Return the cold and history paths among these, which have claims, without retired ones."""
     paths = root.storage_paths(view)
     apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
     return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
 
 
 def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> dict[PathId, Unheld]:
-    """Return those of the paths that are cold, and that the root must neither change nor judge now.
+    """Return the cold paths among these that the root must not change, and whose copies it must not judge now.
 
-    They are the paths that another copy of the root has claimed, and those whose claim cannot be read.
+    They are the paths that another copy of the root has claimed, and the paths whose claim cannot be read.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -77,9 +82,9 @@ def examine_paths(root: RootHandle, view: View) -> dict[PathId, PathHealth]:
 
 
 def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
-    """Check that the root may judge all copies of a file: a path in an earlier state lacks files that may be good.
+    """Check that the root holds all cold paths with copies of a file, so that it may judge that the file is lost.
 
-    A path that an operator gave up as lost is judged, whosever it is.
+    A path that the operator gave up as lost is not checked.
 
     Raises:
         CopiesUnreachableError: a copy is on a cold path that the root must not judge now.
@@ -92,12 +97,12 @@ def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
 
 
 def busy(path: StoragePath) -> StoragePathError:
-    """Make the error for a path whose claim other processes replace all the time."""
+    """Return the error for a path whose claim other processes replaced during each of `ATTEMPTS` attempts."""
     return StoragePathError(f"{path} was claimed by other processes in each of {ATTEMPTS} attempts: try again.")
 
 
 def refusal(path: StoragePath, found: Claim, own: str) -> str:
-    """Say why a root named `own` must not change a path with this claim, in a sentence."""
+    """Return the sentence that says why a root named `own` must not change a path with this claim."""
     what = (
         f"is claimed by the root {found.root}, and this root is {own}"
         if found.root not in ("", own)
@@ -111,7 +116,10 @@ def refusal(path: StoragePath, found: Claim, own: str) -> str:
 
 
 def _unheld(root: RootHandle, path: StoragePath) -> Unheld | None:
-    """Look whose a path's claim is, even when a pass replaces it meanwhile; None if it is this root's."""
+    """Return the state of a path whose claim is not this root's, or cannot be read; None if the root holds the path.
+
+    The claim is read again if a maintenance pass replaces it meanwhile.
+    """
     try:
         own = named(root.place)
         for _ in range(ATTEMPTS):

@@ -194,7 +194,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Rewrite the lease with these topics; None keeps its topics."""
+        """Rewrite the lease with these topics, or with its present ones for None; return True if it was written."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -226,8 +226,8 @@ class LeaseKeeper:
             if self._write(lease):
                 return
         raise StorageError(
-            f"The lease {self._name} was written by others during {_START_ATTEMPTS} attempts to acquire it: give each "
-            "consumer a name of its own."
+            f"The lease {self._name} was written by another process during each of {_START_ATTEMPTS} attempts to "
+            "acquire it: give each consumer a name of its own."
         )
 
     def _write(self, lease: Lease) -> bool:
@@ -335,12 +335,12 @@ class LeaseWatcher:
         return LeaseState.EXPIRED if observed is None else observed.lease_state(self._clock())
 
     def is_late(self, consumer: str) -> bool:
-        """Return True if a lease has not changed for half of its duration: its renewals come every third of it."""
+        """Return True if a lease has not changed for half of its duration; a renewal is due each third of it."""
         observed = self._seen.get(lease_name(consumer))
         return observed is not None and self._clock() - observed.changed_s >= observed.duration_s / 2
 
     def was_renewed(self, consumer: str) -> bool:
-        """Return True if a consumer's lease changed while this observer watched: then the consumer was alive."""
+        """Return True if a consumer's lease changed while this observer watched, which shows a live consumer."""
         observed = self._seen.get(lease_name(consumer))
         return observed is not None and observed.changed_s > observed.first_s
 
@@ -349,7 +349,10 @@ class LeaseWatcher:
         return lease_name(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
-        """Return True if a lease is older than its duration by the wall clock (`now_s`). Use this only as a hint."""
+        """Return True if the consumer has no lease, or one that is older than its duration by the wall clock.
+
+        Use this only as a hint, because the clocks of two machines may differ. `now_s` is in seconds since 1970.
+        """
         observed = self._seen.get(lease_name(consumer))
         if observed is None:
             return True

@@ -1,4 +1,4 @@
-"""Storage paths as the metadata record them: the translation between records, places and paths."""
+"""Translation between the metadata records of storage paths, their places, and `StoragePath` objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place_of(root: RootPlace, record: PathRecord) -> RootPlace:
 
 
 def journal_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, JournalPath]:
-    """Return those of the paths that can hold journals, typed as `JournalPath`."""
+    """Return the paths that can hold journals, typed as `JournalPath`."""
     return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath | ObjectPath)}
 
 
@@ -43,6 +43,9 @@ def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> Journa
 
 
 def segment_path(root: RootPlace, cluster_id: str, record: PathRecord) -> StoragePath:
-    """Return the storage path of a record for all but journals. Some directories may be on a network file system."""
+    """Return the storage path of a record, for all files except journals.
+
+    Each call to a cold or history path in a directory has a time limit, because a network file system may hang.
+    """
     path = storage_path(root, cluster_id, record)
     return BoundedPath(path) if record.role in APART and isinstance(path, LocalPath) else path

@@ -26,7 +26,7 @@ Place = str | TopicName
 
 
 def permissions_of(view: RecentView, place: Place) -> RoleActions:
-    """Return the actions of each role. Those on a topic include those on its namespace and its partitioned topic.
+    """Return the actions of each role; for a topic, with those granted on its namespace and its partitioned topic.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -41,12 +41,12 @@ def permissions_of(view: RecentView, place: Place) -> RoleActions:
 
 
 def subscription_permissions(view: RecentView, namespace: str) -> dict[str, tuple[str, ...]]:
-    """Return, by subscription name, the roles that restricted subscriptions are granted to (see `permissions_of`)."""
+    """Return the roles of each restricted subscription, by the subscription's name (errors as `permissions_of`)."""
     return dict(_record(view, namespace).subscription_auth)
 
 
 def subscription_auth_mode(view: RecentView, namespace: str) -> SubscriptionAuthMode:
-    """Return the namespace's rule for names of subscriptions (errors as `permissions_of`)."""
+    """Return the namespace's rule for names of subscriptions, `None` or `Prefix` (errors as `permissions_of`)."""
     return _record(view, namespace).subscription_auth_mode
 
 
@@ -74,7 +74,7 @@ def grant_permission(store: MetadataStore, place: Place, role: str, actions: Col
 
 
 def revoke_permission(store: MetadataStore, place: Place, role: str) -> None:
-    """Revoke all actions of a role on a namespace or a topic. Only on a topic, a role without actions is an error.
+    """Revoke all actions of a role on a namespace or a topic. On a namespace, nothing happens if the role has none.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.

@@ -1,8 +1,8 @@
-"""Copies of files by their present records, for readers and passes that work by older metadata.
+"""Lookup of a file's copies in its present record, for readers and maintenance passes that work by older metadata.
 
-Offloading, repair, drains and merges move files at any time, so a copy that is missing or bad by an older record says
-nothing about the file. The reader or pass that finds such a copy reads the file's record again before it reports the
-copy as bad, or judges that the file is lost. If the record names other copies now, it looks at these.
+Offloading, repair, drains and merges move files at any time. A copy that an older record names may therefore be missing
+or bad although the file is intact. A reader or pass that finds such a copy reads the file's record again before it
+reports the copy as bad, or reports the file as lost. If the record now names other copies, they are read instead.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def read_present(
     on_bad_copy: OnBadCopy,
     at_stake: str,
 ) -> Generator[pa.RecordBatch]:
-    """Read batches of a file (see `read_batches`). If no copy is good, judge that by the file's present record.
+    """Read batches of a file (see `read_batches`). If no copy is good, the file's present record decides on the error.
 
     Args:
-        root: Returns the root; called if no copy is good.
+        root: Function that returns the root; called only if no copy is good.
         file: The file's record, which may be old.
         paths: Returns the root's storage paths.
         numbers: The batches' numbers, ascending.
@@ -54,9 +54,10 @@ def read_present(
         at_stake: The content of the batches, for errors.
 
     Raises:
-        SegmentGoneError: no copy is good, and some are gone, or the present record names others: look up where the
-            entries are now.
-        CopiesUnreachableError: a copy may be good, on a path that cannot be reached, or that the root must not judge.
+        SegmentGoneError: no copy is good, and either some copies are gone, or the file's present record names other
+            copies. The caller looks up which file holds the entries now.
+        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that this root does not
+            hold (see `holds`).
         CorruptSegmentError: every copy that the present record names is damaged.
         FormatVersionError, InvalidArgumentError: as `read_batches`.
         MetadataError, NotARootError: no copy is good, and the metadata cannot be read.
@@ -72,7 +73,7 @@ def read_present(
         view = opened.store.view()
         now = view.get(FileRecord, file.file_id)
         if now is None or now.replaced_at is not None or now.names != file.names:
-            raise SegmentGoneError(f"{error} Its record names other copies by now, or is gone.") from error
+            raise SegmentGoneError(f"{error} Its record names other copies now, or is gone: read it again.") from error
         require_held(opened, view, now)
         raise
 
@@ -108,8 +109,9 @@ def with_present_copies(root: RootHandle, file: FileRecord, read: Callable[[File
         read: Reads the copies that a record names.
 
     Raises:
-        CorruptSegmentError: no copy is good, by the present record or the last one.
-        CopiesUnreachableError: a copy may be good, on a path that cannot be reached, or that the root must not judge.
+        CorruptSegmentError: no copy is good that the file's present record names, or its last record if it is gone.
+        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that this root does not
+            hold (see `holds`).
         MetadataError: the metadata cannot be read.
     """
     for _ in range(_MAX_MOVES):

@@ -60,7 +60,10 @@ def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
 
 
 def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | None:
-    """Return a version, even a deleted one; for None the latest one. None if there is none (errors as `versions`)."""
+    """Return a version, even a deleted one, or the latest version for None (errors as `versions`).
+
+    Return None if the version does not exist, or if the latest one is wanted and the topic has no schema.
+    """
     topic_id = _owner(view, name).topic_id
     if version is None:
         return _latest(view, topic_id)
@@ -75,7 +78,7 @@ def find_same(view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord 
 
 
 def may_follow(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy) -> bool:
-    """Return True if a well-formed schema is a version, or could become one (errors as `versions`)."""
+    """Return True if a well-formed schema equals a version, or could become a new version (errors as `versions`)."""
     existing = versions(view, name)
     if _same(existing, schema) is not None:
         return True
@@ -138,9 +141,10 @@ def judge(view: View, name: TopicName, schema: TopicSchema, rules: Rules) -> Jud
 def register(
     store: MetadataStore, name: TopicName, judged: Judged, rules_of: Callable[[View], Rules]
 ) -> SchemaRecord | None:
-    """Commit a judged schema; None if the topic's versions or rules have changed, so that it must be judged again.
+    """Commit a schema that `judge` has compared, and return the record of its version.
 
-    Schemas are not compared here, because a commit holds up all other commits of the process.
+    Return None if the topic's versions or rules have changed, so that the caller must call `judge` again. Schemas are
+    not compared here, because a commit delays all other commits of the process.
 
     Raises:
         TopicNotFoundError: there is no such topic; for a non-persistent topic, no such namespace.
@@ -224,7 +228,8 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
     Args:
         store: The root's metadata.
         name: The topic, or a partition of it.
-        force: True to delete it for good: messages that were written with it are then read without a schema.
+        force: True to delete all its versions for good: messages that were written with them are then read without a
+            schema.
 
     Returns:
         The number of the version that records the deletion.
@@ -248,7 +253,7 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
 
 
 def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy = Strategy.FULL) -> None:
-    """Refuse a consumer's schema that cannot read the topic's; a topic without a schema accepts all consumers.
+    """Refuse a consumer's schema that cannot read the topic's messages; a topic without a schema accepts any.
 
     Raises:
         TopicNotFoundError: there is no such topic.

@@ -36,12 +36,12 @@ _OWN_NAMES: Final = {METADATA, LEASES, REPORTS, STORAGE, LOCK, _LOST_AND_FOUND}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content of a new root beside its own record and its storage paths.
+    """Metadata of a new root, without its `RootRecord` and the records of its storage paths.
 
     Attributes:
-        records: Its records.
-        copied: The rows that it gets from another root; None if it gets none.
-        features: The features of the root that its records need.
+        records: The records to commit.
+        copied: Metadata rows to copy from another root; None for none.
+        features: The features that a program must know because of `records` and `copied` (see `RootRecord`).
     """
 
     records: Sequence[Record]
@@ -76,13 +76,16 @@ def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode
 
 
 def default_uris(place: RootPlace, quorum: Quorum) -> list[str]:
-    """Return the default storage paths of a root, as records name them: one for each copy, in a folder at least 3."""
+    """Return the default storage paths, relative to the root: one for each copy, and at least 3 for a local root."""
     count = max(DEFAULT_QUORUM.ensemble if isinstance(place, Path) else 1, quorum.ensemble)
     return [f"{STORAGE}/{index}" for index in range(count)]
 
 
 def is_foreign(place: RootPlace) -> bool | None:
-    """Return True if a place holds something other than a root, False if it holds nothing, None if maybe a root."""
+    """Return True if a place holds something other than a root, False if there is nothing at the place.
+
+    Return None if the place is an empty folder, or may hold a root, whose creation may be unfinished.
+    """
     if not isinstance(place, Path):
         return _holds_foreign_objects(objects_at(place))
     try:

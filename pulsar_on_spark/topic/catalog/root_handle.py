@@ -129,7 +129,7 @@ class RootHandle:
 
     @classmethod
     def is_occupied(cls, place: RootPlace) -> bool:
-        """Return True if the place holds a root or foreign files; a write creates a root only at an unoccupied one.
+        """Return True if the place holds a root or foreign files, so that a write must not create a root there.
 
         A root whose creation is in progress, or was interrupted, does not count yet.
         """
@@ -143,7 +143,10 @@ class RootHandle:
 
     @classmethod
     def shared(cls, place: RootPlace) -> Self:
-        """Return this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
+        """Return this process's handle on a root, opened at first use (errors as `RootHandle`).
+
+        A root that was replaced on disk is opened again.
+        """
         identity = cls._identity(place)
         cached = _shared.get((cls, place))
         if cached is None or cached[0] != identity:
@@ -196,7 +199,7 @@ class RootHandle:
         }
 
     def current_storage_paths(self) -> dict[PathId, StoragePath]:
-        """Return the storage paths of a new view, for readers that outlive a view (raises `MetadataError`)."""
+        """Return the storage paths by the newest metadata, for readers that outlive a view (raises `MetadataError`)."""
         return self.storage_paths(self.store.view())
 
     def journal_paths(self, view: View) -> dict[PathId, JournalPath]:
@@ -204,7 +207,7 @@ class RootHandle:
         return journal_paths(self.storage_paths(view))
 
     def current_journal_paths(self) -> dict[PathId, JournalPath]:
-        """Return the storage paths of a new view that may hold journals (raises `MetadataError`)."""
+        """Return the storage paths that may hold journals, by the newest metadata (raises `MetadataError`)."""
         return self.journal_paths(self.store.view())
 
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
@@ -224,17 +227,17 @@ class RootHandle:
         }
 
     def writable_paths(self, view: View) -> list[StoragePath]:
-        """Return the storage paths to write to, with their free bytes as weights.
+        """Return the storage paths to write segments to, with their free bytes as weights.
 
-        Paths that failed before are included only if the writable ones are fewer than the ack quorum.
+        Paths that failed before are included only if there are fewer writable paths than the ack quorum.
         """
         return [path.measured() for path in self._to_write(view, "segments")]
 
     def writable_journal_paths(self, view: View) -> list[JournalPath]:
         """Return the storage paths to write journals to (see `writable_paths`).
 
-        These are the disks of this host, if they are enough for the ack quorum: they answer soonest. Otherwise object
-        stores are used, too.
+        These are only disks of this host, which have the lowest latency, if there are enough for the ack quorum.
+        Otherwise object stores are used, too.
         """
         paths = [path.measured() for path in self._to_write(view, "journal") if not path.is_elsewhere]
         disks = [path for path in paths if not is_on_objects(path)]
@@ -284,10 +287,10 @@ class RootHandle:
 
     @contextmanager
     def marking_failures(self) -> Iterator[None]:
-        """Mark the storage paths that failed if a file written in this block gets too few copies.
+        """Mark storage paths as failed (see `mark_failed`) if a file written in this block gets too few copies.
 
-        The block's error is raised in any case. If the mark cannot be committed, the next write tries the failed paths
-        again.
+        The block's `FileNotWrittenError` is raised in any case. If the mark cannot be committed, the next write tries
+        the failed paths again.
         """
         try:
             yield

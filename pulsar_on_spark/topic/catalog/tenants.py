@@ -37,7 +37,7 @@ from pulsar_on_spark.topic.catalog.policies.effective import policy_topic
 from pulsar_on_spark.topic.catalog.registry import of_unstored_topics
 
 _DELETED_TOGETHER: Final = 100
-"""Topics that one commit of a forced deletion deletes."""
+"""Maximum number of topics that one commit of a forced deletion deletes."""
 _ROUNDS: Final = 10_000
 """Maximum number of commits of a forced deletion, more than any real namespace needs. The deletion fails if clients
 create topics faster than it deletes them."""
@@ -164,7 +164,9 @@ def delete_tenant(store: MetadataStore, tenant: str, *, force: bool = False) -> 
             return
         for namespace in namespaces(view, tenant):
             _delete_namespace_if_there(store, namespace.namespace)
-    raise CommitConflictError(f"Tenant {tenant} gets new namespaces while it is deleted: stop what creates them.")
+    raise CommitConflictError(
+        f"Tenant {tenant} gets new namespaces while it is deleted: stop the clients that create them."
+    )
 
 
 def create_namespace(
@@ -227,7 +229,7 @@ def create_namespace(
 def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = False) -> None:
     """Delete a namespace; with `force`, delete its topics with their data and subscriptions, too.
 
-    An interrupted forced deletion leaves some of the topics; the next one continues.
+    A forced deletion that is interrupted leaves some of the topics; the next deletion continues with them.
 
     Raises:
         InvalidArgumentError: the name is not a valid name of a namespace.
@@ -239,7 +241,9 @@ def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = Fals
     for _ in range(_ROUNDS):
         if not _delete_some(store, namespace, force=force):
             return
-    raise CommitConflictError(f"Namespace {namespace} gets new topics while it is deleted: stop what writes to it.")
+    raise CommitConflictError(
+        f"Namespace {namespace} gets new topics while it is deleted: stop the clients that create them."
+    )
 
 
 def _delete_namespace_if_there(store: MetadataStore, namespace: str) -> None:
@@ -250,7 +254,7 @@ def _delete_namespace_if_there(store: MetadataStore, namespace: str) -> None:
 
 
 def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
-    """Delete up to `_DELETED_TOGETHER` topics, with the last ones also the namespace. Return True if topics remain."""
+    """Delete up to `_DELETED_TOGETHER` topics, and the namespace with the last one. Return True if topics remain."""
     is_more = False
 
     def decide(view: View) -> Change | None:
@@ -321,7 +325,7 @@ def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping
 
 
 def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the changed properties; refuse too many of them, unless the change only removes some."""
+    """Return the changed properties; raise `InvalidArgumentError` for too many, unless the change only removes any."""
     merged = {name: value for name, value in {**properties, **changes}.items() if value is not None}
     if any(value is not None for value in changes.values()):
         check_new_properties(of, merged)

@@ -19,8 +19,9 @@ class TopicLimits:
     """The limits of new topics.
 
     Attributes:
-        partitions: Limit of one topic's partitions.
-        topics: Limit for a namespace without its own limit, each partition counted; 0 for no limit.
+        partitions: Maximum number of partitions of one topic.
+        topics: Maximum number of topics of a namespace without `max_topics_per_namespace`; each partition counts as a
+            topic; 0 for no limit.
     """
 
     partitions: int = MAX_PARTITIONS
@@ -31,7 +32,7 @@ NO_LIMITS: Final = TopicLimits()
 
 
 def check_topic_limit(view: View, name: TopicName, added: int, limits: TopicLimits) -> None:
-    """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts, as in Pulsar.
+    """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts as a topic, as in Pulsar.
 
     Args:
         view: The metadata.

@@ -25,8 +25,8 @@ class ValueDecoder:
     Attributes:
         codec: The fields to decode, and the format of the values.
         mode: The treatment of malformed values, as in `from_json`.
-        writers: The schemas that values were written with; None if all values are decoded alike, which is so for a
-            schema from options and for type JSON.
+        writers: The schemas that values were written with; None if all values are decoded with one schema, as for a
+            schema from the read's options and for type JSON.
     """
 
     codec: ValueCodec
@@ -49,7 +49,9 @@ class ValueDecoder:
             name_row: Returns the name of a row's message, for errors.
 
         Raises:
-            IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` names it.
+            IncompatibleSchemaError: the mode is FAILFAST, and a value is malformed, or was not written with a known
+                schema version of type AVRO.
+            TopicNotFoundError, MetadataError: as `WriterSchemas.find`.
         """
         values = batch.column("value")
         if self.writers is None:

@@ -86,7 +86,7 @@ def _commit_namespace(
 
 
 def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Make the policies of a new namespace's record (arguments and errors as `set_namespace_policies`)."""
+    """Return the policies for a new namespace's record, as JSON by field (errors as `set_namespace_policies`)."""
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
     _check_places(view, {}, stored, what)
@@ -105,7 +105,7 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
     def decide(view: View) -> Change | None:
         record = policy_topic(view, name)
         if record is None:
-            raise TopicNotFoundError(f"Topic {name} does not exist: create it, and set its policies then.")
+            raise TopicNotFoundError(f"Topic {name} does not exist: create it before you set its policies.")
         stored = _changed(record.policies, wanted, f"topic {name}")
         if stored == record.policies:
             return None
@@ -116,13 +116,13 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
 
 
 def parsed(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, Any]:
-    """Parse changes into values of `Policies`, by field; None unsets a policy (errors as `set_namespace_policies`)."""
+    """Parse changes into values of `Policies`, by field; None for a policy to unset (see `set_namespace_policies`)."""
     checked = _checked(changes, what, on_topic=on_topic)
     return {**checked, **given({name: value for name, value in checked.items() if value is not None})}
 
 
 def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, JsonValue]:
-    """Check changes, and return them as JSON by field; None unsets a policy."""
+    """Check changes, and return them as JSON by field, with None for a policy to unset."""
     checked: dict[str, JsonValue] = {}
     for name, value in changes.items():
         field = FIELDS.get(name)
@@ -175,7 +175,7 @@ def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], w
 
 
 def _check_places(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:
-    """Check what a change asks of storage paths. What was set before stays, even if its paths are gone by now."""
+    """Check that the root has the storage paths that changed policies need; unchanged policies are not checked."""
     check_quorum(view, before, after, what)
     check_driver(view, before, after, what)
 
@@ -184,12 +184,12 @@ def _check_quota(
     retention: RetentionPolicies, by_size: BacklogQuota | None, by_age: BacklogQuota | None, what: str
 ) -> None:
     """Refuse a quota above the retention limits, which could never be reached (Pulsar's `checkBacklogQuota`)."""
-    for limit, kept in (
-        (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB),
-        (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60),
+    for limit, kept, unit in (
+        (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB, "bytes"),
+        (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60, "seconds"),
     ):
         if kept > 0 and limit >= kept:
             raise InvalidArgumentError(
-                f"The backlog quota of {what} ({limit}) is not below what its retention keeps ({kept}): raise the "
-                "retention or lower the quota."
+                f"The backlog quota of {what} ({limit} {unit}) must be less than its retention ({kept} {unit}): raise "
+                "the retention or lower the quota."
             )

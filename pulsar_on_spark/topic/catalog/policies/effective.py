@@ -1,10 +1,9 @@
 """Policies in force: a topic's override its namespace's, and these override the broker's settings. Pure.
 
-Of offload policies, each field overrides by itself, as in Pulsar.
+The fields of offload policies override one by one, as in Pulsar. Broker settings that were changed at run time override
+those that the broker started with.
 
-Broker settings that were changed at run time override those that the broker started with.
-
-Records keep policies as JSON, by the fields of `Policies`. Fields that only later versions know are kept.
+Records keep policies as JSON, by the fields of `Policies`. Fields that only later versions know stay in the records.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OFFLOAD: Final = "offload_policies"
 
 
 def given(stored: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """Parse the policies that a record sets, by field of `Policies`."""
+    """Return the parsed policies of a record, by field of `Policies`, with only those that the record sets."""
     policies = {name: value for name, value in stored.items() if name in FIELDS}
     parsed = Policies.model_validate(policies)
     return {name: getattr(parsed, name) for name in policies}

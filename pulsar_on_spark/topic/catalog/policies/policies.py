@@ -65,7 +65,8 @@ class PersistencePolicies(_Value):
     """Quorum of a topic's entries.
 
     Attributes:
-        bookkeeper_ensemble: Minimum number of storage paths of the root. A file is on only as many as it has copies.
+        bookkeeper_ensemble: Minimum number of storage paths of the root; each file is on `bookkeeper_write_quorum` of
+            them.
         bookkeeper_write_quorum: Number of copies.
         bookkeeper_ack_quorum: Number of durable copies before an entry is acknowledged.
         managed_ledger_max_mark_delete_rate: Stored without effect: all cursors of a broker are saved together.
@@ -106,7 +107,7 @@ class BacklogQuotaPolicy(Enum):
 
 
 class BacklogQuota(_Value):
-    """Limit for the backlog of a topic's slowest subscription.
+    """Limit for the largest backlog of a topic's subscriptions.
 
     Attributes:
         limit_size: Bytes, for a quota by size; -1 for no limit.
@@ -209,7 +210,7 @@ class DelayedDelivery(_Value):
 
     Attributes:
         active: True to wait until the time; False to deliver at once.
-        tick_time: Milliseconds of an interval whose entries become due together.
+        tick_time: Length in milliseconds of the intervals whose entries become due together.
         max_delivery_delay_in_millis: Messages with a later time are refused; 0 for no limit.
     """
 
@@ -269,11 +270,12 @@ class OffloadPolicies(_Value):
 
     Attributes:
         managed_ledger_offload_driver: Label of the cold paths to use; if it is not set, any cold path is used.
-        managed_ledger_offload_threshold_in_bytes: Key and value bytes of the topic that stay; older segments move. -1
-            for no limit.
-        managed_ledger_offload_threshold_in_seconds: Age at which segments move, since their last message was published.
-            -1 for no limit.
-        managed_ledger_offload_deletion_lag_in_millis: Time for which a file's other copies are kept after its move.
+        managed_ledger_offload_threshold_in_bytes: Key and value bytes of the topic's newest segments, which are not
+            offloaded; older segments are. -1 to offload no segment because of the topic's size.
+        managed_ledger_offload_threshold_in_seconds: Seconds since a segment's last message was published, after which
+            the segment is offloaded. -1 to offload no segment because of its age.
+        managed_ledger_offload_deletion_lag_in_millis: Milliseconds for which the copies on other paths are kept after
+            the offload.
     """
 
     managed_ledger_offload_driver: Annotated[str, Field(max_length=255)] | None = None
@@ -309,19 +311,19 @@ class OffloadPolicies(_Value):
 
     @property
     def threshold_bytes(self) -> int:
-        """Key and value bytes that stay; -1 for no limit."""
+        """Key and value bytes that are not offloaded; -1 to offload no segment because of the topic's size."""
         limit = self.managed_ledger_offload_threshold_in_bytes
         return -1 if limit is None else limit
 
     @property
     def threshold_s(self) -> int:
-        """Age in seconds at which segments move; -1 for no limit."""
+        """Age in seconds at which segments are offloaded; -1 to offload no segment because of its age."""
         limit = self.managed_ledger_offload_threshold_in_seconds
         return -1 if limit is None else limit
 
     @property
     def deletion_lag_ms(self) -> int:
-        """Milliseconds for which other copies are kept."""
+        """Milliseconds for which the copies on other paths are kept after the offload."""
         lag_ms = self.managed_ledger_offload_deletion_lag_in_millis
         return DELETION_LAG_MS if lag_ms is None else lag_ms
 

@@ -43,7 +43,7 @@ def strictest(quorums: Iterable[Quorum]) -> Quorum:
 
 
 def check_quorum(view: View, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse a new quorum that needs more storage paths than the root has, or is one of more than `MAX_QUORUMS`.
+    """Refuse a new quorum that needs more storage paths than the root has, or exceeds the limit of `MAX_QUORUMS`.
 
     Args:
         view: The metadata.
