@@ -73,8 +73,8 @@ def attach(
     """Attach the outputs' segments to their topics in one commit.
 
     Returns:
-        False if nothing was attached, because the write is empty, or because its transaction (a replay, which is
-        logged) or its id is committed already.
+        True if the segments were attached. False if the write is empty, or if its id or its transaction is committed
+        already; such a replay of a transaction is logged.
 
     Raises:
         ReplayDiffersError: the transaction is committed already, with other rows or from other offsets.
@@ -169,7 +169,10 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
 
 
 def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:
-    """Return (ledger, next entry) of the chain's last ledger, which may grow if it is an attached one; else None."""
+    """Return (ledger, next entry) of the chain's last ledger if that is an attached ledger, which may grow; else None.
+
+    None also if the ledger was completely trimmed.
+    """
     last = view.newest(LedgerRecord, topic_id)
     if last is None or last.incarnation is not None:
         return None

@@ -45,7 +45,7 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of a decision, and the view that it was made on.
+    """Outcome of one decision about slots, and the view that the decision was made on.
 
     Attributes:
         view: The metadata.
@@ -102,7 +102,7 @@ class SubscriptionConsumer:
         return any(self._held.values())
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Check that a batch that Spark logged but did not commit may run now; wait at most two lease periods for it.
+        """Check that a batch that Spark logged but did not commit may run now; wait at most two lease durations.
 
         Raises:
             ConsumerBusyError: another live consumer owns the subscription.
@@ -135,7 +135,7 @@ class SubscriptionConsumer:
             view: A durable view. If a slot changes its owner, the decision is repeated on a newer view.
             parts: The topics.
             committed: The offset that Spark has committed.
-            wait: True to wait, at most two lease periods, while this consumer owns no slot and it is unknown if the
+            wait: True to wait, at most two lease durations, while this consumer owns no slot and it is unknown if the
                 other owners are alive; False to stand by at once.
             finishing: As in `Situation`.
 
@@ -297,7 +297,7 @@ class SubscriptionConsumer:
     # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Name the topics in the lease. If that fails, `_decided` acquires no slots in topics that it does not name."""
+        """Name the topics in the lease. `_decided` acquires no slots in topics that the lease does not name."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_FRAMES_AT_ONCE = 1 << 17
 """Frames after which a scan returns its results so far; the next call continues."""
 _MAX_ENTRY_ROWS = 1 << 20
-"""Maximum number of messages that an entry may claim; a larger number is damaged, and cut to this one."""
+"""Maximum number of messages of an entry; a larger number in a frame counts as damaged, and is cut to this limit."""
 
 
 class JournalScan:
@@ -50,9 +50,9 @@ class JournalScan:
         """Update the scan after the main table was read, with records of the new view.
 
         Args:
-            record: The log's record.
-            sealed_before: The first unsealed frame in the same view.
-            ledgers: The ledgers of interest.
+            record: The journal's record.
+            sealed_before: Number of the first unsealed frame in the same view.
+            ledgers: Ids of the ledgers whose entries are wanted.
         """
         if not self._index.select_ledgers(ledgers):
             # Earlier frames may have entries of a ledger that is of interest only now.
@@ -103,7 +103,10 @@ class JournalScan:
     def readable(
         self, topic_id: str, ledger: int, sealed_end: int, entries: int | None, *, strict: bool
     ) -> tuple[tuple[UnsealedSegment, ...], int]:
-        """List the readable segments of a ledger after its sealed entries (see `LogIndex.readable`)."""
+        """Return a ledger's readable segments after its sealed entries, and the id after its last readable entry.
+
+        See `LogIndex.readable`.
+        """
 
         def make(first: int, fragment: Fragment | None, runs: list[IndexedRun]) -> UnsealedSegment:
             return unsealed_segment(self._incarnation, topic_id, ledger, first, fragment, runs)

@@ -13,7 +13,9 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class SparkReaders:
-    """Watcher of the leases of Spark's consumers. A consumer counts as alive until it was watched for long enough.
+    """Watcher of the leases of Spark's consumers.
+
+    A consumer counts as alive until its lease was watched for the lease's duration without a renewal.
 
     Args:
         root: The root.

@@ -56,7 +56,7 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Ledgers that are not fully sealed, by incarnation, as of one view's version and for some topics (`of`)."""
+    """Ledgers that are not fully sealed, by incarnation; `of` is the view's version and the topics of the search."""
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
@@ -114,7 +114,7 @@ class Tail:
             A view that includes the readable entries of the journals.
 
         Raises:
-            DataLossError: acknowledged entries are in no journal file and not sealed.
+            DataLossError: acknowledged entries are in no journal file and not sealed, and `fail_on_data_loss` is set.
             CopiesUnreachableError: an unreachable copy may have missing entries.
             MetadataError, StorageError: the root cannot be read.
         """
@@ -136,7 +136,7 @@ class Tail:
                 if hidden:
                     raise unreachable("A message that was readable before", self._where(hidden))
                 if short:
-                    self._require_reachable("Entries that were readable before", needed)
+                    self._require_reachable("An entry that was readable before", needed)
                 return scanned  # entries that no journal has are lost; the plan of the read reports them
             if every_copy:
                 time.sleep(0.1)
@@ -174,7 +174,7 @@ class Tail:
             except GapError as gap:
                 if is_last:
                     stuck = [incarnation_ for incarnation_ in needed if self._scans[incarnation_].reader.walk.is_stuck]
-                    self._require_reachable(f"What is acknowledged ({gap})", stuck)
+                    self._require_reachable(f"Acknowledged data ({gap})", stuck)
                     raise DataLossError(
                         f"Acknowledged messages are lost: {gap}, neither sealed nor good in a journal file on any "
                         "storage path; to read on without them, set option failOnDataLoss to false."

@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 256 << 20
 MAX_BUFFER_BYTES = 64 << 20
 """Limit for the bytes of all batches whose rows a task still buffers; at the limit, the largest buffers are written."""
 LEFT_SHARE = 8
-"""After that, one eighth of `MAX_BUFFER_BYTES` may stay buffered, as copies, so that the batches can be freed."""
+"""Divisor of `MAX_BUFFER_BYTES`: one eighth may stay buffered after such a write, copied so that batches are freed."""
 RUN_BYTES = 8 << 20
 """Number of buffered bytes at which a task with a single partition writes them."""
 
@@ -83,7 +83,7 @@ class TaskWriter:
         self._write_out()
 
     def finish(self) -> TaskOutput:
-        """Write the remaining rows, make the file durable and return its description.
+        """Write the remaining rows, make the last file durable, and return the description of all files.
 
         Raises:
             InvalidArgumentError, NotEnoughCopiesError: as `add`.

@@ -50,13 +50,13 @@ class Transaction:
 
 
 def batch_of(query_id: str, batch_id: int, offsets: str | None = None) -> Transaction:
-    """Make the transaction of a micro-batch."""
+    """Return the transaction of a micro-batch."""
     name = f"batch {batch_id} of streaming query {query_id}"
     return Transaction(keys.query(query_id), batch_id, name, is_batch=True, offsets=offsets)
 
 
 def application_write(app_id: str, version: int, topic: TopicName | None) -> Transaction:
-    """Make the transaction of a write with `txnAppId` and `txnVersion`. `topic` is None if rows name their topics."""
+    """Return the transaction of a write with `txnAppId` and `txnVersion`; `topic` is None if rows name their topics."""
     target = "" if topic is None else topic.full
     where = "topics that rows name" if topic is None else topic.full
     name = f"txnVersion {version} of txnAppId {app_id!r} for {where}"
@@ -82,7 +82,7 @@ class Content:
 
 
 def content_of(rows: Iterable[tuple[str, int]]) -> Content:
-    """Sum up a write's content from pairs (full name of a topic or partition, number of messages) in any order."""
+    """Return a write's content from pairs (full name of a topic or partition, number of messages) in any order."""
     by_topic: Counter[str] = Counter()
     for name, count in rows:
         by_topic[TopicName.parse(name).partitioned_base.full] += count
