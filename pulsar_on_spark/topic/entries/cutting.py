@@ -44,7 +44,7 @@ ROW_BYTES = 64
 _FEW_ENTRIES = 256
 """Number of entries up to which a Python loop is faster than numpy."""
 _AT_ONCE = -(2**62)
-"""The second of delivery of rows that are not delayed, before any real one."""
+"""The second of delivery that stands for rows that are not delayed; it is earlier than any real one."""
 
 Slots = npt.NDArray[np.uint8]
 
@@ -88,7 +88,7 @@ def cut_entries(rows: pa.RecordBatch, first_entry: int, topic: str) -> CutRows:
     Args:
         rows: `SEGMENT_SCHEMA` without ledger id, entry id and batch index.
         first_entry: The first entry's id.
-        topic: For error messages.
+        topic: The topic's name, for errors.
 
     Raises:
         InvalidArgumentError: a single row is above `maxMessageSize`.

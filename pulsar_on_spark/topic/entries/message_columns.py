@@ -14,7 +14,7 @@ MAX_MILLISECONDS: Final = (2**63 - 1) // 1000
 
 
 def properties_of(maps: pa.MapArray) -> pa.MapArray:
-    """Return properties without nulls, sharing their strings: in Pulsar, no properties are the same as an empty map."""
+    """Return maps of properties with empty maps for nulls, as Pulsar does not tell them apart; no string is copied."""
     if maps.null_count == 0:
         return maps
     if maps.null_count == len(maps):
@@ -26,7 +26,7 @@ def properties_of(maps: pa.MapArray) -> pa.MapArray:
 
 
 def schema_versions_of(versions: pa.BinaryArray) -> pa.Int64Array:
-    """Return schema versions as numbers. Pulsar's are eight big-endian bytes; other bytes become null."""
+    """Return schema versions as numbers. Pulsar's versions are eight big-endian bytes; other bytes become null."""
     if versions.null_count == len(versions):
         return pa.nulls(len(versions), pa.int64())
     fits = pc.equal(pc.binary_length(versions), 8).fill_null(False)
@@ -37,7 +37,7 @@ def schema_versions_of(versions: pa.BinaryArray) -> pa.Int64Array:
 
 
 def times_of(times: pa.TimestampArray) -> pa.TimestampArray:
-    """Return times in microseconds; those that do not fit become null, as a client may send any 64 bits."""
+    """Return times of milliseconds as microseconds; null for a time that does not fit, as clients may send any."""
     try:
         return times.cast(MICROSECONDS)
     except pa.ArrowInvalid:

@@ -3,8 +3,8 @@
 * A whole entry is returned unchanged.
 * A received entry gets its metadata as received. The uncompressed bytes of its payload are restored exactly, and
   compressed again by the same codec, possibly to other bytes.
-* An entry that Spark wrote has no stored metadata. It becomes a batch whose metadata is derived from the columns, even
-  if it is a single message, because that has a batch index.
+* An entry that Spark wrote has no stored metadata. It becomes a batch whose metadata is derived from the columns. An
+  entry with a single message becomes a batch, too, because the message has a batch index.
 * A compacted batch has only some rows left. Like Pulsar's compaction (`RawBatchConverter`), this replaces each removed
   message by an empty message marked as compacted out, which clients skip.
 
@@ -67,7 +67,7 @@ def rebuild_entries(
 
 
 class _Parts:
-    """Columns of some rows, from which it builds entries."""
+    """Builder of entries from the columns of some rows."""
 
     def __init__(
         self, rows: pa.RecordBatch, ledger_id: LedgerId, entry_offset: int, limit_bytes: int, *, compacted: bool

@@ -232,7 +232,7 @@ class _Group:
         return message_rows(data, starts, ends, messages, whole, batch_bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """Return the end of the entries from `first` on that have about `target_bytes`; sizes are those of metadata."""
+        """Return the end of entries from `first` on with about `target_bytes`, by the sizes in their metadata."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
         sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
@@ -275,7 +275,7 @@ class _Group:
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:
-    """Return the entries with a bad message: its metadata is invalid, or it is a tombstone with a payload."""
+    """Return the entries with a bad message: invalid metadata, a wrong payload size, or a tombstone with a payload."""
     sizes = rows.payload_sizes[rows.in_batch]
     bad = ~walked.valid | (walked.values(columns.PAYLOAD_SIZE) != sizes) | (named.null_value & (sizes > 0))
     return np.unique(rows.entry[rows.in_batch][bad])

@@ -52,7 +52,7 @@ class StoredEntries:
 
 
 class SplitEntries(NamedTuple):
-    """The starts of each entry's metadata and payload; for a malformed entry, both are the entry's start."""
+    """The starts of each entry's metadata and payload; both are the entry's start if it is malformed (not `valid`)."""
 
     metadata_at: Int64s
     payload_at: Int64s

@@ -24,7 +24,10 @@ ROW_BYTES: Final = 64
 """The work for a row without its value, expressed in bytes of values: about 6 us."""
 DENSE_TIMES: Final = 32
 GROUP_DENSE_BYTES: Final = 32 << 20
-"""Limit for the dense entries of a group. So a group of 1 MiB has at most a million rows, some seconds of work."""
+"""Limit for the work of a group's dense entries, in bytes of values (see `ROW_BYTES`).
+
+So a group of 1 MiB has at most a million rows, which take some seconds.
+"""
 
 
 def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:

@@ -143,7 +143,7 @@ class Steps:
     """The budget of steps of one check, which may compare a schema with several others.
 
     Attributes:
-        left: Number of steps that are left.
+        left: Number of steps that the check may still take.
     """
 
     left: int = MAX_STEPS
@@ -163,7 +163,7 @@ class Steps:
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str]:
-    """Return why `reader` cannot read values of `writer`: at most 100 clauses, one for a field; empty if it can.
+    """Return why `reader` cannot read values of `writer`: at most 100 clauses, one for each field; empty if it can.
 
     Raises:
         IncompatibleSchemaError: the comparison takes more than `steps`, or the records refer to each other too deeply.

@@ -80,8 +80,8 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
         strategy: The required compatibility.
 
     Raises:
-        IncompatibleSchemaError: the schema is not compatible; the error names the differing fields, the version and the
-            direction. Or the comparison takes too many steps.
+        IncompatibleSchemaError: the schema is not compatible, and the error names the differing fields, the version and
+            the direction; or the comparison takes too many steps.
     """
     if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
         return
@@ -96,10 +96,11 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
 def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
     """Refuse a consumer's schema that cannot read the written messages (Pulsar's `checkConsumerCompatibility`).
 
-    Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, otherwise only the latest one.
+    Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE the schema must read every version, otherwise only the latest one.
+    Under ALWAYS_COMPATIBLE any schema is accepted.
 
     Raises:
-        IncompatibleSchemaError: the schema cannot read the messages; the error names the differing fields. Or the
+        IncompatibleSchemaError: the schema cannot read the messages, and the error names the differing fields; or the
             comparison takes too many steps.
     """
     identity = reader.identity()
@@ -110,7 +111,7 @@ def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, Topic
 
 
 def differences(writer: TopicSchema, reader: TopicSchema, steps: Steps) -> list[str]:
-    """Return the reasons why `reader` cannot read values of `writer`, a clause for each field; empty if it can.
+    """Return the reasons why `reader` cannot read values of `writer`, one clause for each field; empty if it can.
 
     Raises:
         IncompatibleSchemaError: the comparison takes more than `steps`.

@@ -1,4 +1,4 @@
-"""Bounds on what a few bytes of Avro can become.
+"""Bounds on the memory and work that a few bytes of Avro can cause.
 
 - Items of arrays that take no bytes: nulls, records of such fields only, and empty `fixed` values. All other items take
   at least a byte each, so a value has no more of them than bytes. Of these, five bytes can claim 2**31, for which
@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias, cast
 from fastavro.types import Schema
 
 FREE_ITEMS: Final = 64
-"""Number of items and uses without bytes that each value may have; a longer value may have as many as bytes."""
+"""Number of items, and of uses of types, without bytes that any value may have; a longer value may have one a byte."""
 MAX_DEPTH: Final = 100
-"""Limit of the references to types by name that are inside each other, as all records inside records of their type."""
+"""Maximum depth of references to named types inside each other, such as records inside records of the same type."""
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _Skip: TypeAlias = "Callable[[_Cursor], None]"
@@ -183,7 +183,7 @@ def _skip_long(cursor: _Cursor) -> None:
 
 
 def _block(cursor: _Cursor) -> int:
-    """Read the beginning of a block of an array or a map; returns the number of its items, 0 at the end."""
+    """Read the beginning of a block of an array or a map, and return the number of its items; 0 at the end."""
     count = cursor.long()
     if count < 0:
         cursor.long()  # the size of the block, which decoders do not rely on

@@ -55,7 +55,7 @@ _NAMED = ("record", "error", "enum", "fixed")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _MAX_PRECISION = 38
 MAX_FIELDS = 10_000
-"""Limit of a schema's fields, those of a named record at each of its uses: few lines can name some billions."""
+"""Maximum number of a schema's fields. Those of a named record count at each use, as a few lines can make billions."""
 
 
 @lru_cache(maxsize=64)
@@ -97,10 +97,10 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
 
 
 def decimal_type(schema: Mapping[str, Json]) -> pa.DataType | None:
-    """Return the type of a schema of decimals.
+    """Return the Arrow type of a decimal schema; None for other schemas.
 
-    None for other schemas, also for decimals that are not valid or have too many digits: by Avro's rule, these are the
-    bytes that they annotate.
+    Return None also for decimals that are not valid or have more than 38 digits: by Avro's rule, their values are the
+    annotated bytes.
     """
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if schema.get("logicalType") != "decimal" or not isinstance(precision, int) or not isinstance(scale, int):

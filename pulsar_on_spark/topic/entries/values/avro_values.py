@@ -36,7 +36,7 @@ def decode_avro(
 ) -> pa.StructArray:
     """Return a struct for each row; null where the value is null or is not a datum of the schema.
 
-    A field whose value is beyond its Arrow type is null.
+    A field is null if its value is outside the range of its Arrow type.
 
     Args:
         values: One Avro datum for each row.
@@ -80,7 +80,7 @@ def _converted(values: list[Any], annotated: pa.DataType, wanted: pa.DataType) -
 def _by_fields(
     rows: list[Any], annotated: pa.StructType, wanted: pa.StructType, on_bad_row: Callable[[int, str], None]
 ) -> pa.StructArray:
-    """Convert rows whose fields hold values beyond their types, for example a time of the year 300,000, as null."""
+    """Convert rows field by field, with null for a value outside its type's range, such as a time in year 300,000."""
 
     def convert(values: list[Any], first: int, kinds: tuple[pa.Field, pa.Field]) -> pa.Array:
         try:
@@ -182,7 +182,7 @@ def _with_aliases(schema: Json, names: list[str]) -> Json:
 
 
 def _plain(schema: Json) -> Json:
-    """Return the schema without logical types but decimals: others are read as what they annotate, then cast."""
+    """Return the schema with no logical type except decimal: other values are read as the annotated type, then cast."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):

@@ -139,7 +139,7 @@ def _are_objects(rows: pa.StringArray) -> bool:
 
 
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
-    """Return the type to request from Arrow's reader, with text for times and bytes; None if it cannot read that."""
+    """Return the type to request from Arrow's reader, text for times and bytes; None if it cannot read `wanted`."""
     if pa.types.is_struct(wanted):
         fields = [(field.name, _reading_type(field.type)) for field in wanted]
         return None if any(kind is None for _, kind in fields) or not fields else pa.struct(fields)

@@ -1,4 +1,4 @@
-"""Casts of nested arrays, level by level: pyarrow 26 makes invalid arrays of nulls inside lists and maps."""
+"""Casts of nested arrays, level by level, because pyarrow 26 casts nulls inside lists and maps to invalid arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array with another type, which has the same lists, maps, and fields in the same order.
+    """Return the array cast to a type with the same nesting: lists, maps, and the fields of structs in the same order.
 
     Raises:
         ArrowException: a value does not fit.
@@ -27,5 +27,5 @@ def cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Copy the offsets: those of a slice cannot have a mask."""
+    """Return a copy of the offsets, because Arrow takes no mask together with the offsets of a slice."""
     return pa.array(array.offsets.to_numpy())

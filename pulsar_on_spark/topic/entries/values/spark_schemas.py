@@ -58,7 +58,7 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
         logical_types: False for Pulsar's schema type JSON, whose times are plain numbers.
 
     Raises:
-        InvalidArgumentError: the schema can't be parsed, or a type cannot be expressed in Avro.
+        InvalidArgumentError: the schema cannot be parsed, or a type cannot be expressed in Avro.
     """
     text = schema if isinstance(schema, str) else schema.json()
     if text.lstrip().startswith(("{", "[", '"')) and not _is_struct(text):
@@ -69,8 +69,8 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
 def arrow_of_spark(text: str) -> pa.StructType:
     """Return the Arrow type of DDL, or of the JSON of a `StructType`.
 
-    DDL is `name TYPE, ...` or `struct<name: type, ...>` with any type that values can have. `NOT NULL` counts, and
-    `COMMENT` is accepted but ignored.
+    DDL is `name TYPE, ...` or `struct<name: type, ...>` with any type that values can have. `NOT NULL` makes a field
+    not nullable; `COMMENT` is accepted and ignored.
 
     Raises:
         InvalidArgumentError: the text is not such a schema.

@@ -61,7 +61,8 @@ class ValueCodec:
 
         Args:
             values: The column `value`.
-            mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null. In FAILFAST, the first misfit raises.
+            mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null. In FAILFAST, the first of them is an
+                error.
             name_row: Returns a row's message id and topic, for the error.
             writer_schema: The Avro schema that the values were written with, if it is not `avro_schema`.
 
