@@ -14,9 +14,9 @@ from typing import Final
 from pulsar_on_spark.security.principal import Principal
 
 MAX_TEXT_LETTERS: Final = 1024
-"""Limit of the letters of each text in a line."""
+"""Maximum number of characters of each text in a line; longer texts are cut."""
 MAX_REFUSALS: Final = 1000
-"""Limit of the kinds of refusals that are counted separately between two summaries; others are counted together."""
+"""Maximum number of kinds of refusals that are counted separately between two summaries; others count together."""
 
 
 class Verdict(StrEnum):
@@ -102,7 +102,7 @@ class Refusals:
         self._again: dict[AuditRecord, int] = {}
 
     def is_first(self, record: AuditRecord) -> bool:
-        """Count a refusal; returns True if it must be written now."""
+        """Count a refusal. Return True if it is the first of its kind, and so must be written now."""
         kind = replace(record, address=host_of(record.address), credential="")
         known = kind in self._again
         if not known and len(self._again) >= MAX_REFUSALS:

@@ -6,8 +6,8 @@
 | has no provider | over HTTP the client is refused, as in Pulsar; else it gets the anonymous role, if there is one |
 | is not named, over HTTP | each provider is tried; only a client without credentials gets the anonymous role |
 
-If several providers refuse a client, the last refusal is reported. A refusal because another provider checks the
-token's issuer is reported only if it is the only one.
+If several providers refuse a client, the last refusal is reported. But a refusal with `Failure.ISSUER`, which only says
+that the token is for another provider, is reported only if no provider gives another reason.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REFRESH: Final = b"PulsarAuthRefresh"
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The client that a proxy forwards, by the proxy's description.
+    """The client that a proxy forwards, as the proxy describes it.
 
     Attributes:
-        role: Its role (`original_principal`); "" without a proxy.
-        method: The method of its credentials; "" if they are not forwarded.
-        data: Its credentials.
+        role: The client's role (`original_principal`); "" without a proxy.
+        method: The method of the client's credentials; "" if they are not forwarded.
+        data: The client's credentials.
     """
 
     role: str = ""
@@ -111,7 +111,7 @@ class Authentication:
         Args:
             method: The method of the credentials; "" if the client gives none.
             evidence: The credentials.
-            claimed: The client that it forwards.
+            claimed: The client that a proxy forwards; `NO_CLAIM` without a proxy.
 
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
@@ -131,7 +131,7 @@ class Authentication:
         Args:
             method: The method that the client names (`X-Pulsar-Auth-Method-Name`); None if it names none.
             evidences: The credentials that the client sends, by method.
-            claimed: The client that it forwards.
+            claimed: The client that a proxy forwards; `NO_CLAIM` without a proxy.
 
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
@@ -207,7 +207,7 @@ class Renewal(Enum):
 
 
 def next_renewal(principal: Principal | None, now_s: float, *, can_renew: bool, is_challenged: bool) -> Renewal:
-    """Decide at a regular check what to do with a connection.
+    """Return the step to take with a connection at a regular check of its credentials.
 
     Args:
         principal: The connection's client; None before it is authenticated.

@@ -27,7 +27,7 @@ VALID_DAYS: Final = 397
 """Default validity of a certificate, the longest that browsers accept."""
 _CA_DAYS: Final = 3650
 _SKEW: Final = timedelta(minutes=5)
-"""Time before its creation from which a certificate is valid, for clients whose clocks are behind."""
+"""Time by which a certificate's validity begins before its creation, for clients whose clocks are behind."""
 _CA: Final = "ca"
 _NAME: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9*._@:-]{0,63}")
 

@@ -36,7 +36,8 @@ class Grants:
         admins: The roles of the tenant's administrators; empty if there is no such tenant.
         namespace: The permissions on the namespace.
         topics: The permissions on topics, by full name.
-        subscriptions: For each name of subscriptions, the only roles that may use them; without an entry, any role may.
+        subscriptions: By subscription name, the only roles that may use the subscription; without an entry, any role
+            may.
         is_prefixed: True if a subscription's name must begin with its consumers' role (mode `Prefix`).
     """
 

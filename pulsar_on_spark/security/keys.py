@@ -47,7 +47,7 @@ class TokenKey:
 
 
 def secret_key(content: bytes, what: str) -> TokenKey:
-    """Make a secret key from its bytes.
+    """Make a secret key from its bytes; errors name it by `what`.
 
     Raises:
         InvalidArgumentError: the content is too short, or a key of another kind.
@@ -65,7 +65,7 @@ def secret_key(content: bytes, what: str) -> TokenKey:
 
 
 def public_key(content: bytes, what: str) -> TokenKey:
-    """Make a public key from its DER or PEM form.
+    """Make a public key from its DER or PEM form; errors name it by `what`.
 
     Raises:
         InvalidArgumentError: the content is neither an RSA key of at least 2,048 bits nor an EC key on P-256, P-384 or
@@ -96,9 +96,10 @@ def private_key(content: bytes, what: str) -> TokenKey:
 
 
 def issuer_key(jwk: Mapping[str, Any]) -> TokenKey | None:
-    """Make the public key of a JWK; None unless it is an RSA or EC key for signatures, with an algorithm of its kind.
+    """Make the public key of a JWK; None unless the JWK is a public RSA or EC key for signatures.
 
-    The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar.
+    The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar. Return None also if the
+    JWK names another algorithm.
     """
     read = _JWK_KINDS.get(str(jwk.get("kty")))
     if read is None or "d" in jwk or jwk.get("use", "sig") != "sig":

@@ -14,7 +14,7 @@ ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 
 
 class SuperUserOperation(Enum):
-    """An operation on the whole cluster, or one to which the limits of topics do not apply."""
+    """An operation that only super users may do: on the whole cluster, or publishing as a replicator."""
 
     ADMINISTER = auto()
     REPLICATE = auto()

@@ -30,11 +30,14 @@ def set_password(file: Path, user: str, password: str) -> None:
     """
     if not is_role(user) or user.startswith("#") or not user.isprintable() or ":" in user:
         raise InvalidArgumentError(
-            f"User {user[:64]!r} cannot be in an htpasswd file: use 1 to {MAX_ROLE_BYTES} bytes without a colon."
+            f"User {user[:64]!r} cannot be in an htpasswd file: use 1 to {MAX_ROLE_BYTES} bytes of printable "
+            "characters, without a colon, and not beginning with '#'."
         )
     secret = password.encode()
     if not 1 <= len(secret) <= MAX_PASSWORD_BYTES or b"\0" in secret:
-        raise InvalidArgumentError(f"A password has 1 to {MAX_PASSWORD_BYTES} bytes: give another.")
+        raise InvalidArgumentError(
+            f"The password of user {user!r} must have 1 to {MAX_PASSWORD_BYTES} bytes, none of them 0: give another."
+        )
     hashes = dict(Users.parse(file.read_bytes(), f"The file {file}").hashes) if file.exists() else {}
     hashes[user] = bcrypt.hashpw(secret, bcrypt.gensalt(ROUNDS)).decode()
     replace_file(file, "".join(f"{name}:{hashed}\n" for name, hashed in hashes.items()).encode(), secret=True)

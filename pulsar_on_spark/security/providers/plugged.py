@@ -55,7 +55,7 @@ class PluggedProvider:
             self._plugged: Any = entry_point.load().from_settings(settings)
             self.method = self._plugged.method
             if not isinstance(self.method, str) or not self.method or not callable(self._plugged.authenticate):
-                raise TypeError("it has no method, or nothing to authenticate with")
+                raise TypeError("it has no attribute method with a text, or no function authenticate")
         except Exception as error:
             raise InvalidArgumentError(
                 f"The plug-in {name!r} of authentication_providers cannot be used ({type(error).__name__}: {error}): "
