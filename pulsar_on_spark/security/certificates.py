@@ -110,7 +110,8 @@ class LocalCa:
     ) -> CertificateFiles:
         if name == _CA or _NAME.fullmatch(name) is None:
             raise InvalidArgumentError(
-                f"Certificates cannot be named {name!r}: use up to 64 letters, digits and -._@: and not {_CA!r}."
+                f"A certificate cannot be named {name!r}: use up to 64 letters, digits and characters of '-._@:', but "
+                f"not {_CA!r}."
             )
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_subject(name), self._certificate.subject, key, days)

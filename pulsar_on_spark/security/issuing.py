@@ -66,7 +66,7 @@ def sign(
         key: A secret or private key.
         claims: The claims.
         algorithm: One of the key's algorithms; None for the first one.
-        headers: Headers beside `alg`.
+        headers: Headers to add; `alg` is always set.
 
     Raises:
         InvalidArgumentError: the algorithm does not fit the key.
@@ -74,6 +74,6 @@ def sign(
     chosen = algorithm or key.algorithms[0]
     if chosen not in key.algorithms:
         raise InvalidArgumentError(
-            f"Algorithm {chosen!r} does not fit the key: give one of {', '.join(key.algorithms)}, or none."
+            f"Algorithm {chosen!r} does not fit the key: give one of {', '.join(key.algorithms)}, or leave it out."
         )
     return jwt.encode(dict(claims), cast(Any, key.material), chosen, headers=dict(headers or {}))

@@ -18,7 +18,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 MIN_SECRET_BYTES: Final = 32
-"""Shortest length of a secret key: that of HS256's digest. A shorter key could be guessed."""
+"""Minimum length of a secret key in bytes: the length of HS256's digest. A shorter key could be guessed."""
 MIN_RSA_BITS: Final = 2048
 HMAC_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")

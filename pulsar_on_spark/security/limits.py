@@ -14,9 +14,9 @@ WINDOW_S: Final = 60.0
 DELAY_S: Final = 1.0
 """Wait before each further answer, in seconds."""
 MAX_WAITING: Final = 100
-"""Limit of the answers of all sources that wait at the same time; further clients are refused without an answer."""
+"""Maximum number of answers, to all sources, that are delayed at the same time; further clients get no answer."""
 MAX_SOURCES: Final = 10_000
-"""Limit of the sources that are counted at the same time; above it, the one whose window began first is dropped."""
+"""Maximum number of sources that are counted; above it, the source whose window began first is dropped."""
 _PREFIX_BITS: Final = 64
 
 

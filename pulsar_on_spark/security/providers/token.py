@@ -1,7 +1,7 @@
 """Tokens (JWT): signature, times, audience and role (Pulsar's AuthenticationProviderToken).
 
 The kind of the key determines the accepted algorithms, whatever the token's header says. So a token with algorithm
-`none`, or one that uses a public key as an HMAC secret, is refused. Headers that name a key (`kid`, `jku`, `jwk`,
+`none`, or a token that uses a public key as an HMAC secret, is refused. Headers that name a key (`kid`, `jku`, `jwk`,
 `x5u`, `x5c`) are ignored.
 """
 
