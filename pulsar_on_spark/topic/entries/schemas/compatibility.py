@@ -2,10 +2,10 @@
 
 | strategy | a new schema | compared with |
 |---|---|---|
-| BACKWARD | can read values of the old one | the latest version |
-| FORWARD | writes values that the old one can read | the latest version |
-| FULL | both | the latest version |
-| ..._TRANSITIVE | the same | every version |
+| BACKWARD | can read values of the old schema | the latest version |
+| FORWARD | writes values that the old schema can read | the latest version |
+| FULL | does both | the latest version |
+| ..._TRANSITIVE | does the same | every version |
 | ALWAYS_COMPATIBLE | is accepted, even of another type | nothing |
 | ALWAYS_INCOMPATIBLE | is refused | - |
 
@@ -66,7 +66,7 @@ class Strategy(Enum):
 
     @property
     def is_read_by_old(self) -> bool:
-        """True if the strategy requires that consumers with an older schema can read values of the new one."""
+        """True if consumers with an older schema must be able to read values of the new schema."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 

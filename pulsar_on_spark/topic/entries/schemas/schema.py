@@ -97,7 +97,7 @@ class TopicSchema:
             )
         if len(self.data) > MAX_SCHEMA_BYTES or len(self.data.encode()) > MAX_SCHEMA_BYTES:
             raise InvalidArgumentError(
-                f"The schema has {len(self.data)} characters, and may have {MAX_SCHEMA_BYTES} bytes: shorten it."
+                f"The schema has {len(self.data)} characters, above the limit of {MAX_SCHEMA_BYTES} bytes: shorten it."
             )
         if self.type in AVRO_BASED:
             parse_avro(self.data)

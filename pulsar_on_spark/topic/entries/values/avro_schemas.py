@@ -77,7 +77,7 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
         ) from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise InvalidArgumentError(
-            "The Avro schema is not a record: topics with typed values have records with fields."
+            "The Avro schema is not a record, which typed values need: give a record schema with fields."
         )
     kind, _ = _Reader(logical_types).read(schema, "")
     return kind
@@ -189,8 +189,8 @@ class _Reader:
         self._fields += fields
         if self._fields > MAX_FIELDS:
             raise InvalidArgumentError(
-                f"The Avro schema has more than {MAX_FIELDS:,} fields, with those of each use of a named record: use "
-                "fewer of them."
+                f"The Avro schema has more than {MAX_FIELDS:,} fields, counting those of a named record at each use: "
+                "use fewer fields."
             )
 
     def _annotated(self, schema: dict[str, Json], kind: str, space: str) -> pa.DataType:

@@ -80,7 +80,7 @@ def _structs(structs: pa.StructArray) -> pa.StringArray:
 
 
 def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
-    """Return only the elements of the array's own rows: a sliced Arrow array still has those of the whole array."""
+    """Return only the elements of the array's own rows: a sliced Arrow array still has all of the unsliced array."""
     if len(array) == 0:
         return elements.slice(0, 0)
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
