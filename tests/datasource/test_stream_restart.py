@@ -187,7 +187,7 @@ def test_a_query_that_slept_for_a_day_is_restarted_from_its_checkpoint(root: Roo
     run.kill()
     write(root, "t", numbered(0, 10))
     assert expire_subscriptions(root, time.time() + DAY_S + 300) == 1
-    with pytest.raises(SubscriptionNotFoundError, match=r"was deleted under this query: restart it\.$"):
+    with pytest.raises(SubscriptionNotFoundError, match=r"was deleted under this query: restart the query\.$"):
         run.run()
     run.stop()
     query(root, kept, subscriptionPrefix="p").run_all()
@@ -201,7 +201,7 @@ def test_a_subscription_that_does_not_expire_is_not_brought_back(root: Root) -> 
     run.run_all()
     run.stop()
     root.delete_subscription("t", "s")
-    with pytest.raises(SubscriptionNotFoundError, match="restart it with a new checkpointLocation"):
+    with pytest.raises(SubscriptionNotFoundError, match="restart the query with a new checkpointLocation"):
         query(root, kept, subscription="s").run()
 
 

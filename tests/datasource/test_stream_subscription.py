@@ -529,7 +529,7 @@ def test_a_subscription_deleted_under_a_query_is_an_error(root: Root):
     run.run_all()
     root.delete_subscription("t", "s", force=True)
     with pytest.raises(
-        SubscriptionNotFoundError, match=r"'s' on .* was deleted under this query: restart it with a new"
+        SubscriptionNotFoundError, match=r"'s' on .* was deleted under this query: restart the query with a new"
     ):
         run.run()
     run.stop()  # and nothing comes back by that

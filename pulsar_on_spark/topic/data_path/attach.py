@@ -100,7 +100,7 @@ def attach(
             return None
         if verdict is not None:
             raise WriteAbortedError(
-                f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: "
+                f"Write {write_id} was aborted by `pulsarpy maintain`, because it was not committed in time: "
                 "write again."
             )
         replayed = transaction is not None and _is_replay(store, view, transaction, content)

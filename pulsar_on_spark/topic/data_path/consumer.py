@@ -313,7 +313,7 @@ class SubscriptionConsumer:
         if record is None:
             former = view.last(SubscriptionRecord, self._record_id(part))
             comes_back = former is not None and former.expires_after_s is not None
-            remedy = "restart it" if comes_back else "restart it with a new checkpointLocation"
+            remedy = "restart the query" if comes_back else "restart the query with a new checkpointLocation"
             raise SubscriptionNotFoundError(
                 f"Subscription {self._name!r} on {part.name} was deleted under this query: {remedy}."
             )

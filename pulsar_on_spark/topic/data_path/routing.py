@@ -58,7 +58,7 @@ def route(
         partitions: Number of the topic's partitions; 1 for a topic that is not partitioned.
         scheme: The hash for keys.
         state: The state after the task's previous batch.
-        key_b64: Mask of the keys that Pulsar's clients encode as Base64; the hash is that of the encoded text.
+        key_b64: Mask of the keys that Pulsar's clients encode as Base64; the encoded text is hashed.
     """
     if partitions == 1:
         return np.zeros(n_rows, np.int32), state

@@ -10,7 +10,7 @@
                                                                its last batch again      in Delta)
 
 The content is the number of messages by topic and, if both the record and the write know them, the planned offsets of
-the query's sources: a batch may be planned again with as many rows, but other ones. Nothing else is compared, because
+the query's sources: a batch may be planned again with equally many but other rows. Nothing else is compared, because
 tasks differ after a merge of segments or with another number of cores, and values may contain the time.
 """
 
