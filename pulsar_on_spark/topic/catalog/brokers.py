@@ -48,7 +48,8 @@ def broker_of(view: RecentView, incarnation: str) -> BrokerRecord | None:
 def decide_register(new: BrokerRecord) -> Change:
     """Register a broker, or change its registration. An earlier registration with the same id is replaced.
 
-    The commit conflicts with one that adds a feature to the root, which must check that every broker knows the feature.
+    The commit conflicts with a concurrent commit that adds a feature to the root, because a feature is added only if
+    every registered broker knows it.
     """
     return Change(puts=[new], keys={keys.broker(new.broker): None, features.ROOT_KEY: None})
 

@@ -99,7 +99,7 @@ class NamespaceBundles:
             if bundle.hash_range == hash_range.lower():
                 return bundle
         raise InvalidArgumentError(
-            f"Namespace {self.namespace} has no bundle {hash_range}: it has {', '.join(_some(self))}."
+            f"Namespace {self.namespace} has no bundle {hash_range}: give one of {', '.join(_some(self))}."
         )
 
     def owner_of(self, bundle: Bundle) -> BundleOwner:
@@ -113,7 +113,7 @@ class NamespaceBundles:
         return number if is_there else None
 
     def with_owner(self, bundle: Bundle, incarnation: str | None, now: datetime) -> NamespaceBundles:
-        """Return these bundles with another owner (None for no owner) and the next epoch for one `bundle` of them."""
+        """Return these bundles, of which `bundle` has another owner (None for no owner) and the next epoch."""
         number = self._number(bundle)
         assert number is not None, "the caller has looked"
         owner = BundleOwner(incarnation=incarnation, epoch=self.owners[number].epoch + 1, since=now)
@@ -249,7 +249,9 @@ def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_c
         NamespaceNotFoundError: the namespace was deleted.
     """
     if view.get(NamespaceRecord, bundle.namespace) is None:
-        raise NamespaceNotFoundError(f"Namespace {bundle.namespace} was deleted: its bundles cannot be split.")
+        raise NamespaceNotFoundError(
+            f"Namespace {bundle.namespace} was deleted, so its bundles cannot be split: create it first."
+        )
     bundles = bundles_of(view, bundle.namespace, default_count)
     bundles.require_bundle(bundle.hash_range)
     inside = sorted({position for position in positions if bundle.lower < position < bundle.upper})

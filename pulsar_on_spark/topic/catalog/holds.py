@@ -1,6 +1,6 @@
 """The hold of a root on its cold storage paths: without it, the root must not change a path, or judge its copies.
 
-In this module, history paths are treated like cold ones: each path has a role of `APART`.
+In this module, a cold path is any path whose role is in `APART`: this includes history paths.
 
 A cold path has a claim, which `topic.maintenance.files.claims` replaces with each change. If the claim is not this
 root's, another copy of the root has changed the path, or the path is in an earlier state, such as a bucket restored
@@ -51,16 +51,16 @@ def known_tokens(record: PathRecord) -> tuple[str, ...]:
 
 
 def claimed_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
-    """Return the cold and history paths among these, which have claims, without retired ones."""
+    """Return those of the given paths that have claims: cold and history paths that are not retired."""
     paths = root.storage_paths(view)
     apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
     return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
 
 
 def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> dict[PathId, Unheld]:
-    """Return the cold paths among these that the root must not change, and whose copies it must not judge now.
+    """Return those of the given paths that the root must not change, and whose copies it must not judge now.
 
-    They are the paths that another copy of the root has claimed, and the paths whose claim cannot be read.
+    They are the cold paths that another copy of the root has claimed, or whose claim cannot be read.
 
     Raises:
         MetadataError: the metadata cannot be read.

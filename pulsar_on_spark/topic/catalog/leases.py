@@ -136,7 +136,8 @@ class LeaseKeeper:
         others_alive = self._count_other_live(time.time())
         if others_alive >= MAX_CONSUMERS:
             raise ConsumerBusyError(
-                f"{self._store.place} holds {others_alive} live leases already: stop some of the consumers."
+                f"{self._store.place} holds {others_alive} live leases already, and {MAX_CONSUMERS} are allowed: stop "
+                "some of the consumers."
             )
         self._acquire(replace(self._lease, topics=tuple(topics), counter=1))
         self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)

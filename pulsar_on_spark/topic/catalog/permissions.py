@@ -120,7 +120,7 @@ def grant_subscription_permission(
     """
     check_new_name("Subscription name", check_subscription_name(subscription))
     if not roles:
-        raise InvalidArgumentError(f"Subscription {subscription!r} is granted to no role: give one or more.")
+        raise InvalidArgumentError(f"Subscription {subscription!r} is granted to no role: give one or more roles.")
     for role in roles:
         _check_role(role)
     granted_roles = {subscription: tuple(dict.fromkeys(roles))}

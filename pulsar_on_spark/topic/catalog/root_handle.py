@@ -175,7 +175,8 @@ class RootHandle:
         if isinstance(self.place, Path):
             return self.place
         raise InvalidArgumentError(
-            f"The root {self.place} is on an object store, and this works only in a folder: use a root in a folder."
+            f"The root {self.place} is on an object store, and this operation needs a root in a folder: use one in a "
+            "folder."
         )
 
     def consumer_leases(self, subscription: str) -> LeaseStore:

@@ -325,7 +325,7 @@ def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping
 
 
 def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the changed properties; raise `InvalidArgumentError` for too many, unless the change only removes any."""
+    """Return the merged properties; raise `InvalidArgumentError` for too many, unless the change only removes some."""
     merged = {name: value for name, value in {**properties, **changes}.items() if value is not None}
     if any(value is not None for value in changes.values()):
         check_new_properties(of, merged)

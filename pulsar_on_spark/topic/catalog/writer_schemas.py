@@ -1,4 +1,4 @@
-"""The Avro schemas that messages were written with, by topic and version; messages are read as the latest one."""
+"""The Avro schemas that messages were written with, by topic and version. Each is read as the latest version."""
 
 from __future__ import annotations
 

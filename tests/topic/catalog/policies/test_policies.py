@@ -175,14 +175,14 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
                 "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1},
                 "backlog_quota_size": {"limitSize": 1 << 20},
             },
-            "not below what its retention keeps",
+            "must be less than its retention",
         ),
         (
             {
                 "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1},
                 "backlog_quota_age": {"limitTime": 600},
             },
-            "not below what its retention keeps",
+            "must be less than its retention",
         ),
     ],
 )
