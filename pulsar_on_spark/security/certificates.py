@@ -85,7 +85,7 @@ class LocalCa:
 
         Args:
             hosts: The server's host names and addresses; the first one names the files.
-            days: Days for which it is valid; a negative number makes an expired certificate.
+            days: Days for which the certificate is valid; a negative number makes an expired certificate.
 
         Raises:
             InvalidArgumentError: a host is not a name or address.
@@ -98,7 +98,7 @@ class LocalCa:
 
         Args:
             role: The role, which becomes the certificate's common name and names the files.
-            days: Days for which it is valid; a negative number makes an expired certificate.
+            days: Days for which the certificate is valid; a negative number makes an expired certificate.
 
         Raises:
             InvalidArgumentError: the role cannot be a file's name.

@@ -33,7 +33,7 @@ class Evidence:
 
 
 def mark_of(method: str, data: bytes) -> str:
-    """Return a token's mark, the first digits of its SHA-256, by which operators find its uses; "" without a token."""
+    """Return a token's mark, by which operators find its uses: the first digits of its SHA-256; "" without a token."""
     token = data.strip() if method == TOKEN_METHOD else b""
     return hashlib.sha256(token).hexdigest()[:_MARK_DIGITS] if token else ""
 

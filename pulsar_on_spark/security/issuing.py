@@ -25,7 +25,7 @@ _RSA_BITS: Final = 2048
 
 
 def new_secret(algorithm: str) -> bytes:
-    """Make a secret key.
+    """Return a random secret key, as long as the algorithm needs (`SECRET_BYTES`).
 
     Raises:
         InvalidArgumentError: the algorithm has no secret key.
@@ -36,7 +36,7 @@ def new_secret(algorithm: str) -> bytes:
 
 
 def new_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """Make a private key and its public key.
+    """Return a new private key and its public key, in the formats of this module.
 
     Raises:
         InvalidArgumentError: the algorithm has no pair of keys.
@@ -60,7 +60,7 @@ def new_pair(algorithm: str) -> tuple[bytes, bytes]:
 def sign(
     key: TokenKey, claims: Mapping[str, Any], algorithm: str | None = None, headers: Mapping[str, str] | None = None
 ) -> str:
-    """Make a token.
+    """Return a signed token (a JWT in compact form).
 
     Args:
         key: A secret or private key.

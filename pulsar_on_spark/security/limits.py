@@ -48,7 +48,7 @@ class FailureCounts:
         """Start of each source's window, and the failures in it; in the order of the starts."""
 
     def note(self, source: str, now_s: float) -> int:
-        """Count a failure and return the number of failures in the source's window of time.
+        """Count a failure, and return the number of the source's failures in its present window of `WINDOW_S`.
 
         Args:
             source: The source of the client's address (`source_of`).

@@ -52,5 +52,5 @@ ANONYMOUS: Final = Principal("anonymous")
 
 
 def is_role(text: str) -> bool:
-    """Return True if a text may be a role, in credentials and in permissions."""
+    """Return True if a text may be a role: 1 to `MAX_ROLE_BYTES` bytes, without characters that logs cannot show."""
     return 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_ROLE_BYTES and is_showable(text)
