@@ -37,7 +37,7 @@ def schema_versions_of(versions: pa.BinaryArray) -> pa.Int64Array:
 
 
 def times_of(times: pa.TimestampArray) -> pa.TimestampArray:
-    """Return times of milliseconds as microseconds; null for a time that does not fit, as clients may send any."""
+    """Return times of milliseconds as microseconds; null for a time that is too large or too small for these."""
     try:
         return times.cast(MICROSECONDS)
     except pa.ArrowInvalid:

@@ -453,7 +453,7 @@ def _short(schema: dict[str, Json]) -> str:
 
 
 def _full_aliases(schema: dict[str, Json]) -> list[str]:
-    """Return the full aliases of a named type: an alias without a namespace has the type's."""
+    """Return the full aliases of a named type: an alias without a namespace has the namespace of the type."""
     space = str(schema["name"]).rpartition(".")[0]
     return [alias if "." in alias or not space else f"{space}.{alias}" for alias in _aliases(schema)]
 

@@ -112,7 +112,7 @@ def decimal_type(schema: Mapping[str, Json]) -> pa.DataType | None:
 class _Reader:
     """A pass over a schema. `_known` holds the named types that were met, with None for a type that is being read.
 
-    `_sizes` has the number of fields in each of them, and `_fields` that of all fields up to now.
+    `_sizes` has the number of fields in each named type, and `_fields` the number of all fields that were read so far.
     """
 
     def __init__(self, logical_types: bool) -> None:
