@@ -171,7 +171,10 @@ class SubscriptionConsumer:
             self._save(committed)
 
     def stop(self, parts: Sequence[TopicPart], committed: StreamOffset | None) -> None:
-        """Release all slots, with the committed offset as their position, and release the lease."""
+        """Release all slots, with the committed offset as their position, and release the lease.
+
+        If `committed` is None, because Spark has committed no offset, only the lease is released.
+        """
         if not self._started:
             return
         try:
@@ -320,7 +323,7 @@ class SubscriptionConsumer:
         return record
 
     def _typed(self, record: SubscriptionRecord, part: TopicPart, cursors: Cursors) -> SubscriptionRecord:
-        """Give the subscription this consumer's type if no other consumer is alive, as in Pulsar."""
+        """Return the record, with this consumer's type if no other consumer is alive, as in Pulsar."""
         if record.type == self._type or record.face == "broker":
             return record
         if self._owner_states(record, part) - {LeaseState.EXPIRED}:

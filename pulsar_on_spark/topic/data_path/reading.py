@@ -72,7 +72,7 @@ class SliceReader:
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         """Yield the slice's messages in order, as (slice, batch with columns in the order of `SEGMENT_SCHEMA`).
 
-        If the entries are in other files by now, a yielded slice is the part in the file that its batch was read from.
+        If the entries have been moved to other files, each yielded slice is the part in the file of its batch.
 
         Raises:
             DataLossError: some of the slice has no good copy, and `fail_on_data_loss` is set.
@@ -328,7 +328,7 @@ class _Findings:
             self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
 
     def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
-        """Log lost messages that were in no segment file; a report would have to name a file.
+        """Log lost messages that were in no segment file, and so cannot be reported, because a report names a file.
 
         Raises:
             DataLossError: losses are not allowed.
