@@ -6,7 +6,7 @@
     catalog         the handle of a root; tenants, topics, policies, the schema registry, leases
     entries         rows to entries and back, values, schema formats
 
-It may import `ledger`, `protocol`, `metadata`, `storage` and `model`, and is independent of Spark. Start reading at
+The package imports only `ledger`, `protocol`, `metadata`, `storage`, `security` and `model`, and not Spark. Begin at
 `catalog.root_handle`, then `managed_ledger.chain.chain` (the segments with a topic's entries) and `data_path.attach`
 (how a write becomes visible).
 """

@@ -21,7 +21,7 @@ def own_namespace(broker: str) -> str:
 
 
 def is_own_namespace(namespace: str) -> bool:
-    """Return True if a namespace is the own namespace of a broker (see `own_namespace`)."""
+    """Return True if a namespace is that of a broker's health check (see `own_namespace`)."""
     return _OF_A_BROKER.fullmatch(namespace) is not None
 
 
@@ -46,7 +46,7 @@ def broker_of(view: RecentView, incarnation: str) -> BrokerRecord | None:
 
 
 def decide_register(new: BrokerRecord) -> Change:
-    """Register a broker, or change its registration. An earlier registration with the same id is replaced.
+    """Return the change that registers a broker, or replaces the registration with the same id.
 
     The commit conflicts with a concurrent commit that adds a feature to the root, because a feature is added only if
     every registered broker knows it.
@@ -55,7 +55,7 @@ def decide_register(new: BrokerRecord) -> Change:
 
 
 def decide_deregister(view: View, incarnation: str) -> Change | None:
-    """Remove the registration of an incarnation that ends or has ended; None if it is not registered now."""
+    """Return the change that removes an ending or ended incarnation's registration; None if it is not registered."""
     record = broker_of(view, incarnation)
     return None if record is None else Change(deletes=[record], keys={keys.broker(record.broker): None})
 

@@ -73,7 +73,7 @@ class NamespaceBundles:
     Attributes:
         namespace: `tenant/namespace`.
         boundaries: The ends of the ranges (see `BundlesRecord`).
-        owners: The owner of each bundle.
+        owners: The owner of each bundle, in the order of the ranges.
     """
 
     namespace: str
@@ -177,7 +177,7 @@ def effective_owner(view: RecentView, owner: BundleOwner) -> str | None:
 
 
 def is_open(view: RecentView, incarnation: str) -> bool:
-    """Return True if an incarnation can own bundles and serve them."""
+    """Return True if an incarnation is OPEN, so that it can own bundles and serve them."""
     record = view.get(IncarnationRecord, incarnation)
     return record is not None and record.state == "OPEN"
 
@@ -189,7 +189,7 @@ def is_over(view: RecentView, incarnation: str) -> bool:
 
 
 def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, now: datetime) -> Change | None:
-    """Assign the given bundles to incarnations; None if there is nothing to change.
+    """Return the change that assigns bundles to incarnations; None if there is nothing to change.
 
     Bundles that have an owner, were split, or belong to a deleted namespace are left out. The caller reads the new
     owners from the next view.
@@ -213,7 +213,7 @@ def decide_assign(view: View, owners: Mapping[Bundle, str], default_count: int, 
 def decide_give(
     view: View, given: Mapping[Bundle, int], incarnation: str, to: str | None, default_count: int, now: datetime
 ) -> Change | None:
-    """Give up bundles of an incarnation; None if it no longer owns any of them.
+    """Return the change by which an incarnation gives up bundles; None if it no longer owns any of them.
 
     Args:
         view: The metadata.
@@ -236,7 +236,7 @@ def decide_give(
 
 
 def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_count: int) -> Change | None:
-    """Split a bundle at hashes; its owner keeps all parts. None if no hash is inside the bundle.
+    """Return the change that splits a bundle at hashes, of which its owner keeps all parts; None if no hash is inside.
 
     Args:
         view: The metadata.

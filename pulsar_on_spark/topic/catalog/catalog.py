@@ -118,11 +118,11 @@ def creation_of_missing(
 
     Args:
         view: The metadata.
-        wanted: The topics that must exist, each with its number of partitions.
+        wanted: The topics that must exist, each with its number of partitions, or None for a topic without partitions.
         limits: The limits of partitions and topics.
 
     Returns:
-        The change, None if no topic is created; and the errors of topics that cannot be created.
+        The change, or None if no topic is to be created; and the errors of the topics that cannot be created.
     """
     allowed: dict[TopicName, int | None] = {}
     refused: dict[TopicName, InvalidArgumentError] = {}

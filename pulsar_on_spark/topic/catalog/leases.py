@@ -212,7 +212,7 @@ class LeaseKeeper:
                 return False
 
     def _is_mine(self) -> bool:
-        """Return True unless another process of this consumer wrote the lease; if so, never write the lease again."""
+        """Return True unless another process of this consumer wrote the lease, which makes this keeper `superseded`."""
         if not self.superseded:
             content = self._store.read(self._lease.consumer)
             stored = None if content is None else Lease.parse(content, self._name)

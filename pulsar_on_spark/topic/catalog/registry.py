@@ -49,12 +49,12 @@ def versions(view: View, name: TopicName) -> list[SchemaRecord]:
 
 
 def readable(view: View, name: TopicName) -> list[SchemaRecord]:
-    """Return all versions, sorted by number, that messages may be written with (errors as `versions`)."""
+    """Return all versions that stored messages may have, also deleted ones, by number (errors as `versions`)."""
     return [record for record in _stored(view, name) if not record.is_deletion]
 
 
 def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
-    """Return the newest version; None if the topic has no schema."""
+    """Return the newest version of a topic's schema; None if the topic has no schema."""
     owner = topic if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
     return None if owner is None else _latest(view, owner.topic_id)
 
@@ -121,7 +121,7 @@ class Judged:
 
 
 def judge(view: View, name: TopicName, schema: TopicSchema, rules: Rules) -> Judged:
-    """Compare a well-formed schema with a topic's versions; it may take seconds (errors as `add_schema`)."""
+    """Compare a well-formed schema with a topic's versions, which may take seconds (errors as `add_schema`)."""
     owner, existing = _owner(view, name), versions(view, name)
     newest = view.newest(SchemaRecord, owner.topic_id)
     same = _same(existing, schema)

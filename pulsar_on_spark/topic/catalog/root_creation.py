@@ -155,7 +155,10 @@ def _create_with_paths(
 
 
 def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
-    """Do for a prefix what `is_foreign` does. A root's first object is its identity; only probes may come before it."""
+    """Return what `is_foreign` returns, for a prefix of an object store.
+
+    A root's first object is its identity; only probes may come before it.
+    """
     if objects.head(IDENTITY_NAME) is not None:
         return None
     if all(listed.key.startswith(f"{PROBE_PREFIX}/") for listed in objects.list_after("")):

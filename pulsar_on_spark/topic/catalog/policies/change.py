@@ -68,7 +68,7 @@ def set_offload_fields(root: RootHandle, namespace: str, changes: Mapping[str, J
 def _commit_namespace(
     root: RootHandle, namespace: str, wanted: Callable[[NamespaceRecord], Mapping[str, JsonValue]]
 ) -> None:
-    """Commit the policies that `wanted` returns for the namespace's present record."""
+    """Commit the changes of policies that `wanted` returns for the namespace's present record."""
 
     def decide(view: View) -> Change | None:
         record = view.get(NamespaceRecord, namespace)
@@ -183,7 +183,7 @@ def _check_places(view: View, before: Mapping[str, JsonValue], after: Mapping[st
 def _check_quota(
     retention: RetentionPolicies, by_size: BacklogQuota | None, by_age: BacklogQuota | None, what: str
 ) -> None:
-    """Refuse a quota above the retention limits, which could never be reached (Pulsar's `checkBacklogQuota`)."""
+    """Refuse a backlog quota that is not less than the retention limit, as Pulsar's `checkBacklogQuota` does."""
     for limit, kept, unit in (
         (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB, "bytes"),
         (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60, "seconds"),
