@@ -1,7 +1,8 @@
 """The Spark interface: `format("pulsarpy")` for batch and streaming reads and writes, and a well-configured session.
 
-It may import all lower packages, such as `topic`, `ledger`, `metadata` and `model`; none of them uses Spark's
+This package may import all lower packages, such as `topic`, `ledger`, `metadata` and `model`, which do not use Spark's
 interfaces. Start reading at `session`, then at `columns`, which defines a message's columns for Spark users.
 
-This file imports nothing: Spark's Python daemon loads `worker_daemon` from here before it forks workers.
+This file imports nothing, because Spark's Python daemon loads the module `worker_daemon` of this package before it
+forks workers.
 """

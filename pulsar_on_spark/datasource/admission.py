@@ -1,4 +1,4 @@
-"""Admission to the next micro-batch: shares of topics under `maxMessagesPerTrigger` and `maxBytesPerTrigger`. Pure."""
+"""The division of a micro-batch among topics under `maxMessagesPerTrigger` and `maxBytesPerTrigger`. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import advance
 
 
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:
-    """Return the end of the batch in each topic: shares in proportion to the backlogs, never splitting an entry.
+    """Return the end of the batch in each topic, by full name.
 
-    A topic whose share is smaller than its next entry gets nothing, unless it is the first topic of the batch. The
-    first topic is the one that was passed over most often or, among equals, has the largest backlog. So no topic
-    starves.
+    The topics' shares are in proportion to their backlogs. Entries are never split. A topic whose share is smaller than
+    its next entry gets no share, unless it is the first topic of the batch. The first topic is the one with the highest
+    `passed_over` or, among equals, the largest backlog. So each topic gets a share at some time.
 
     Args:
         backlogs: The topics' backlogs.
-        budget: The limits.
-        passed_over: For each topic, the number of consecutive batches in which it had messages but got no share.
+        budget: The limits of the batch.
+        passed_over: By full name, the number of consecutive batches in which a topic had messages but got no share; a
+            topic that is absent has 0.
     """
     if budget.is_unlimited:
         return {backlog.part.name: backlog.end for backlog in backlogs}
@@ -43,7 +44,7 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
 def count_passed_over(
     backlogs: Sequence[Backlog], ends: Mapping[str, Position], passed_over: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return `passed_over` for the batch after one that ends at `ends`."""
+    """Return the argument `passed_over` of `admit` for the batch after the batch that ends at `ends`."""
     return {
         backlog.part.name: passed_over.get(backlog.part.name, 0) + 1
         for backlog in backlogs
@@ -52,12 +53,12 @@ def count_passed_over(
 
 
 def _share(whole: int | None, rows: int, total: int) -> int:
-    """Return a topic's part of a limit, rounded up."""
+    """Return the part of the limit `whole` of a topic that has `rows` of `total` waiting messages, rounded up."""
     return -(-(whole or 0) * rows // max(total, 1))
 
 
 def _before(slices: Sequence[SegmentSlice], end: Position) -> tuple[int, int]:
-    """Return the messages and bytes of the slices before `end`."""
+    """Return the numbers of messages and of bytes of the slices before `end`."""
     rows = size = 0
     for slice_ in slices:
         ledger = slice_.segment.ledger_id

@@ -1,4 +1,4 @@
-"""Batch reads: `spark.read.format("pulsarpy")`. A read is a snapshot, planned once; it never moves a cursor."""
+"""Batch reads: `spark.read.format("pulsarpy")`. A read is planned once, as a snapshot, and never moves a cursor."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reader of every message between two positions of the selected topics, as of the planning of the read.
+    """Reader of all messages between two positions of each selected topic, as of the planning of the read.
 
     Args:
         options: The options.
         schema: The columns.
-        view: The metadata from which the columns were taken and the read is planned.
+        view: The metadata that determined the columns, by which the read is planned.
+
+    Raises:
+        InvalidArgumentError: an option is not possible in a batch read.
     """
 
     def __init__(self, options: ReadOptions, schema: ReadSchema, view: DurableView) -> None:
@@ -39,12 +42,12 @@ class PulsarBatchReader(DataSourceReader):
         self._scan = Scan(options.root, schema, options.fail_on_data_loss)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what tasks need: Spark pickles the reader before it calls `partitions`."""
+        """Return the state to pickle, without the metadata, which `partitions` then reads again."""
         return {**self.__dict__, "_view": None}
 
     @one_sentence
     def partitions(self) -> list[InputPartition]:
-        """Plan the read: take positions from the options and slices from the metadata, and split them into tasks."""
+        """Plan the read, and return its tasks (errors as `batch_bounds` and `plan_slices`)."""
         root = RootHandle.shared(self._options.root)
         durable = self._view or root.store.view(durable=True)
         with closing(spark_tail(root, self._options.fail_on_data_loss)) as tail:
@@ -57,17 +60,19 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task's share. If there is nothing to read, Spark passes a plain `InputPartition`."""
+        """Yield the messages of one task. If there is nothing to read, Spark passes a plain `InputPartition`."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
 
 
 def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bounds]:
-    """Return the start and end of a batch read in each part.
+    """Return the start and end of a batch read in each selected topic or partition.
 
     Raises:
-        TopicNotFoundError, InvalidArgumentError, DataLossError: the options do not fit the topics.
+        TopicNotFoundError: a named topic does not exist.
+        InvalidArgumentError: an option cannot be used with the topics, or a start is after its end.
+        DataLossError: a given position is outside its topic, or the first message at a time may be lost.
     """
     parts = selected_parts(view, options.topics)
     positions = UserPositions(root, view, options)
@@ -90,12 +95,13 @@ def plan_slices(
 
     Args:
         view: The metadata, with the entries in journals.
-        bounds: The requested range of each part.
+        bounds: The requested range of each topic or partition.
         fail_on_data_loss: True if a loss is an error.
-        compacted: True to read a topic's compacted ledger, if it has one, up to the horizon, and its log from there on.
+        compacted: True to read a topic's compacted ledger, if it has one, up to the compaction horizon, and all entries
+            behind the horizon.
 
     Raises:
-        DataLossError: a part of a range is lost, and `fail_on_data_loss` is set.
+        DataLossError: entries of a range are lost, and `fail_on_data_loss` is true.
     """
     slices: list[SegmentSlice | CompactedSlice] = []
     for bound in bounds:
@@ -114,12 +120,13 @@ def plan_slices(
 def _check(options: ReadOptions) -> None:
     if (options.starting or "").strip().lower() == "latest":
         raise InvalidArgumentError(
-            "Option startingOffsets can't be latest in a batch read: there would be nothing to read."
+            "Option startingOffsets can't be latest in a batch read, which would find no message: give earliest or "
+            "positions."
         )
     if options.read_compacted and (options.starting_time_ms is not None or options.ending_time_ms is not None):
         raise InvalidArgumentError(
-            "Options startingTime and endingTime name positions in the log, some of which readCompacted leaves out: "
-            "filter by the column __publishTime instead."
+            "Options startingTime and endingTime are not possible with readCompacted, which leaves out older messages "
+            "of each key: filter by the column __publishTime instead."
         )
     for name, value in (
         ("maxMessagesPerTrigger", options.max_messages),
@@ -127,4 +134,4 @@ def _check(options: ReadOptions) -> None:
         ("minOffsetsPerTrigger", options.min_messages),
     ):
         if value is not None:
-            raise InvalidArgumentError(f"Option {name} belongs to streams: leave it out of a batch read.")
+            raise InvalidArgumentError(f"Option {name} is possible only in a stream: leave it out of a batch read.")

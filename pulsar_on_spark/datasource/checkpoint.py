@@ -1,8 +1,8 @@
-"""The offsets in a streaming query's checkpoint on a local disk, which the sink makes durable and digests.
+"""Offsets in a streaming query's checkpoint on a local disk: the sink syncs them and stores their digest.
 
-Spark does not sync its log of offsets. After a power cut, `offsets/N` may be missing although the sink's commit of
-batch N exists. Spark would then plan another batch N, and its rows would be skipped as already written. So the sink
-syncs `offsets/N` before it commits N. File systems other than the local one make a file durable when it is closed.
+Spark does not sync its log of offsets. After a power cut, `offsets/N` may be missing although the sink has committed
+batch N. Spark would then plan another batch N, and its rows would be skipped as already written. So the sink syncs
+`offsets/N` before it commits batch N. File systems other than the local one make a file durable when it is closed.
 
 A checkpoint that was restored from a backup may lack the last `offsets/N`, too. So the sink stores a digest of
 `offsets/N` with its commit of N. A replay reads the same file and has the same digest; a new plan has another one.
@@ -29,14 +29,14 @@ _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permissio
 
 
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
-    """Return the folders with a query's checkpoint: one, or more if the folder of all checkpoints has copies of it.
+    """Return the folders with a query's checkpoint: the checkpoint, and copies of it in the folder of all checkpoints.
 
     The list is empty if the checkpoint is not on a local disk, or not readable by this process. A path without a scheme
-    may belong to another file system, so a folder counts only if its metadata has the query's id.
+    may belong to another file system, so a folder counts only if its file `metadata` has the query's id.
 
     Args:
         query_id: The query.
-        location: Option `checkpointLocation`, the checkpoint's folder.
+        location: Option `checkpointLocation`, the checkpoint's folder; None to search `default`.
         default: Spark's setting `spark.sql.streaming.checkpointLocation`, the folder of all checkpoints.
 
     Raises:
@@ -62,13 +62,13 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
     """Make the offsets of a batch, and the query's id, durable in its checkpoint.
 
     Args:
-        checkpoints: The checkpoint and its copies, which cannot be told apart; all that have the batch must agree.
+        checkpoints: The checkpoint and its copies, of which those that have the batch must have the same offsets.
         batch_id: The batch.
         files: The file system.
 
     Returns:
         A digest of the offsets of the batch's sources, including the names of files to which offsets of Spark's file
-        source refer; None, with a warning in the log, if this process cannot open the offsets.
+        source refer. None without a checkpoint and, with a warning in the log, if this process cannot open the offsets.
 
     Raises:
         StorageError: the offsets cannot be made durable, or a copy of the checkpoint has other offsets.
@@ -79,7 +79,7 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
         raise StorageError(
             f"The folders {', '.join(map(str, digests))} are checkpoints of one query with different offsets of batch "
             f"{batch_id}: move the copies out of {checkpoints[0].parent}, or set option checkpointLocation to the "
-            "query's own, and start the query again."
+            "query's own checkpoint, and start the query again."
         )
     return next(iter(digests.values()), None)
 
@@ -110,21 +110,23 @@ def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
 
 
 def _sources(planned: Path) -> list[bytes]:
-    """Return the lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
+    """Return the lines with the sources' offsets in a file of Spark's log of offsets (Spark's class `OffsetSeqLog`).
 
-    The two lines before them have the format's version, settings and times. Users may edit these, also with an editor
-    that terminates the last line.
+    The first two lines, which have the format's version, settings and times, are left out, because users may edit them.
+    A line break at the end, which an editor may add, makes no difference.
     """
     return planned.read_bytes().splitlines()[2:]
 
 
 _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
-"""The offset of Spark's file source: a number in the source's own log, which has the names of the files. In version 2
-of the log of offsets, the source's name precedes it."""
+"""Pattern of an offset of Spark's file source: a number in the source's own log, which names the files.
+
+In version 2 of the log of offsets, the source's name precedes the offset.
+"""
 
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
-    """Return the files of the file sources' own logs, each with the number to which the source's offset refers."""
+    """Return the log files of Spark's file sources, each with the number to which the source's offset refers."""
     numbers: dict[Path, int] = {}
     for number, line in enumerate(sources):
         if match := _FILES.fullmatch(line):

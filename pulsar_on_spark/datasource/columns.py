@@ -1,16 +1,16 @@
-"""The columns of `format("pulsarpy")`, and their construction from the batches of segments.
+"""The columns of `format("pulsarpy")`, and their construction from the record batches of segments.
 
 `select_columns` turns the options into a `ColumnSelection`. Its `segment_columns` are the columns that a reader must
-decode, and its `spark_schema` is the result of `schema()`. `build` makes batches with exactly the Arrow schema that
-pyspark 4.2.0 requires of a reader, `to_arrow_schema(spark_schema, timezone="UTC")`.
+decode, and its `spark_schema` is the result of `PulsarDataSource.schema`. `build` makes batches with exactly the Arrow
+schema that pyspark 4.2.0 requires of a reader, `to_arrow_schema(spark_schema, timezone="UTC")`.
 
 Semantics of some columns:
 
-* `__key` has the key's bytes, also if Pulsar's clients send the key as Base64.
+* `__key` has the key's bytes, even if Pulsar's clients send the key as Base64.
 * `__messageProperties` is never null: in Pulsar no properties and an empty map are the same.
 * `__partition` is null, and -1 inside message ids, for a topic that is not a partition.
 * `__schemaVersion` is null for messages without a schema.
-* A time that does not fit into Spark's microseconds is null; a client may send any 64 bits as event time.
+* A time that does not fit into Spark's microseconds is null, because clients may send any 64-bit number as event time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CACHED_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A segment batch, and the values that its rows share."""
+    """A record batch of a segment, with the ledger, topic and partition that its rows share."""
 
     batch: pa.RecordBatch
     ledger_id: LedgerId
@@ -78,7 +78,7 @@ class ColumnSelection:
     Attributes:
         names: Column names as Spark sees them.
         value_type: The fields of typed values; None if `value` is bytes.
-        spark_schema: The schema that the data source returns.
+        spark_schema: The schema of the frame.
         arrow_schema: The schema that pyspark requires of every batch.
         segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode other columns.
         field_prefix: The text before the names of fields in the names of their columns.
@@ -93,12 +93,12 @@ class ColumnSelection:
 
     @property
     def field_names(self) -> list[str]:
-        """The selected fields of typed values."""
+        """The names of the selected fields of typed values, without `field_prefix`."""
         return [name.removeprefix(self.field_prefix) for name in self.names if name not in _COLUMNS]
 
     @property
     def needs_values(self) -> bool:
-        """True if `build` needs decoded values: a field of the typed value is selected."""
+        """True if a field of the typed value is selected, so that `build` needs decoded values."""
         return self.value_type is not None and VALUE in self.segment_columns
 
 
@@ -112,14 +112,14 @@ def select_columns(
     """Choose the columns of a read.
 
     Args:
-        columns: The option `columns`: a list of names, any subset in any order; None for the default.
+        columns: The option `columns`: the names of any columns, in any order; None for the default columns.
         include_metadata: The option `includeMetadata`: True to add all metadata columns to the default columns.
         value_type: The fields of typed values, which replace the column `value`; None for bytes.
         field_prefix: The option `fieldPrefix`: the text before the names of fields in the names of their columns.
 
     Raises:
-        InvalidArgumentError: `columns` is empty, names an unknown column, or names one twice; or a field of typed
-            values has the name of a metadata column.
+        InvalidArgumentError: `columns` is empty, names an unknown column, or names a column twice; or a field of typed
+            values has the name of a metadata column or of the column `value`.
     """
     fields = {f"{field_prefix}{field.name}": field for field in value_type} if value_type is not None else {}
     types = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
@@ -154,17 +154,17 @@ def build(
     selection: ColumnSelection,
     values: pa.StructArray | None = None,
 ) -> pa.RecordBatch:
-    """Convert a segment batch to a Spark batch, with copies only where types differ.
+    """Convert a record batch of a segment to Spark's columns, with copies only where types differ.
 
     Args:
         batch: Rows in `SEGMENT_SCHEMA`, with at least the columns `selection.segment_columns`.
         ledger_id: The ledger of all rows.
         entry_offset: The number to add to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
-        topic: The full name of the rows' topic; for a partitioned topic, that of the partition.
-        partition: The topic's partition index, -1 if it is not a partition.
+        topic: The full name of the rows' topic or partition.
+        partition: The partition's index; -1 for a topic without partitions.
         selection: The requested columns.
-        values: The decoded values, one struct for each row, with the selected fields of `selection.value_type` at
-            least; needed if `selection.needs_values`.
+        values: The decoded values, one struct for each row, which must have the selected fields of
+            `selection.value_type`; None unless `selection.needs_values`.
     """
     rows = _Range(batch, ledger_id, entry_offset, topic, partition)
     typed: Mapping[str, pa.Array] = {}
@@ -184,7 +184,7 @@ def _parse_names(columns: str, known: Mapping[str, DataType]) -> tuple[str, ...]
     for text in names_in(columns):
         name = text if text in known else by_lower.get(text.lower())
         if name is None:
-            raise InvalidArgumentError(f"Option columns names {text!r}; the columns are {', '.join(known)}.")
+            raise InvalidArgumentError(f"Option columns names {text!r}, but the columns are {', '.join(known)}.")
         if name in names:
             raise InvalidArgumentError(f"Option columns names {name!r} twice: leave one out.")
         names.append(name)
@@ -214,7 +214,7 @@ def _topic(rows: _Range) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeated_text(text: str) -> pa.StringArray:
-    """Return a cached array that repeats a name, because building it for each batch would cost as much as all ids."""
+    """Return a cached array that repeats `text`; to build it for each batch would take as long as all message ids."""
     return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
 
 

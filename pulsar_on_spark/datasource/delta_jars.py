@@ -1,7 +1,7 @@
-"""Delta's JARs for a new session, taken from Ivy's cache. The first session fetches them into the cache.
+"""Delta's JARs for a new session, from Ivy's cache, into which the first session fetches them.
 
-With `spark.jars.packages`, Spark resolves packages at each start, and prints forty lines. So a separate process
-resolves them once, and shows its output only if it fails. Sessions get the files by `spark.jars`.
+With `spark.jars.packages`, Spark would resolve the packages at each start, and print forty lines. So a separate process
+resolves them once, and its output is shown only if it fails. Sessions get the files in `spark.jars`.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _RESOLVED: Final = (
     "io.unitycatalog:unitycatalog-hadoop:0.6.0",
     "com.google.code.findbugs:jsr305:3.0.2",
 )
-"""Delta's JAR and its other dependencies, with versions."""
+"""Delta's JAR, and those of its dependencies that Spark does not include, with versions."""
 _IVY_FOLDER: Final = "spark.jars.ivy"
 _DEFAULT_IVY_FOLDER: Final = "~/.ivy2.5.2"
-"""Spark 4.2's own default folder, so that JARs fetched by any other session are found."""
+"""Ivy's folder by Spark 4.2's default, so that JARs that other sessions have fetched are found."""
 
 
 def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
-    """Find or fetch Delta's JARs.
+    """Return Delta's JARs from Ivy's cache, and fetch them first if they are missing.
 
     Args:
-        confs: The session's confs; those that begin with `spark.jars` configure packages and their sources.
+        confs: The session's confs, of which those that begin with `spark.jars` configure packages and their sources.
 
     Returns:
-        The JARs; none if they are not in Ivy's cache after resolving, because a custom cache may use other names.
+        The JARs; empty if they are not found after fetching, because a custom cache may use other names.
 
     Raises:
         PySparkRuntimeError: the JARs cannot be fetched; Spark's reason is on standard error.
@@ -76,14 +76,14 @@ def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _cached(folder: Path) -> tuple[Path, ...]:
-    """Return the JARs in Ivy's cache; none if one is missing. A file gets its name there when it is complete."""
+    """Return the JARs in Ivy's cache; empty if one is missing. Ivy gives a file its name when it is complete."""
     coordinates = [jar.split(":") for jar in _RESOLVED]
     files = [folder / "cache" / group / name / "jars" / f"{name}-{version}.jar" for group, name, version in coordinates]
     return tuple(files) if all(file.is_file() for file in files) else ()
 
 
 def _resolve(confs: Mapping[str, str]) -> None:
-    """Start a JVM of Spark, which first resolves packages, and end it."""
+    """Fetch the packages: start a JVM of Spark, which first resolves the packages in its confs, and end it."""
     conf = SparkConf(loadDefaults=False)
     for name, value in confs.items():
         if name.startswith("spark.jars"):

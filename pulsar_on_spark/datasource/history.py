@@ -1,4 +1,4 @@
-"""`history()`: one frame over a topic's history table and, behind its boundary, the topic itself."""
+"""`history()`: one frame of the rows of a topic's history table and, behind its boundary, the topic's messages."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
 }
-"""Options of the reader of the table's files."""
+"""Options with which Spark reads the Parquet files of the history table."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The entries of a topic or partition that are read from the topic itself."""
+    """The entries [start, end) of a topic or partition, read from the topic itself instead of the history table."""
 
     start: Position
     end: Position
@@ -60,16 +60,17 @@ class _Range:
 
 @dataclass(slots=True)
 class _Source:
-    """The metadata, the table and the ranges of a topic that a frame is made of.
+    """The metadata, the history table and the ranges of a topic from which a frame is made.
 
     Attributes:
         root: The root.
         view: The metadata, with the acknowledged entries in journals.
-        parts: The topic's partitions, or the one that is read.
-        schema: The topic's latest schema.
-        version: The version of the history table; None if nothing is built.
-        place: The place of the table.
-        below: By partition, the position from which on rows of the table are left out; empty without `at_time`.
+        parts: The topic, or its partitions that are read.
+        schema: The topic's latest schema; None without a schema.
+        version: The version of the history table; None if no table is built.
+        place: The place of the table; None if no table is built.
+        below: By partition index (-1 for a topic without partitions), the position from which on rows of the table are
+            left out; empty without `at_time`.
         ranges: By full name of a topic or partition, the range that is read from the topic itself.
     """
 
@@ -84,7 +85,7 @@ class _Source:
 
     @property
     def table_columns(self) -> list[dict[str, object]]:
-        """The table's columns as Delta's JSON."""
+        """The history table's columns as Delta's JSON; empty without a table."""
         return [] if self.version is None else self.version.columns
 
 
@@ -99,26 +100,27 @@ def history(
     at_time: datetime | None = None,
     include_metadata: bool = True,
 ) -> DataFrame:
-    """Return all messages of a topic that its history or the topic itself still has, each once.
+    """Return a frame of all messages that a topic's history table or the topic itself has, each once.
 
-    The frame shows the topic as of this call: the history table, and behind it segments and acknowledged messages in
-    journals. Filters and columns are pushed down to the table's Parquet files.
+    The frame shows the topic as of this call, with acknowledged messages in journals. Filters and columns are pushed
+    down to the history table's Parquet files.
 
     Args:
-        spark: The session; its driver must see the root's folder. For a root on an object store, it needs Hadoop's
-            file system of that store.
+        spark: The session, whose driver must be able to read the root's folder. For a root on an object store, the
+            session needs Hadoop's file system of that store.
         topic: The topic, or one partition of it.
-        root: The root, or its path or URL; by default the environment variable PULSARPY_ROOT.
+        root: The root, or its path or URL; by default the value of the environment variable PULSARPY_ROOT.
         columns: The columns of the frame; by default all.
-        starting_time: Leave out messages that were published before this time.
-        ending_time: Leave out messages that were published at this time or later.
-        at_time: Show the topic as of this time: each partition ends before its first entry that was published later.
+        starting_time: The time before which published messages are left out; None for no limit.
+        ending_time: The time from which on published messages are left out; None for no limit.
+        at_time: The time as of which the topic is shown: each partition ends before its first entry that was published
+            later. None for now.
         include_metadata: False to leave out the columns whose names begin with two underscores.
 
     Raises:
-        TopicNotFoundError, NotARootError: there is no such topic or root.
-        HistoryTableError: the table cannot be read.
-        InvalidArgumentError: a column is unknown, or an argument has another type.
+        TopicNotFoundError, NotARootError: the topic or the root does not exist.
+        HistoryTableError: the history table cannot be read.
+        InvalidArgumentError: a column is unknown, or an argument cannot be used.
         DataLossError, CopiesUnreachableError: acknowledged messages in journals are lost, or cannot be read now.
     """
     place, name = _root(root), TopicName.parse(topic)
@@ -136,7 +138,7 @@ def history(
 
 
 def _replaceable(place: RootPlace, name: TopicName) -> tuple[HistoryTableRecord | None, SchemaRecord | None]:
-    """Return what a frame is planned with, and may be replaced meanwhile: a topic's table and its latest schema."""
+    """Return the records that may be replaced while a frame is planned: a topic's history table and latest schema."""
     view = RootHandle.shared(place).store.view()
     topic = catalog.require_topic(view, name)
     return view.get(HistoryTableRecord, owner_of(view, topic).topic_id), registry.latest(view, topic)
@@ -165,21 +167,21 @@ def _frame(
 def views(
     spark: SparkSession, root: RootHandle | Path | str | None = None, namespace: str = "public/default"
 ) -> list[str]:
-    """Make a temporary view for each topic of a namespace, with the frame that `history` returns.
+    """Create a temporary view for each topic of a namespace, with the frame that `history` returns.
 
-    A view shows its topic as of this call; call again for news, and for new topics.
+    A view shows its topic as of this call. Call this function again to see later messages and topics.
 
     Args:
-        spark: The session; its driver must see the root's folder.
-        root: The root, or its path or URL; by default the environment variable PULSARPY_ROOT.
-        namespace: `tenant/namespace`.
+        spark: The session, whose driver must be able to read the root's folder.
+        root: The root, or its path or URL; by default the value of the environment variable PULSARPY_ROOT.
+        namespace: The namespace, as `tenant/namespace`.
 
     Returns:
-        The names of the views, which are the topics' names without their namespace. Topics whose names differ only in
-        the case of letters have none, nor have topics that cannot be read; the log has a line for each of them.
+        The names of the views, which are the topics' local names, without tenant and namespace. Topics whose names
+        differ only in upper and lower case get no view, nor do topics that cannot be read; each is named in the log.
 
     Raises:
-        NamespaceNotFoundError, NotARootError: there is no such namespace or root.
+        NamespaceNotFoundError, NotARootError: the namespace or the root does not exist.
         MetadataError: the metadata cannot be read.
     """
     place = _root(root)
@@ -210,7 +212,11 @@ def _root(given: RootHandle | Path | str | None) -> RootPlace:
 
 
 def _source(place: RootPlace, name: TopicName) -> _Source:
-    """Read the metadata first, then the table: see `history_table.boundary`."""
+    """Return the source of a frame. The metadata are read before the history table, as `history_table.boundary` asks.
+
+    Raises:
+        HistoryTableError: the table contradicts the metadata, or belongs to another copy of the root.
+    """
     root = RootHandle.shared(place)
     durable = root.store.view(durable=True)
     topic = catalog.require_topic(durable, name)
@@ -233,9 +239,9 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
 
 
 def _first(view: View, part: TopicPart) -> Position:
-    """Return the beginning of a topic of which nothing was trimmed.
+    """Return the first position of a topic of which nothing was trimmed.
 
-    Unlike "earliest", which moves, it makes a frame fail that is used after entries were built and trimmed.
+    With this position instead of `earliest`, a frame that is used after a trim fails, and does not skip messages.
     """
     return Position(LedgerId(view.all(LedgerRecord, part.topic_id)[0].ledger_id), EntryId(0))
 
@@ -249,7 +255,8 @@ def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:
         return boundary_of(recorded_progress(view, part.topic_id), version.progress(part.topic_id))
     except ContradictionError as error:
         raise HistoryTableError(
-            f"The history table of {part.name} contradicts the root's metadata ({error}): it was replaced; restore it."
+            f"The history table of {part.name} contradicts the root's metadata ({error}), so its folder was replaced: "
+            "restore the folder."
         ) from error
 
 
@@ -259,7 +266,11 @@ def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[History
 
 
 def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
-    """Return the rows of the table, or None if it has no files."""
+    """Return the rows of the history table, without the rows that `at_time` leaves out; None if it has no files.
+
+    Raises:
+        HistoryTableError: Spark has no file system for the object store.
+    """
     if source.version is None or source.place is None or not source.version.files:
         return None
     columns = StructType.fromJson(json.loads(source.version.schema_text))
@@ -274,8 +285,8 @@ def _table_rows(spark: SparkSession, source: _Source) -> DataFrame | None:
         if isinstance(source.place, Path):
             raise
         raise HistoryTableError(
-            f"Spark cannot read {folder}: give its session the file system of this store and its options, for s3a: "
-            "Hadoop's package hadoop-aws and spark.hadoop.fs.s3a.*, or read the topic with format('pulsarpy')."
+            f"Spark cannot read {folder}: give its session Hadoop's file system of this store and its options (for s3a "
+            "the package hadoop-aws and spark.hadoop.fs.s3a.*), or read the topic with format('pulsarpy')."
         ) from error
     if len(source.parts) == 1 and source.parts[0].partition >= 0:  # one of the table's partitions
         frame = frame.where(functions.col("__partition") == source.parts[0].partition)
@@ -294,7 +305,7 @@ def _is_before(position: Position) -> Column:
 
 
 def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[HistoryColumn]) -> DataFrame | None:
-    """Return the messages behind the boundary, or None if there are none."""
+    """Return the messages behind the history table's boundary, read from the topic; None if there are none."""
     if not source.ranges:
         return None
     starts = {name: [range_.start.ledger, range_.start.entry] for name, range_ in source.ranges.items()}
@@ -323,7 +334,7 @@ def _union(table: DataFrame | None, topic: DataFrame | None) -> DataFrame | None
 
 
 def _end_at(spark: SparkSession, source: _Source, time: int) -> None:
-    """End each partition before its first entry that was published after a time, in microseconds since 1970."""
+    """End each partition of `source` before its first entry published after `time`, in microseconds since 1970."""
     in_table = _first_in_table(spark, source, time)
     for part in source.parts:
         first = in_table.get(part.partition)
@@ -349,7 +360,7 @@ def _first_in_table(spark: SparkSession, source: _Source, time: int) -> Mapping[
 
 
 def _end_range(source: _Source, part: TopicPart, range_: _Range, time_ms: int) -> None:
-    """Shorten a range to end before its first entry that was published at a time or later."""
+    """Shorten a range to end before its first entry published at `time_ms` or later; remove a range without entries."""
     end = first_published(source.root, source.view, part, range_.start, range_.end, time_ms)
     if end is None:
         return

@@ -1,4 +1,4 @@
-"""The columns of `history()`, from the history table and from the topic: one name and one type for both."""
+"""The columns of `history()`, each with one name and one type for the history table's rows and the topic's messages."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ from pulsar_on_spark.metadata.records import SchemaRecord
 
 Conversion: TypeAlias = Callable[[Column], Column]
 FIELD_PREFIX: Final = "value."
-"""The option `fieldPrefix` of reads of the topic, with which no field has the name of another column."""
+"""Value of the option `fieldPrefix` for reads of the topic, so that no field has the name of a metadata column."""
 _UNCAST: Final = (StructType, ArrayType, MapType, BinaryType)
 _EPOCH: Final = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumn:
-    """A column of `history()`, and what it is made of.
+    """A column of `history()`, and its sources in the history table and in the topic.
 
     Attributes:
-        name: Its name.
-        kind: Its type.
-        table: The expression over the table; None if the table has no such column.
-        topic: The name of the topic's column, of a field with `FIELD_PREFIX`; None if the topic has no such column.
+        name: The column's name.
+        kind: The column's type.
+        table: The expression over the history table's columns; None if the table has no such column.
+        topic: The column's name in a read of the topic, where fields have the prefix `FIELD_PREFIX`; None if the topic
+            has no such column.
     """
 
     name: str
@@ -60,11 +61,15 @@ class HistoryColumn:
     topic: str | None
 
     def of_table(self) -> Column:
-        """Return Spark's expression for the column in a frame of the table."""
+        """Return the expression for this column over a frame of the history table; null if the table lacks it."""
         return self._null() if self.table is None else self.table.alias(self.name)
 
     def of_topic(self, columns: Mapping[str, tuple[Column, DataType]]) -> Column:
-        """Return Spark's expression for the column in a frame of the topic that has these columns."""
+        """Return the expression for this column over a frame of the topic; null if the topic lacks it.
+
+        Args:
+            columns: The columns of the frame of the topic, with their types, by name.
+        """
         if self.topic is None:
             return self._null()
         column, kind = columns[self.topic]
@@ -77,14 +82,14 @@ class HistoryColumn:
 
 
 def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, Any]]) -> list[HistoryColumn]:
-    """Return all columns: the fields of the topic's latest schema, other columns of the table, those of messages.
+    """Return all columns: fields of the topic's latest schema, other columns of the history table, metadata columns.
 
-    A column of the table with an earlier type of a field is part of the field's column, unless its values cannot be
-    converted.
+    If the type of a field has changed, the history table has a column for each type. The values of such columns are
+    converted and merged into the field's column; a column whose type cannot be converted stays a column of its own.
 
     Args:
-        schema: The topic's latest schema.
-        table: The table's columns as Delta's JSON; empty if there is no table.
+        schema: The topic's latest schema; None without a schema.
+        table: The history table's columns as Delta's JSON; empty without a table.
 
     Raises:
         InvalidArgumentError: a field of the schema cannot be stored in Delta.
@@ -114,7 +119,10 @@ def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, An
 
 
 def _first(columns: Sequence[Column]) -> Column | None:
-    """Return the value that is not null; filters on a single column are pushed down, on a `coalesce` they are not."""
+    """Return the expression for the first value that is not null; None without columns.
+
+    A single column is returned unchanged, because Spark does not push down filters on a `coalesce`.
+    """
     return functions.coalesce(*columns) if len(columns) > 1 else next(iter(columns), None)
 
 
@@ -123,9 +131,9 @@ def _kind(column: Mapping[str, Any]) -> DataType:
 
 
 def _conversion(kind: DataType, wanted: DataType) -> Conversion | None:
-    """Return the conversion of values between two types, which makes single values null; None if there is none.
+    """Return the conversion of values from type `kind` to type `wanted`; None if the types cannot be converted.
 
-    Records are converted field by field, by their names.
+    A single value that cannot be converted becomes null. Records are converted field by field, by the fields' names.
     """
     if kind == wanted:
         return lambda column: column

@@ -1,4 +1,4 @@
-"""The times that choose messages in `history()`, exact for all years of Python."""
+"""The arguments of `history()` that choose messages by time, exact for every year of a `datetime`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times in microseconds since 1970; None for no limit.
+    """The times of a call of `history()` in microseconds since 1970; None for no limit.
 
     Attributes:
-        starting: The time before which messages are left out.
-        ending: The time from which on messages are left out.
+        starting: The publish time before which messages are left out.
+        ending: The publish time from which on messages are left out.
         at: The time as of which the topic is shown.
     """
 
@@ -30,11 +30,11 @@ class Times:
 
     @classmethod
     def of(cls, starting_time: datetime | None, ending_time: datetime | None, at_time: datetime | None) -> Times:
-        """Return the times of the arguments; one without a zone is in the zone of the process.
+        """Return the times of the arguments. An argument without a time zone is in the zone of this process.
 
         Raises:
-            InvalidArgumentError: an argument is not a `datetime`, or without a zone although its year is the first or
-                last one.
+            InvalidArgumentError: an argument is not a `datetime`, or has no time zone and is so close to the first or
+                last year of a `datetime` that it cannot be converted to UTC.
         """
         return cls(
             _microseconds("starting_time", starting_time),
@@ -44,7 +44,7 @@ class Times:
 
     @property
     def needed(self) -> list[str]:
-        """The columns that `between` needs."""
+        """The names of the columns that `between` needs: the publish time, or none without `starting` and `ending`."""
         return [] if self.starting is None and self.ending is None else [PUBLISH_TIME]
 
     def between(self, frame: DataFrame) -> DataFrame:
@@ -55,7 +55,10 @@ class Times:
 
 
 def timestamp(microseconds: int) -> Column:
-    """Return a time as a literal. One made of a `datetime` would be days off before 1582, by the Julian calendar."""
+    """Return microseconds since 1970 as a timestamp literal of Spark.
+
+    Spark would convert a `datetime` before 1582 by the Julian calendar, which is days off.
+    """
     return functions.timestamp_micros(functions.lit(microseconds))
 
 
@@ -67,5 +70,5 @@ def _microseconds(argument: str, time: datetime | None) -> int | None:
     try:
         zoned = time if time.tzinfo else time.astimezone()
     except (OverflowError, ValueError) as error:  # it would be in the year 0 or 10000
-        raise InvalidArgumentError(f"Argument {argument} is {time!r}: give it a zone with tzinfo.") from error
+        raise InvalidArgumentError(f"Argument {argument} is {time!r}: give it a time zone by tzinfo.") from error
     return (zoned - _EPOCH) // timedelta(microseconds=1)

@@ -1,6 +1,7 @@
-"""The names of `format("pulsarpy")`'s options: aliases, directions, refused options, and checked look-ups.
+"""The names of `format("pulsarpy")`'s options: aliases, options of reads and of writes, refused options, look-ups.
 
-Spark passes options with lower-case names. Names follow pulsar-spark, with Kafka's as aliases.
+Spark passes options with lower-case names. The names are those of the connector pulsar-spark; names of Spark's Kafka
+source are aliases.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ READ_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "fieldPrefix", "mode"),
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
-"""`waitingForNonExistedTopic` and `pollTimeoutMs` are options of pulsar-spark, accepted without effect."""
+"""Options of reads. `waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's, accepted without effect."""
 WRITE_OPTIONS = (*_BOTH, "registerSchema", "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
 _QUORUM = "the root (`pulsarpy init --quorum`) or the policy persistence of a topic or namespace determines it"
 REFUSED = {
@@ -54,7 +55,7 @@ REFUSED = {
     "writeQuorum": _QUORUM,
     "ackQuorum": _QUORUM,
 }
-"""Options of unsupported features, and options that would relax durability. Ignoring them would mislead users."""
+"""Refused options, each with the reason: unsupported features, or durability that a write cannot relax."""
 _HARMLESS = {"fsync": "true", "compressionType": "zstd"}
 """Values of refused options that are accepted, because they request the existing behaviour."""
 _CLIENT = ("pulsar.", "admin.url", "adminurl")
@@ -62,20 +63,27 @@ _CLIENT = ("pulsar.", "admin.url", "adminurl")
 
 _KNOWN = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *ALIASES, *REFUSED)}
 _MISTYPED = 0.86
-"""Ratio of equal letters at which a name counts as a mistyped option; options of other formats are below it."""
+"""Similarity (`difflib`'s ratio) to a known name from which on an unknown name counts as mistyped.
+
+Options of other formats are below this ratio.
+"""
 _C = TypeVar("_C", bound=str)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
 
 
 class GivenOptions:
-    """The options of one read or write by their proper names. Methods check a value when they return it."""
+    """The options of one read or write, by their proper names (not their aliases).
+
+    The methods `choice`, `flag`, `number` and `seconds` check the value. They raise an InvalidArgumentError that names
+    the option, its value and valid values.
+    """
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Store the given options under their proper names.
 
         Raises:
-            InvalidArgumentError: an option is mistyped or refused, or disagrees with its alias.
+            InvalidArgumentError: an option is mistyped or refused, or has another value than its alias.
         """
         self._values: dict[str, str] = {}
         for raw, value in given.items():
@@ -96,11 +104,11 @@ class GivenOptions:
                 )
 
     def text(self, name: str) -> str | None:
-        """Return the option's text, None if it is not given."""
+        """Return the option's unchecked text; None if it is not given."""
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
-        """Return the option's value, which must be one of `choices`, ignoring case; None if it is not given."""
+        """Return the one of `choices` that equals the option's value, ignoring case; None if it is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -110,7 +118,7 @@ class GivenOptions:
         return match
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return the option as a boolean."""
+        """Return the option, which must be `true` or `false`, as a boolean; `default` if it is not given."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 
@@ -124,7 +132,10 @@ class GivenOptions:
         return int(value)
 
     def seconds(self, name: str, default: float) -> float:
-        """Return a duration such as `10s`, `500ms` or `2 minutes` in seconds; a number without unit means seconds."""
+        """Return a duration such as `10s`, `500ms` or `2 minutes` in seconds; `default` if the option is not given.
+
+        A number without a unit means seconds.
+        """
         value = self.text(name)
         if value is None:
             return default
@@ -136,17 +147,20 @@ class GivenOptions:
         return float(match.group(1)) * _UNITS_S[unit]
 
     def bad(self, name: str, remedy: str) -> InvalidArgumentError:
-        """Return the error for an option whose value cannot be used."""
+        """Return the error for an option whose value cannot be used; `remedy` says which value to give."""
         return InvalidArgumentError(f"Option {name} has the value {self.text(name)!r}: {remedy}.")
 
     def only(self, name: str, why: str) -> None:
-        """Refuse an option that makes no sense in this read or write, for the reason `why`."""
+        """Raise InvalidArgumentError, with the reason `why`, if this option is given."""
         if name in self._values:
             raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
 
 
 def names_in(value: str) -> list[str]:
-    """Return the names that an option lists: separated by commas, or as a JSON list if a name has a comma itself."""
+    """Return the names in an option's value, which is a JSON list or separates them by commas.
+
+    Names that contain commas need the JSON list.
+    """
     with suppress(ValueError):
         names = json.loads(value)
         if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
@@ -155,7 +169,7 @@ def names_in(value: str) -> list[str]:
 
 
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
-    """Log the accepted options that have no effect. A caller calls this once for each read or write."""
+    """Log a warning for each accepted option that has no effect. The caller calls this once for each read or write."""
     belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
     client = sorted(name for name in given if _is_for_a_client(name))
     if client:

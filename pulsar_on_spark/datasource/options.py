@@ -1,6 +1,6 @@
-"""The options of `format("pulsarpy")`, parsed and checked in one place.
+"""The parsing and checking of the options of `format("pulsarpy")`.
 
-docs/options.md describes them for users; `option_names` has their names.
+docs/options.md describes the options for users; the module `option_names` has their names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ValueFormat = Literal["json", "avro"]
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """The topics of a read: names, or a pattern."""
+    """The topics of a read, given either by their names or by a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -34,7 +34,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Typed values: the format and schema by which `value` is decoded into columns, or encoded from them."""
+    """The format and schema of typed values, by which reads decode `value` into columns and writes encode it."""
 
     format: ValueFormat | None
     schema: str | None
@@ -103,7 +103,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             check_subscription_name(name)
     if subscription is None and prefix is None:
         for name in ("subscriptionType", "subscriptionInitialPosition", "consumerName"):
-            options.only(name, "it belongs to a subscription, but option subscription is not given")
+            options.only(name, "it needs option subscription or subscriptionPrefix, and neither is given")
     if options.text("startingOffsets") is not None and options.text("startingTime") is not None:
         raise InvalidArgumentError("Options startingOffsets and startingTime exclude each other: give one of them.")
     if options.text("endingOffsets") is not None and options.text("endingTime") is not None:
@@ -157,8 +157,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     typed, register_schema = _typed(options), options.flag("registerSchema", False)
     if register_schema and (typed.format is None or options.text("topic") is None):
         raise InvalidArgumentError(
-            "Option registerSchema registers valueSchema with a topic: give the options topic, valueFormat and "
-            "valueSchema, too."
+            "Option registerSchema needs the options topic, valueFormat and valueSchema: give them too, or leave out "
+            "registerSchema."
         )
     return WriteOptions(
         root=_root(options),

@@ -1,4 +1,4 @@
-"""The driver's log of the bad copies and losses that its tasks find; tasks leave reports of them in the root."""
+"""The driver's log of bad copies and losses, which its tasks find and report in the root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Log of new reports, each of which it logs once. A check costs one listing if there is no new report."""
+    """Logger of the reports that tasks write after this object is created, each once."""
 
     def __init__(self, root: RootPlace) -> None:
         self._root = root
@@ -22,7 +22,10 @@ class ReportLog:
         self._known = self._read()
 
     def log_new_reports(self) -> None:
-        """Log new reports. Unreadable reports are left to `pulsarpy status`."""
+        """Log the reports that are new since the last call. This takes one listing if there is no new report.
+
+        Reports that cannot be read are ignored; `pulsarpy status` shows them.
+        """
         listed = self._list()
         if listed == self._listed:
             return

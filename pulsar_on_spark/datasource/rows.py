@@ -1,9 +1,9 @@
-"""The write direction: the check of frames, and the conversion of Spark's Arrow batches to segment rows.
+"""The check of a frame that is to be written, and the conversion of Spark's Arrow batches to segment rows.
 
-`check_frame` is called once, when the writer is created; a task then calls `to_segment_rows` for every batch. Values,
-keys and properties are passed on without a copy if Spark's type is the stored type.
+The writer calls `check_frame` once, when it is created, and each task calls `to_segment_rows` for every batch. Values,
+keys and properties are not copied if Spark's type is the stored type.
 
-A frame that was read from one topic can be written to another one unchanged: columns that only Pulsar sets
+A frame that was read from one topic can be written to another topic unchanged. Columns that only Pulsar sets
 (`__messageId`, `__publishTime`, ...) are accepted and ignored, and so is `__topic` if option `topic` names the target.
 """
 
@@ -35,7 +35,7 @@ from pulsar_on_spark.model.hashing import invalid_utf8
 ROW_SCHEMA = pa.schema(
     [field for field in SEGMENT_SCHEMA if field.name not in ("ledger_id", "entry_id", "batch_index")]
 )
-"""`SEGMENT_SCHEMA` without the ids, which rows get when they are cut into entries and attached."""
+"""`SEGMENT_SCHEMA` without the columns of message ids, which rows get when they are cut into entries and attached."""
 
 _MILLISECONDS = pa.timestamp("ms", "UTC")
 _TEXT_OR_BYTES = (StringType, BinaryType)
@@ -65,14 +65,14 @@ _SEGMENT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """The mapping of a frame's columns to messages; created by `check_frame`, and picklable.
+    """The mapping of a frame's columns to messages, created by `check_frame`. Picklable. Positions count from 0.
 
     Attributes:
         value: Position of the column `value`; None if the value is encoded from `fields`.
-        fields: Positions and types of the columns that form typed values, in the order of the value type; the position
-            is None for a field that the frame lacks.
-        topic: Position of the column with each row's topic; None if the option `topic` names it.
-        metadata: Positions of the frame's writable metadata columns, by name.
+        fields: The fields of typed values in the order of the value type, each with the position of its column; None
+            for a field that the frame lacks.
+        topic: Position of the column `__topic`; None if the option `topic` names the topic of all rows.
+        metadata: Names and positions of the frame's writable metadata columns.
     """
 
     value: int | None
@@ -90,11 +90,11 @@ class SegmentRows:
 
 
 def check_frame(schema: StructType, *, has_topic_option: bool, value_type: StructType | None = None) -> FramePlan:
-    """Check that a frame can be written, and map its columns to messages.
+    """Check that a frame can be written, and return the mapping of its columns to messages.
 
     Column names are compared as in Spark, ignoring case. With `value_type` (the topic's schema, or `valueSchema`) all
-    columns except metadata columns are fields of the value. If the only such column is a binary column `value`, and the
-    type has no field of this name, the column contains encoded values.
+    columns except metadata columns are fields of the value. There is one exception: if the only such column is a binary
+    column `value`, and `value_type` has no field of this name, the column contains encoded values.
 
     Raises:
         InvalidArgumentError: `value` or a topic is missing, or a column is unknown, is given twice or has a wrong type.
@@ -132,13 +132,14 @@ def to_segment_rows(
         batch: Columns in the order of the plan's frame.
         plan: The plan from `check_frame`.
         producer_name: The producer name of all rows.
-        first_sequence_id: The sequence id of the first row; each further row has the next one.
+        first_sequence_id: The sequence id of the first row; the ids of further rows count up from it.
         publish_time_ms: The publish time of all rows, in milliseconds since 1970.
         schema_version: The schema version in Pulsar's eight bytes; None for a topic without a schema.
-        encode: Encodes structs as values; needed if `plan` has fields.
+        encode: The function that encodes structs as values; required if `plan` has fields.
 
     Raises:
-        InvalidArgumentError: a value of the frame cannot be stored; the error names the column.
+        InvalidArgumentError: a value of the frame cannot be stored, and the error names the column; or `encode` is
+            required and missing.
     """
     count = batch.num_rows
     arrays: dict[str, pa.Array] = {
@@ -217,7 +218,7 @@ def _is_encoded(others: list[str], schema: StructType, positions: Mapping[str, i
 def _match_fields(
     schema: StructType, positions: Mapping[str, int], others: list[str], value_type: StructType
 ) -> tuple[tuple[int | None, StructField], ...]:
-    """Return each field of the value with its column's position; the frame may lack a nullable field."""
+    """Return each field of `value_type` with its column's position, or None for a nullable field without a column."""
     by_lower = {name.lower(): name for name in others}
     wanted = {field.name.lower() for field in value_type}
     for name in others:
@@ -271,7 +272,7 @@ def _values(
 
 
 def _stored(array: pa.Array, stored_type: pa.DataType, name: str) -> pa.Array:
-    """Return the column in its stored type."""
+    """Return the column `name` in its stored type; raise InvalidArgumentError if a value does not fit."""
     if array.type == stored_type:
         return array
     if stored_type == pa.binary() and array.type == pa.string():
@@ -295,7 +296,7 @@ def _check_properties(maps: pa.MapArray | None) -> None:
 
 
 def _milliseconds(times: pa.Array) -> pa.TimestampArray:
-    """Return times in milliseconds, rounded down even before 1970, as Spark's `unix_millis` does."""
+    """Return times in milliseconds. Times are rounded down, even before 1970, as in Spark's `unix_millis`."""
     if pa.types.is_int64(times.type):
         return times.view(_MILLISECONDS)
     if pa.types.is_null(times.type):

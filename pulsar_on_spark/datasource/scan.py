@@ -1,4 +1,4 @@
-"""Splitting of a read into tasks, and the work of a task, which turns slices into Arrow batches in Spark's columns."""
+"""The split of a read into tasks, and the work of a task, which turns slices into Arrow batches in Spark's columns."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 
 MIN_SPLIT_BYTES = 1 << 20
-"""Smallest share of a task; a smaller one would cost more than it saves."""
+"""Smallest size of a task that is worth its overhead."""
 MAX_SPLIT_BYTES = 256 << 20
-"""Largest share of a task; tasks must be short to be spread evenly."""
+"""Largest size of a task, because short tasks can be spread evenly over the cores."""
 MESSAGE_COST_BYTES = 64
-"""Assumed size of a message beside its key and value, so that reads of many small messages are split, too."""
+"""Assumed cost of each message in addition to its stored bytes, so that reads of many small messages are split, too."""
 _ID_COLUMNS = ("entry_id", "batch_index")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """A slice, and the requested part of it.
+    """A slice to read, and the messages in it that are requested.
 
     Attributes:
-        slice: The slice, of the log or of a compacted ledger.
+        slice: The slice of the topic's ledgers, or of its compacted ledger.
         slots: The slots whose messages are requested; None for all.
-        left_out: Encoded ack holes: the messages that clients of a broker had acknowledged; empty for none.
+        left_out: The encoded ack holes, whose messages are left out because clients of a broker had acknowledged them;
+            empty for none.
     """
 
     slice: SegmentSlice | CompactedSlice
@@ -58,7 +59,7 @@ Paths = Mapping[PathId, StoragePath]
 
 
 class ScanPartition(InputPartition):
-    """A task's share of a read: pieces in order, with the driver's table of storage paths."""
+    """The pieces that one task reads, in order, with the storage paths by id."""
 
     def __init__(self, pieces: Sequence[ScanPiece], paths: Paths) -> None:
         super().__init__(None)
@@ -73,9 +74,9 @@ def split(
 
     Args:
         pieces: The pieces to read, in order.
-        paths: The storage paths.
-        min_partitions: Minimum number of tasks, if there are enough record batches. By default the number of the
-            machine's cores, or a multiple of it, so that no core is idle while another runs the last task.
+        paths: The storage paths by id.
+        min_partitions: Minimum number of tasks, if there are enough record batches. By default the number of this
+            machine's cores or, for a large read, a multiple of it; less for a small read.
         max_records: Maximum number of messages of a task. But a task has at least one entry, and an entry (up to 1,000
             messages) is never split.
     """
@@ -97,7 +98,7 @@ def _wanted_tasks(size: int, min_partitions: int | None) -> int:
 class _Grain:
     """The smallest unit of a split: entries [first, end) of a piece, all of one record batch.
 
-    In a compacted ledger, the unit is a whole batch, and [first, end) are batch numbers.
+    In a compacted ledger, the unit is a whole record batch, and [first, end) are the numbers of record batches.
     """
 
     piece: ScanPiece
@@ -129,7 +130,16 @@ def _grains(piece: ScanPiece, max_records: int | None) -> Iterator[_Grain]:
 
 
 def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int]) -> list[int]:
-    """Return the bounds of runs of entries; each run has at most `max_records` messages, or is a single entry."""
+    """Divide the entries [first, end) into runs of at most `max_records` messages, or of a single entry.
+
+    Args:
+        row_ends: The number of messages before each entry and, last, before `end`.
+        max_records: The maximum number of messages of a run.
+        bounds: `first` and `end`.
+
+    Returns:
+        The bounds of the runs, from `first` to `end`.
+    """
     first, end = bounds
     cuts = [first]
     while cuts[-1] < end:
@@ -175,7 +185,7 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of rows. A row's entry id is `entry_offset` plus its `entry_id`."""
+    """The topic and ledger of rows. A row's entry id is `entry_offset` plus its column `entry_id`."""
 
     topic: str
     partition: int
@@ -183,7 +193,7 @@ class Origin:
     entry_offset: int
 
     def name(self, batch: pa.RecordBatch, row: int) -> str:
-        """Return a message's id and topic, for errors. The batch must have the column `entry_id`."""
+        """Return a message's id and topic, for use in an error. The batch must have the column `entry_id`."""
         entry = batch.column("entry_id")[row].as_py() + self.entry_offset
         return f"message {self.ledger}:{entry} of {self.topic}"
 
@@ -198,7 +208,11 @@ class Scan:
     slot_filter: SlotFilter | None = None
 
     def run(self, partition: ScanPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's messages as batches in Spark's columns."""
+        """Yield the messages of a task as batches in Spark's columns.
+
+        Raises:
+            DataLossError: messages are lost, and `fail_on_data_loss` is true.
+        """
         decoder = self.schema.decoder
         needed = (
             *self.schema.selection.segment_columns,
@@ -243,5 +257,8 @@ def _unacked(batch: pa.RecordBatch, slice_: SegmentSlice, left_out: AckHoles) ->
 
 
 def spark_tail(root: RootHandle, fail_on_data_loss: bool) -> Tail:
-    """Open the tail for Spark. For a root on an object store, whose tasks run on any host, it has sealed data only."""
+    """Return the reader of acknowledged entries in journals, for Spark.
+
+    For a root on an object store, whose tasks may run on any host, the reader has sealed ledgers only.
+    """
     return Tail(root, fail_on_data_loss=fail_on_data_loss, sealed_only=not isinstance(root.place, Path))

@@ -1,7 +1,7 @@
-"""A Spark session for topics: the Python data source at full speed, and Delta's SQL beside it.
+"""Spark sessions in which reads and writes of topics are fast, and Delta's SQL is available.
 
-`format("pulsarpy")` works in any session of Spark 4.2 without this. `session_confs` returns the settings for sessions
-that are configured elsewhere.
+`format("pulsarpy")` works in any session of Spark 4.2, also without this module. `session_confs` returns the settings
+for a session that other code builds.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _PACKAGES = "spark.jars.packages"
 _EXCLUDES = "spark.jars.excludes"
 _JARS = "spark.jars"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The variable with the port of a JVM that `spark-submit` started before the program, with packages already loaded."""
+"""Environment variable with the port of a JVM that `spark-submit` started before this program, packages included."""
 
 
 def session_confs(delta: bool | None = None) -> dict[str, str]:
-    """Return the confs that `spark_session` sets, for a session that is built elsewhere.
+    """Return the Spark confs that `spark_session` sets, for a session that other code builds.
 
     - `spark.python.unix.domain.socket.enabled`: rows pass between the JVM and Python through Unix-domain sockets, which
       takes about 40 ms off every micro-batch and is faster for large reads.
-    - `spark.python.daemon.module`: no stack trace for each idle Python worker that Spark closes.
-    - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages`, except those that Spark includes.
-      `spark_session` itself passes the JARs by `spark.jars` from Ivy's cache, which avoids Ivy's output at each start.
+    - `spark.python.daemon.module`: Spark prints no stack trace when it closes an idle Python worker.
+    - With Delta: Delta's extension, its catalog, and in `spark.jars.packages` its JARs, without JARs of Spark itself.
+      `spark_session` passes the JARs in `spark.jars` from Ivy's cache instead, which avoids Ivy's output at each start.
 
     Args:
         delta: True to configure Delta's SQL; None to do so if the extra `delta` is installed.
@@ -59,17 +59,17 @@ def session_confs(delta: bool | None = None) -> dict[str, str]:
 
 
 def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, **confs: str) -> SparkSession:
-    """Start a Spark session, or return the running one, in which topics and Delta tables can be used together.
+    """Start a Spark session in which topics and Delta tables can be used, or return the running session.
 
-    Python workers run this interpreter unless PYSPARK_PYTHON names another; the variable is set for this process,
-    because the JVM's search for Python data sources reads it there.
+    Python workers run this interpreter, unless the environment variable PYSPARK_PYTHON names another one. If it is not
+    set, this function sets it, because Spark's search for Python data sources reads it.
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository, but only once. A running session
-            is not changed.
-        confs: Spark confs that are added to those of `session_confs`, or replace them. Names with dots are passed as
-            in `spark_session(**{"spark.master": "local[2]"})`.
+        delta: As in `session_confs`. To fetch Delta's JARs, the first session needs a Maven repository. A running
+            session gets neither Delta's JARs nor its confs.
+        confs: Spark confs that are added to the confs of `session_confs`, or replace them. Names with dots are passed
+            as in `spark_session(**{"spark.master": "local[2]"})`.
 
     Raises:
         SparkSessionError: Java is missing or too old, Delta's JARs cannot be fetched, Spark does not start, or `delta`
@@ -102,7 +102,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
 
 def _with_jars(confs: dict[str, str]) -> dict[str, str]:
-    """Return the confs with Delta's JARs as files instead of packages, if they are found."""
+    """Return the confs with Delta's JARs as files instead of packages; unchanged if the JARs are not found."""
     jars = ",".join(map(str, delta_jars(confs)))
     if not jars:
         return confs
@@ -145,7 +145,7 @@ def _why_not_started(with_packages: bool) -> str:
     if with_packages:
         return (
             f"Spark did not start; most likely {DELTA_JAR} or another one of spark.jars.packages could not be fetched "
-            "(Spark's own lines above name it): make a Maven repository reachable once, or pass delta=False to work "
+            "(Spark's output above names it): make a Maven repository reachable once, or pass delta=False to work "
             "without Delta's SQL"
         )
-    return "Spark did not start: see the reason in its own lines above"
+    return "Spark did not start: see the reason in Spark's output above, mend it, and start again"

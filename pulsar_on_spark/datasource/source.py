@@ -37,7 +37,7 @@ class PulsarDataSource(DataSource):
 
     @one_sentence
     def schema(self) -> StructType:
-        """Return the columns of a read, from the options and the topics' declared schema."""
+        """Return the columns of a read, as the options and the topics' declared schema determine them."""
         # Spark calls this once for each `load`, in a separate process; later steps parse the options again.
         warn_without_effect(self.options, "read")
         options = read_options(self.options)
@@ -49,7 +49,7 @@ class PulsarDataSource(DataSource):
         return PulsarBatchReader(*self._read(schema))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
-        """Return a streaming reader. If that fails, the reader raises the error when Spark asks for offsets."""
+        """Return a streaming reader, or for a stream that cannot be read a `RefusedStream`, which raises the error."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         try:
@@ -66,7 +66,7 @@ class PulsarDataSource(DataSource):
 
     @one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:
-        """Return a streaming writer: Spark creates one for each micro-batch, and another one to commit it."""
+        """Return a streaming writer. For each micro-batch, Spark creates one to write it and another to commit it."""
         if not in_sink_runner():
             self._warn_once()
         return PulsarStreamWriter(write_options(self.options), schema, overwrite)
@@ -78,8 +78,8 @@ class PulsarDataSource(DataSource):
         if schema != read.selection.spark_schema:
             raise InvalidArgumentError(
                 f"The columns of this read are {', '.join(read.selection.names)}, not {', '.join(schema.names)}: "
-                "leave out .schema(...), choose columns with option columns and type values with option valueSchema; "
-                "if the topic's schema has changed since load(), call load() again."
+                "leave out .schema(...), and choose columns with option columns and their types with option "
+                "valueSchema; if the topic's schema has changed since load(), call load() again."
             )
         return options, read, view
 
@@ -100,10 +100,10 @@ def _durable_view(options: ReadOptions) -> DurableView:
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Reader of a stream that cannot be read: it raises the error at a time when Spark can show it.
+    """Reader of a stream that cannot be read: each of its methods raises the error, which Spark then shows.
 
-    An error that `streamReader` itself raises would be lost: pyspark 4.2.0's source runner would then fail on its
-    unassigned `reader` in a `finally` clause.
+    An error that `PulsarDataSource.streamReader` raises would be lost: pyspark 4.2.0's source runner would then fail on
+    its unassigned variable `reader` in a `finally` clause.
     """
 
     def __init__(self, error: PulsarpyError) -> None:
@@ -111,19 +111,19 @@ class RefusedStream(DataSourceStreamReader):
 
     @one_sentence
     def initialOffset(self) -> NoReturn:
-        """Raise the error; a new query calls this method first."""
+        """Raise the error. For a new query, Spark calls this method first."""
         raise self._error
 
     @one_sentence
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> NoReturn:
-        """Raise the error; a restarted query calls this method first."""
+        """Raise the error. For a query restarted between two batches, Spark calls this method first."""
         raise self._error
 
     @one_sentence
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> NoReturn:
-        """Raise the error; a query that was restarted within a batch calls this method first."""
+        """Raise the error. For a query restarted within a batch, Spark calls this method first."""
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raise the error; never called, because Spark calls `latestOffset` or `partitions` before."""
+        """Raise the error. Spark never calls this method, because `partitions` has already raised the error."""
         raise self._error

@@ -1,8 +1,8 @@
 """The identity of a streaming query: its consumer name, and its subscription.
 
-A query is identified by the first offset that Spark passes: the offset in its checkpoint, or the initial offset of a
-new query. Spark does not keep the initial offset. For a replay of batch 0 it asks for a new one, which does not count,
-because Spark replays the batch by its end.
+The first offset that Spark passes identifies a query: the offset in its checkpoint, or the initial offset of a new
+query. Spark does not keep the initial offset. For a replay of batch 0, Spark asks for another initial offset but does
+not use it, because it replays the batch by its end offset, which names the same consumer and subscription.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StreamIdentity:
 
     @classmethod
     def new(cls, options: ReadOptions) -> StreamIdentity:
-        """Create the identity of a query without a checkpoint; names that the options do not give are random."""
+        """Return the identity of a new query, with a random consumer name unless the options give one."""
         consumer = options.consumer_name or uuid.uuid4().hex
         if options.subscription_prefix is not None:
             return cls(consumer, f"{options.subscription_prefix}-{consumer}")
@@ -37,12 +37,12 @@ class StreamIdentity:
 
     @classmethod
     def of_offset(cls, offset: StreamOffset, options: ReadOptions) -> StreamIdentity:
-        """Return the identity in an offset; the option `consumerName` overrides its consumer.
+        """Return the identity in an offset of the checkpoint, with the consumer of option `consumerName` if given.
 
-        The options may give a subscription to a query that had none; it begins at the checkpoint's position.
+        If the offset has no subscription, the options may name one, which then begins at the offset's positions.
 
         Raises:
-            InvalidArgumentError: the offset belongs to another subscription than the options name.
+            InvalidArgumentError: the offset has a subscription, and the options name another one or none.
         """
         prefix, named = options.subscription_prefix, offset.subscription
         wanted = options.subscription
@@ -54,7 +54,7 @@ class StreamIdentity:
         return cls(options.consumer_name or offset.consumer, wanted)
 
     def sign(self, offset: StreamOffset) -> StreamOffset:
-        """Return the offset with these names added."""
+        """Return the offset with the consumer and the subscription of this identity."""
         return StreamOffset(self.consumer, offset.topics, self.subscription)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a micro-batch: from offsets and a metadata view to ranges, backlogs and slices. Pure functions."""
+"""The plan of a micro-batch: ranges, backlogs and slices from offsets and a view of the metadata. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """Return the partitions and unpartitioned topics of the selection that exist, in order, each once."""
+    """Return the existing partitions and unpartitioned topics of the selection, in order, each once."""
     if selection.pattern is not None:
         found = catalog.matching_topics(view, selection.pattern)
     else:
@@ -34,7 +34,7 @@ def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
-    """Return the topic that an offset names, even if the options do not select it; None if it was deleted."""
+    """Return the topic or partition with this name and id; None if it was deleted, or created again with another id."""
     record = view.get(TopicRecord, name)
     if record is None or record.topic_id != topic_id:
         return None
@@ -42,7 +42,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
-    """Describe each topic in the committed offset that the query no longer reads, as a clause for an error."""
+    """Return a clause for an error for each topic in the committed offset that is not in `parts`, with the reason."""
     _, changes = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
@@ -57,12 +57,15 @@ def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPa
 
 
 def unread(part: TopicPart, position: Position) -> TopicOffset:
-    """Return the offset of a topic of which nothing was read yet: all its slots begin at `position`."""
+    """Return the offset of a topic that the query has not read yet: all its slots begin at `position`."""
     return TopicOffset(TopicId(part.topic_id), (SlotRange(ALL, 0, position, position),))
 
 
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
-    """Return the ranges of a query without a subscription: each topic from its last end, new ones from the earliest."""
+    """Return the next ranges of a query without a subscription, by full name, still with their ends at their starts.
+
+    A topic in the committed offset goes on from its end, and a new topic begins at its earliest message.
+    """
     offset, _ = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     return {
         name: TopicOffset(
@@ -74,7 +77,7 @@ def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a batch in messages and bytes; None for no limit. A batch has at least one entry in any case."""
+    """The limits of a batch in messages and bytes; None for no limit. A batch has at least one entry all the same."""
 
     rows: int | None
     bytes: int | None
@@ -90,13 +93,13 @@ class Backlog:
     """The unread messages of a topic between two positions.
 
     Attributes:
-        part: The topic.
-        start: The first position.
-        end: The position after the last message.
-        rows: Number of messages between these positions.
-        slices: The first part of the backlog, up to the most that a batch could take under its budget; empty if the
-            budget is unlimited.
-        enough: The end of the slices.
+        part: The topic or partition.
+        start: The position of the first unread entry.
+        end: The position after the last entry.
+        rows: Number of messages between `start` and `end`.
+        slices: The slices from `start` to `enough`; empty if the budget is unlimited.
+        enough: The position up to which there are at least as many messages or bytes as the budget allows; otherwise
+            `end`.
     """
 
     part: TopicPart
@@ -118,9 +121,10 @@ def backlogs(
 
     Args:
         view: The metadata.
-        parts: The topics.
+        parts: The topics and partitions.
         reading: The ranges to read, by full name; a topic without ranges is not read.
-        targets: The ends of an AvailableNow query by full name; a topic that is absent was created later.
+        targets: The ends of an AvailableNow query by full name, where an absent topic is not read; None for another
+            query.
         budget: The limits of a batch.
     """
     backlogs_ = []
@@ -139,11 +143,11 @@ def backlogs(
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
-    """Describe each topic that now ends before the position that was read, because messages are gone.
+    """Return a clause for an error for each topic that now ends before the position up to which the query has read it.
 
-    The result has a clause for an error for each topic. A position at the beginning of a ledger means that all messages
-    before it were read, so the topic may end there. A topic whose journal cannot be read by this process is left out,
-    because its end is unknown.
+    Such a topic has lost messages. A topic that was read up to the beginning of a ledger is left out, because it may
+    end with an earlier ledger. A topic whose journal this process cannot read is left out, too, because its end is
+    unknown.
     """
     hidden = view.hidden if isinstance(view, TailView) else frozenset()
     reasons = []
@@ -158,12 +162,12 @@ def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicO
 
 
 def furthest(topic: TopicOffset) -> Position:
-    """Return the end of a batch in a topic, which was readable when the batch was planned."""
+    """Return the end of the batch in a topic: the highest end of its ranges; EARLIEST if all its ranges are empty."""
     return max((range_.end for range_ in topic.ranges if range_.start < range_.end), default=EARLIEST)
 
 
 def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position]) -> dict[str, TopicOffset]:
-    """Return the ranges with new ends: each goes from its start up to its topic's end, never backwards."""
+    """Return the ranges with new ends: each ends at its topic's position in `ends`, but not before its start."""
     return {
         name: TopicOffset(
             topic.topic_id,
@@ -179,7 +183,14 @@ def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position])
 def batch_pieces(
     view: View, part: TopicPart, ranges: Sequence[SlotRange], left_out: LeftOut | None = None
 ) -> tuple[list[ScanPiece], list[chain.Loss]]:
-    """Return the pieces of one topic for tasks, in order, and its losses; no entry twice, even if ranges overlap."""
+    """Return the pieces of one topic for tasks, and its losses, in order.
+
+    Args:
+        view: The metadata.
+        part: The topic or partition.
+        ranges: The ranges of its slots; where they overlap, a piece has the slots of all of them.
+        left_out: The acknowledged entries to skip; None for none.
+    """
     pieces: list[ScanPiece] = []
     losses: list[chain.Loss] = []
     for start, end, slots in _intervals(ranges):
@@ -190,19 +201,22 @@ def batch_pieces(
 
 
 def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
-    """Return the cursor rows that an end offset names in a topic; at most one, as its slots were planned together."""
+    """Return the (epoch, n) of the cursor rows that the ranges of one topic name; at most one row."""
     return {range_.holes for range_ in ranges if range_.holes is not None}
 
 
 def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
-    """Return the ranges without the entries that a later cursor row than the planned one has acknowledged."""
+    """Return the ranges of a batch without the entries before the mark-delete position of a later cursor row.
+
+    If `left_out` is the cursor row with which the batch was planned, the ranges are returned unchanged.
+    """
     if left_out.rank in named_rows(ranges):
         return list(ranges)
     return [replace(r, start=min(max(r.start, left_out.mark_delete), r.end)) for r in ranges]
 
 
 def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, frozenset[int] | None]]:
-    """Return (start, end, slots) in order, without overlaps; slots are None for the whole topic."""
+    """Return the intervals (start, end, slots) in order, without overlaps; slots are None for the whole topic."""
     if any(range_.slots == ALL for range_ in ranges):
         return [(range_.start, range_.end, None) for range_ in ranges]
     bounds = sorted({bound for range_ in ranges for bound in (range_.start, range_.end)})
@@ -217,9 +231,14 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
 
 
 def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:
-    """Return the topics' ends, and the backlog after an offset in messages and bytes.
+    """Return the topics' ends, and the backlog after an offset in messages and bytes, for Spark's progress report.
 
-    Each of a topic's 64 slots counts as a 64th of the topic's messages.
+    Each of a topic's 64 slots counts as one 64th of the topic's messages.
+
+    Args:
+        view: The metadata.
+        offset: The end offset of the last planned batch.
+        left_out: By full topic name, the acknowledged entries, which are not part of the backlog.
     """
     acked = left_out or {}
     messages = size = 0.0
@@ -243,7 +262,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
 
 
 def _shares(ranges: Sequence[SlotRange]) -> dict[Position, float]:
-    """Return, for each position, the share of a topic's slots that have read up to it."""
+    """Return, for each end of a range, the share of the topic's slots whose ranges end there."""
     shares: dict[Position, float] = {}
     for range_ in ranges:
         share = 1.0 if range_.slots == ALL else len(range_.numbers) / len(SLOTTED)

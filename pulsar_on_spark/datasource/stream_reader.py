@@ -1,10 +1,10 @@
 """Streaming reads: `spark.readStream.format("pulsarpy")`, with or without a subscription.
 
 Spark calls the offset methods on one instance in a runner process, and `read` on copies of another instance in the
-tasks. End offsets are self-contained: a batch is planned from its end alone, because Spark does not keep the start of
-batch 0. `latestOffset(start)` also moves the cursors to `start`, which is in Spark's commit log; AvailableNow calls it
-after its last batch, too. The metadata are read once for each micro-batch, in `latestOffset`; the later steps of the
-batch use the same view.
+tasks. A batch is planned from its end offset alone, because Spark does not keep the start of batch 0.
+`latestOffset(start)` also moves the cursors to `start`, because Spark has committed the batches up to it; with
+AvailableNow, Spark calls it once more after the last batch. The metadata are read once for each micro-batch, in
+`latestOffset`, and the later steps of the batch use the same view.
 """
 
 from __future__ import annotations
@@ -51,21 +51,28 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange,
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.1
-"""Spark asks for new messages every 10 ms; an idle stream reads the metadata at most once in this interval."""
+"""Seconds between two reads of the metadata by an idle stream, which Spark asks for new messages every 10 ms."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last batch that `latestOffset` planned, with its view of the metadata until the batch's tasks are created."""
+    """The last batch that `latestOffset` planned, by its end offset.
+
+    `view` is the view of the metadata with which the batch was planned; None once the batch's tasks are created.
+    """
 
     offset: StreamOffset
     view: View | None
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of one streaming query: it plans offsets and reads batches."""
+    """Reader of one streaming query, which plans offsets and reads batches.
+
+    Raises:
+        InvalidArgumentError: an option is not possible in a stream.
+    """
 
     def __init__(self, options: ReadOptions, schema: ReadSchema) -> None:
         _check(options)
@@ -92,10 +99,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def initialOffset(self) -> Json:
-        """Return the offset at which a new query starts. Nothing is created.
+        """Return the offset at which a new query starts, without creating a subscription.
 
-        Spark calls this again before each poll until the first batch is planned, so the answer must not move with the
-        topic. It also calls this for a replay of a checkpoint's batch 0, and then ignores the answer.
+        Spark calls this again before each poll until the first batch is planned, so the result stays the same while the
+        topics grow. Spark also calls this for a replay of a checkpoint's batch 0, and then ignores the result.
         """
         if self._initial is None:
             root = RootHandle.shared(self._options.root)
@@ -112,7 +119,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a micro-batch from the options; Trigger.Once uses `ReadAllAvailable` instead."""
+        """Return the limit of a micro-batch from the options. For Trigger.Once, Spark ignores it."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -123,7 +130,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run at the current ends of the topics."""
+        """Store the current ends of the topics, at which this AvailableNow query ends."""
         root = RootHandle.shared(self._options.root)
         durable = root.store.view(durable=True)
         parts = stream_plan.existing_parts(durable, self._options.topics)
@@ -132,9 +139,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Return the end of the next batch, or `start` unchanged if there is no next batch.
+        """Return the end offset of the next batch, or `start` unchanged if there is no message to read.
 
-        `start` is in Spark's commit log, so the cursors move to it.
+        Spark has committed the batches up to `start`, so the cursors move to it.
+
+        Raises:
+            DataLossError: messages after `start` are lost, or the options no longer select a topic of the offset;
+                only if `failOnDataLoss` is true.
+            ConsumerBusyError: another live consumer owns the subscription.
+            ConsumerFencedError, SubscriptionNotFoundError: the cursor was reset or deleted under this query.
         """
         committed = self._adopt(start)
         self._pace(committed)
@@ -169,7 +182,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def reportLatestOffset(self) -> Json | None:
-        """Return the topics' ends, and the backlog after the running batch, for `query.lastProgress`."""
+        """Return the topics' ends, and the backlog after the running batch, for `query.lastProgress`.
+
+        None before the first batch is planned.
+        """
         planned = self._planned
         if planned is not None and planned.view is not None:
             left_out = self._left_out(planned.offset, is_replay=False)
@@ -178,7 +194,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the tasks of a batch. They depend on its end only, so each replay has the same messages."""
+        """Return the tasks of a batch. They depend only on its end offset, so each replay has the same messages.
+
+        Raises:
+            DataLossError: messages of the batch are lost, and `failOnDataLoss` is true.
+        """
         offset = self._adopt(end)
         root = RootHandle.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.place)
@@ -211,21 +231,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task's share. If there is nothing to read, Spark passes a plain `InputPartition`."""
+        """Yield the messages of one task. If there is nothing to read, Spark passes a plain `InputPartition`."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
 
     @one_sentence
     def commit(self, end: Json) -> None:
-        """Move the cursors to the end of a committed batch, at most once a second, and log its tasks' reports."""
+        """Move the cursors to the end of a committed batch, at most once a second, and log what its tasks reported."""
         if self._reports is not None:
             self._reports.log_new_reports()
         if self._subscription is not None:
             self._subscription.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Release the subscription. Spark does not always call this; a lease that is not released expires."""
+        """Release the subscription. Spark does not always call this method; then the lease expires."""
         finish_undisturbed()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
@@ -236,7 +256,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _adopt(self, offset: Json) -> StreamOffset:
-        """Parse an offset. The first one determines this query's consumer and subscription."""
+        """Return the parsed offset. The first call determines this query's consumer and subscription from it."""
         parsed = StreamOffset.from_json(offset)
         if self._identity is None:
             self._identity = StreamIdentity.of_offset(parsed, self._options)
@@ -248,15 +268,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parsed
 
     def _looking(self, root: RootHandle) -> Tail:
-        """Return this query's reader of the journals' tails; it is kept, so that its view never goes back."""
+        """Return this query's reader of journals, always the same, so that its view never goes back."""
         if self._tail is None:
             self._tail = spark_tail(root, self._options.fail_on_data_loss)
         return self._tail
 
     def _pace(self, committed: StreamOffset) -> None:
-        """Wait if the last poll was recent and found nothing.
+        """Wait until `IDLE_POLL_S` after the last poll if that poll found no message.
 
-        Every poll reads the metadata, because for Spark's `processAllAvailable` a poll without messages proves that all
+        The poll itself cannot be skipped: for Spark's `processAllAvailable`, a poll without messages means that all
         messages were read.
         """
         if committed == self._committed and self._targets is None:
@@ -288,7 +308,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_plan.Budget(self._options.max_messages, self._options.max_bytes)
 
     def _wait_for_more(self, waiting: Sequence[stream_plan.Backlog], limit: ReadLimit) -> bool:
-        """Return True to wait for minOffsetsPerTrigger messages, up to maxTriggerDelay; never for AvailableNow."""
+        """Return True while fewer than minOffsetsPerTrigger messages wait, until maxTriggerDelay has passed.
+
+        False for AvailableNow.
+        """
         wanted = self._options.min_messages
         if wanted is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
             return False
@@ -301,7 +324,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
 
     def _lose_all(self, reasons: Iterable[str]) -> None:
-        """Raise an error for the first loss, or with `failOnDataLoss` false log each loss once.
+        """Raise an error for the first of `reasons`; if option `failOnDataLoss` is false, log each reason once instead.
 
         Raises:
             DataLossError: there is a loss, and `failOnDataLoss` is true.
@@ -319,8 +342,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _check(options: ReadOptions) -> None:
     if options.read_compacted:
         raise InvalidArgumentError(
-            "Option readCompacted is not possible in a stream, because a replayed batch must have the same messages: "
-            "read the topic in a batch, or keep the newest row of each key in foreachBatch."
+            "Option readCompacted is not possible in a stream, because compaction would change the messages of a "
+            "replayed batch: read the topic in a batch, or keep the newest row of each key in foreachBatch."
         )
     if options.ending is not None or options.ending_time_ms is not None:
         raise InvalidArgumentError("Options endingOffsets and endingTime are not possible in a stream: leave them out.")

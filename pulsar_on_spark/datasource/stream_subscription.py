@@ -1,4 +1,4 @@
-"""A streaming query's consumer of a subscription, which creates missing cursors and acquires slots."""
+"""A streaming query's consumer of a subscription: the creation of missing cursors, and the ownership of slots."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import crea
 log = logging.getLogger(__name__)
 
 TEMPORARY_EXPIRES_AFTER_S = 24 * 3600.0
-"""Age of its last lease at which `maintain` deletes a subscription that `subscriptionPrefix` created.
+"""Seconds after its last lease at which `maintain` deletes a subscription that option `subscriptionPrefix` created.
 
-A query that restarts later creates the subscription again at its checkpoint's position.
+A query that restarts later creates the subscription again, at the position in its checkpoint.
 """
 
 
@@ -37,7 +37,7 @@ _MAX_ENDS = 10_000
 
 
 class StreamSubscription:
-    """A query's consumer of its subscription. It acquires no lease before `decide_turn` or `admit_batch`."""
+    """A streaming query's consumer of its subscription. It has no lease before `decide_turn` or `admit_batch`."""
 
     def __init__(self, root: RootHandle, options: ReadOptions, consumer: str, name: str) -> None:
         self.name = name
@@ -51,13 +51,23 @@ class StreamSubscription:
     def decide_turn(
         self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool
     ) -> tuple[View, dict[str, TopicOffset]]:
-        """Create missing cursors, and decide which slots this query owns now.
+        """Create missing cursors, decide which slots this query owns now, and commit changes of owners.
+
+        Args:
+            view: A durable view of the metadata.
+            parts: The topics and partitions of the query.
+            committed: The offset that Spark has committed.
+            wait: As in `SubscriptionConsumer.decide_turn`.
+            finishing: True if an AvailableNow query has read its own slots, and now takes all slots without a live
+                owner.
 
         Returns:
-            The view on which the decision is based, and the owned slots of each topic with their positions.
+            The view on which the decision is based, and by full name the owned slots of each topic with their
+            positions.
 
         Raises:
-            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.decide_turn`.
+            ConsumerBusyError: another live consumer owns the subscription.
+            ConsumerFencedError, SubscriptionNotFoundError: the cursor was reset or deleted under this query.
         """
         view = self._complete(view, parts, committed)
         self._parts = parts
@@ -74,9 +84,9 @@ class StreamSubscription:
         """Return, by full topic name, the entries that a batch skips because clients of a broker had acknowledged them.
 
         Args:
-            offset: The batch's offset.
-            is_replay: True if an earlier process planned the batch, so that a broker may have owned the subscription
-                since.
+            offset: The batch's end offset.
+            is_replay: True if an earlier process planned the batch: then a broker may have owned the subscription
+                meanwhile.
 
         Raises:
             MetadataError: a cursor row that the offset names is missing.
@@ -95,7 +105,7 @@ class StreamSubscription:
         return by_topic
 
     def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
-        """Add to the ranges the rank of the cursor row whose ack holes they skip, unless they are past all holes."""
+        """Return `topic` with ranges that name the cursor row whose ack holes they skip; unchanged without holes."""
         record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
         row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
         if row is None or not topic.ranges:
@@ -108,38 +118,43 @@ class StreamSubscription:
         return TopicOffset(topic.topic_id, tuple(replace(range_, holes=row.rank) for range_ in topic.ranges))
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Check that a batch which an earlier process planned may run now (errors as `decide_turn`)."""
+        """Check that a batch that an earlier process planned may run now (errors as `decide_turn`)."""
         self._complete(self._root.store.view(durable=True), parts, offset.before_batch())
         self._parts = parts
         self._consumer.admit_batch(parts, offset)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
-        """Move the cursors to the positions that Spark has committed; if that fails, the query continues."""
+        """Move the cursors to the positions that Spark has committed. If this fails, log a warning, and go on.
+
+        Args:
+            committed: The offset that Spark has committed.
+            now: True to move the cursors at once; False to move them at most once a second.
+        """
         try:
             self._consumer.acknowledge(committed, now=now)
         except (MetadataError, StorageError) as error:
             log.warning(
-                "The cursor of subscription %s was not moved, which is tried again with the next batch: %s",
+                "The cursor of subscription %s was not moved; the next batch tries again: %s",
                 self.name,
                 error,
                 extra={"subscription": self.name},
             )
 
     def stop(self, committed: StreamOffset | None) -> None:
-        """Release the slots at the committed position, and the lease."""
+        """Release the slots at the committed positions, and the lease; without an offset, only the lease."""
         self._consumer.stop(self._parts, None if committed is None else without_starts(committed))
 
     def _complete(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
-        """Create missing cursors: those of a new query, of added topics, and of an expired subscription.
+        """Create the missing cursors of a new query, of added topics, and of an expired subscription.
 
         A cursor starts:
 
-        - at the earliest message, if the offset lacks the topic, which was created after the batch was planned;
-        - at the offset's position, if the offset has the topic without an epoch, so that no consumer has read it;
-        - with the slots at the offset's positions, if the subscription has expired.
+        - at the earliest message, if the offset lacks the topic: the topic was created after the batch was planned;
+        - at the offset's position, if the offset has epoch 0 for the topic: no consumer has read the topic yet;
+        - at the offset's position of each slot, if the subscription has expired.
 
-        Any other missing cursor was deleted, and so was a cursor that disappears while this process reads it. For
-        these, `SubscriptionConsumer` raises an error.
+        Any other missing cursor was deleted, also one that disappears while this process reads it. For a deleted
+        cursor, `SubscriptionConsumer` raises an error. Returns a view with the cursors that exist now.
         """
         missing = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
         starts: dict[TopicPart, Position] = {}
@@ -168,15 +183,15 @@ class StreamSubscription:
 def first_topics(
     root: RootHandle, view: View, parts: Sequence[TopicPart], options: ReadOptions, name: str
 ) -> dict[str, TopicOffset]:
-    """Return the topics of a new query's initial offset under the subscription `name`.
+    """Return the topics of a new query's initial offset under the subscription `name`, by full name.
 
-    A topic with a cursor gets no ranges, because it is read from the cursor. A topic without one gets the position at
-    which its cursor will begin: startingOffsets, else the initial position, else the end. There is one exception: a
-    partition, or a topic of a pattern, whose siblings have the subscription was created while the subscription was not
-    read. It begins at its earliest message, as under a running query.
+    A topic with a cursor gets no ranges, because the query reads it from its cursor. A topic without a cursor gets the
+    position at which its cursor will begin: startingOffsets or startingTime, else subscriptionInitialPosition, else the
+    end. There is one exception: if other partitions of the same topic, or other topics of the same pattern, have the
+    subscription, the topic was created later, and its cursor begins at the earliest message.
 
     Raises:
-        InvalidArgumentError, DataLossError: the options do not fit the topics.
+        InvalidArgumentError, DataLossError: as `UserPositions.starts`.
     """
     subscribed = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is not None]
     begun = {_family(part, options) for part in subscribed} - {None}
@@ -192,11 +207,9 @@ def first_topics(
 
 
 def without_starts(offset: StreamOffset) -> StreamOffset:
-    """Return the offset without the start positions of new cursors, because these cursors exist now.
+    """Return the offset without the start positions of new cursors: the cursors exist now, with their own positions.
 
-    Another query may have created them.
-
-    In the offset of a query without a subscription, the positions stay, because the query has read up to them.
+    The offset of a query without a subscription is returned unchanged, because the query has read up to its positions.
     """
     if offset.subscription is None:
         return offset
@@ -208,7 +221,7 @@ def without_starts(offset: StreamOffset) -> StreamOffset:
 
 
 def _family(part: TopicPart, options: ReadOptions) -> str | None:
-    """Return the name of a topic's siblings: the pattern, or the partitioned topic; None for a single topic."""
+    """Return a name that a topic shares with its siblings: the pattern or the partitioned topic; None for neither."""
     if options.topics.pattern is not None:
         return options.topics.pattern
     return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

@@ -1,4 +1,4 @@
-"""The selected topics of a read, their parts and declared schemas, and the positions where the read begins and ends."""
+"""The topics of a read, their partitions and declared schemas, and the positions where the read starts and ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
-    """Return the topics of a read; a pattern may match no topic yet.
+    """Return the topics that a read selects; empty for a pattern that matches no topic yet.
 
     Raises:
         TopicNotFoundError: a named topic does not exist.
@@ -37,17 +37,19 @@ def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
 
 
 def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """Return the partitions and unpartitioned topics of the selection, in order, each once."""
+    """Return the partitions and unpartitioned topics of the selection, in order, each once (errors as `selected`)."""
     parts = (part for topic in selected(view, selection) for part in catalog.parts(view, topic))
     return list(dict.fromkeys(parts))
 
 
 def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
-    """Return the declared schema of the selected topics, or None. Type NONE, which means bytes, counts as no schema.
+    """Return the declared schema that the selected topics share; None if `value` is to be read as bytes.
+
+    The result is None without a topic, for topics without a schema or of the type NONE, and for topics with different
+    schemas if option `allowDifferentTopicSchemas` is true.
 
     Raises:
-        InvalidArgumentError: the topics have different schemas, and `allowDifferentTopicSchemas` is not set. If it is
-            set, the result is None, and `value` is read as bytes.
+        InvalidArgumentError: the topics have different schemas, and `allowDifferentTopicSchemas` is false.
     """
     latest = [registry.latest(view, topic) for topic in selected(view, options.topics)]
     declared = [None if schema is None or schema.type == "NONE" else schema for schema in latest]
@@ -63,14 +65,14 @@ def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
 
 
 def schema_versions(view: View, options: ReadOptions) -> list[SchemaRecord]:
-    """Return every schema version of the selected topics."""
+    """Return every schema version of the selected topics, without deleted versions."""
     owners = {TopicName.parse(topic.partition_of or topic.name) for topic in selected(view, options.topics)}
     return [version for owner in owners for version in registry.readable(view, owner)]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The start and the end of a batch read in a part."""
+    """The start (inclusive) and the end (exclusive) of a batch read in a topic or partition."""
 
     part: TopicPart
     start: Position
@@ -78,7 +80,7 @@ class Bounds:
 
 
 class UserPositions:
-    """Converter of the options `startingOffsets`, `startingTime` and their ending counterparts to positions."""
+    """Converter of the options `startingOffsets`, `startingTime`, `endingOffsets` and `endingTime` to positions."""
 
     def __init__(self, root: RootHandle, view: View, options: ReadOptions) -> None:
         self._root = root
@@ -86,11 +88,12 @@ class UserPositions:
         self._options = options
 
     def starts(self, parts: Sequence[TopicPart], default: Point) -> dict[str, Position]:
-        """Return the start of each part's read by name; `default` if the options give no start.
+        """Return the start of the read of each topic or partition, by full name; `default` if the options give none.
 
         Raises:
-            InvalidArgumentError: an option names a topic that is not read, or a part has no message after startingTime.
-            DataLossError: a position is outside its topic.
+            InvalidArgumentError: an option names a topic that is not read; or a topic has no message published at
+                startingTime or later, and `startingOffsetsByTimestampStrategy` is `error`.
+            DataLossError: a given position is outside its topic, or the first message at a time may be lost.
         """
         options = self._options
         if options.starting_time_ms is not None:
@@ -111,7 +114,14 @@ class UserPositions:
         return self._resolve(parts, offsets, "startingOffsets")
 
     def ends(self, parts: Sequence[TopicPart]) -> dict[str, Position]:
-        """Return the end of a batch read in each part (errors as `starts`)."""
+        """Return the end (exclusive) of a batch read in each topic or partition, by full name.
+
+        The read ends at the topic's end without ending options, and if no message was published at endingTime or later.
+
+        Raises:
+            InvalidArgumentError: an option names a topic that is not read.
+            DataLossError: a given position is outside its topic, or the first message at a time may be lost.
+        """
         if self._options.ending_time_ms is not None:
             times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
             return {part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts}
@@ -157,7 +167,7 @@ def first_published(
 ) -> Position | None:
     """Return the first entry of [start, end) with a message published at a time or later; None if there is none.
 
-    A publish time that is null in Spark, because it does not fit into microseconds, is not later than any time.
+    A message whose publish time is null in Spark, because it does not fit into microseconds, is never the result.
 
     Args:
         root: The root.
@@ -166,10 +176,11 @@ def first_published(
         start: The first position to look at.
         end: The end of the range.
         time_ms: The time, in milliseconds since 1970.
-        fail_on_data_loss: True if it is an error that the entry may be among lost ones.
+        fail_on_data_loss: False to ignore that the first such entry may be among lost entries.
 
     Raises:
-        DataLossError: entries right before the found one, or before the end, are lost.
+        DataLossError: entries right before the found entry are lost; without a found entry, those before the end. Only
+            if `fail_on_data_loss` is true.
     """
     reader = SliceReader(root.place, root.storage_paths(view), ("entry_id", "publish_time"), fail_on_data_loss)
     found: Position | None = None
@@ -185,8 +196,8 @@ def first_published(
             break
     if loss is not None and fail_on_data_loss:
         raise DataLossError(
-            f"Messages of {part.name} that may be the first since {time_ms} ms are lost: {loss.reason}; to go on "
-            "without them, set option failOnDataLoss to false, or give another time."
+            f"The first message of {part.name} published at or after {time_ms} ms may be lost: {loss.reason}; to read "
+            "on from the next one, set option failOnDataLoss to false, or give another time."
         )
     return found
 

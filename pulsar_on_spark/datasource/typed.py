@@ -1,7 +1,7 @@
-"""Typed values: decoding `value` into columns on reads, and encoding it from columns on writes.
+"""Typed values: reads decode the bytes of `value` into columns, and writes encode columns as these bytes.
 
-The type comes from the options `valueFormat` and `valueSchema`, else from the schema that the topic declares (Pulsar's
-JSON and AVRO types, both of which contain an Avro record schema). Without options or schema, `value` is bytes.
+The type of values comes from the options `valueFormat` and `valueSchema`, or else from the topic's declared schema of
+Pulsar's type JSON or AVRO, both of which contain an Avro record schema. Without options or schema, `value` is bytes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TypedValues:
         schema: The fields and their codec.
         mode: The treatment of malformed values, as in `from_json`.
         schema_version: The version in Pulsar's eight bytes if the topic declares the schema; else None.
-        writers: The schemas that values were written with; None if all values are decoded alike, which is so for a
-            schema from options and for type JSON.
+        writers: The schemas that values were written with; None if one schema decodes all values, as a schema from
+            options and a schema of type JSON do.
     """
 
     schema: ValueSchema
@@ -45,24 +45,24 @@ class TypedValues:
     writers: WriterSchemas | None = None
 
     def decoder(self, names: Collection[str]) -> ValueDecoder:
-        """Return the decoder of values to structs of these fields, or of all fields if each value is to be checked."""
+        """Return the decoder of values to structs with the fields `names`; in mode FAILFAST, with all fields."""
         codec = self.schema.codec
         return ValueDecoder(
             codec if self.mode is ParseMode.FAILFAST else codec.narrowed(names), self.mode, self.writers
         )
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
-        """Encode structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
+        """Encode structs as values (errors as `topic.entries.values.ValueCodec.encode`)."""
         return self.schema.codec.encode(structs)
 
 
 @dataclass(frozen=True)
 class ReadSchema:
-    """The columns of a read, and the decoding of its values. Picklable.
+    """The columns of a read, and the decoder of its values. Picklable.
 
     Attributes:
         selection: The columns.
-        decoder: The decoder of the selected fields of typed values; None if none is selected, or `value` is bytes.
+        decoder: The decoder of typed values; None if no typed field is selected, or `value` is bytes.
     """
 
     selection: ColumnSelection
@@ -70,10 +70,11 @@ class ReadSchema:
 
 
 def read_schema(options: ReadOptions, view: View) -> ReadSchema:
-    """Return the columns of a read, by the root's metadata.
+    """Return the columns of a read, and the decoder of its values, for the topics in `view`.
 
     Raises:
-        TopicNotFoundError, InvalidArgumentError: the options do not fit the root.
+        TopicNotFoundError: a named topic does not exist.
+        InvalidArgumentError: the options cannot be used with the topics or their schemas.
     """
     writers = WriterSchemas.of(options.root, schema_versions(view, options))
     typed = typed_values(options.typed, common_schema(view, options), writers)
@@ -90,14 +91,14 @@ def read_schema(options: ReadOptions, view: View) -> ReadSchema:
 def typed_values(
     given: Typed, declared: SchemaRecord | None, writers: WriterSchemas | None = None
 ) -> TypedValues | None:
-    """Choose the type of values: from the options, else from the topic's schema; None if neither gives one.
+    """Return the type of values from the options or else from the topic's schema; None if values are bytes.
 
-    A topic's schema that cannot be expressed in Spark columns is ignored, with a warning.
+    A topic's schema that cannot be expressed in Spark columns is ignored, with a warning in the log.
 
     Args:
         given: The options.
-        declared: The topic's latest schema.
-        writers: The schemas that values were written with, on a read.
+        declared: The topic's latest schema; None without a schema.
+        writers: For a read, the schemas that values were written with.
 
     Raises:
         InvalidArgumentError: the options' schema cannot be parsed.
@@ -121,7 +122,7 @@ def typed_values(
 
 
 def schema_to_register(options: WriteOptions) -> TopicSchema | None:
-    """Return the schema that a write registers with its topic, or None.
+    """Return the schema that a write registers with its topic; None if option `registerSchema` is false.
 
     Raises:
         InvalidArgumentError: the schema cannot be parsed, or cannot be expressed in Pulsar's type of the same format.
@@ -133,6 +134,6 @@ def schema_to_register(options: WriteOptions) -> TopicSchema | None:
 
 
 def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
-    """Return the encoding of values with a topic's schema; without `version` it serves only to know the columns."""
+    """Return the typed values of a topic's schema; `version` is the schema's version, None before it is registered."""
     stamp = None if version is None else version.to_bytes(8, "big")
     return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)

@@ -1,4 +1,4 @@
-"""Errors for users of Spark: only the error's sentence, without the Python stack of the worker that raised it."""
+"""Errors of this package as users of Spark see them: one sentence, without the Python stack of Spark's worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ end_quietly()  # here, because every process that plans, commits or runs a task 
 
 
 def one_sentence(method: Callable[P, T]) -> Callable[P, T]:
-    """Let the errors of this package leave a Spark worker as one sentence; other errors keep their stack."""
+    """Wrap a method so that errors of this package leave a Spark worker without a stack; other errors keep theirs.
+
+    If the method returns an iterator, this also holds for errors during the iteration.
+    """
 
     @functools.wraps(method)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Positions that users give, in `startingOffsets` and `endingOffsets`."""
+"""The options `startingOffsets` and `endingOffsets`, in which users give positions of topics."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ _MAX_INT64 = 2**63 - 1
 _T = TypeVar("_T")
 
 Point = Position | Literal["earliest", "latest"]
-"""A position (the next entry to read), the topic's first entry, or its end when the query starts."""
+"""A position (the next entry to read), `earliest` for the first entry, or `latest` for the end as the query starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserOffsets:
-    """The value of `startingOffsets` or `endingOffsets`: a point for topics by full name, and one for all others."""
+    """The value of `startingOffsets` or `endingOffsets`.
+
+    Attributes:
+        default: The point of topics that are not in `topics`.
+        topics: The points of topics by full name.
+    """
 
     default: Point
     topics: Mapping[str, Point]
 
     def of(self, topic: TopicName) -> Point:
-        """Return the point of a topic. An unnamed partition uses `earliest` or `latest` of its partitioned topic."""
+        """Return the point of a topic.
+
+        A partition that is not named itself has the `earliest` or `latest` of its partitioned topic.
+        """
         named = self.topics.get(topic.full)
         whole = self.topics.get(topic.partitioned_base.full)
         if named is not None:
@@ -35,7 +43,7 @@ class UserOffsets:
         return whole if whole == "earliest" or whole == "latest" else self.default
 
     def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:
-        """Return the names that apply to none of these topics, sorted, for the caller to refuse.
+        """Return the given names that apply to none of `topics`, sorted.
 
         The name of a partitioned topic applies to its partitions only with `earliest` or `latest`, because a position
         belongs to one partition.
@@ -49,19 +57,20 @@ class UserOffsets:
 
 
 def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
-    """Parse `startingOffsets`: `earliest`, `latest`, or JSON with topic names, short or full.
+    """Parse `startingOffsets`: `earliest`, `latest`, or a JSON object whose keys are topic names, short or full.
 
     A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
-    the column `__messageIdStr`. The start is inclusive, as in pulsar-spark, and entries are never split: the query
-    begins with the message's whole entry, so with a batch index it may begin with earlier messages of the same entry.
-    A message id with a partition means this partition of the topic.
+    the column `__messageIdStr`. The start is inclusive, as in pulsar-spark. Entries are never split: the query begins
+    with the first message of the entry, whatever the batch index. A message id with a partition means this partition of
+    the topic.
 
     Args:
         text: The option's value.
         default: The point of topics that a JSON value does not name.
 
     Raises:
-        InvalidArgumentError: the value has none of these forms; the error names option and value.
+        InvalidArgumentError: the value has none of these forms, or names a topic twice; the error names the option and
+            its value.
     """
     return _parse(text, default, "startingOffsets", lambda position: position, ("earliest", "latest"))
 
@@ -69,11 +78,12 @@ def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
 def parse_ending_offsets(text: str) -> UserOffsets:
     """Parse `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
 
-    The end is inclusive, too, as in pulsar-spark and unlike in Kafka: the named message's whole entry is read. The
-    returned position is the entry after it.
+    The given end is inclusive, as in pulsar-spark and unlike in Spark's Kafka source: the named message's whole entry
+    is read. The returned position is exclusive: it is the entry after the named one.
 
     Raises:
-        InvalidArgumentError: the value has none of these forms; the error names option and value.
+        InvalidArgumentError: the value has none of these forms, or names a topic twice; the error names the option and
+            its value.
     """
     return _parse(text, "latest", "endingOffsets", _after, ("latest",))
 
@@ -129,7 +139,7 @@ def _word(word: str) -> Literal["earliest", "latest"]:
 
 
 def _json(text: str) -> object:
-    """Parse the text as JSON; returns None if it is not JSON. A duplicate name raises ValueError."""
+    """Return the text parsed as JSON; None if it is not JSON. Raise ValueError if an object has a name twice."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""Conversion of value schemas, from Spark users and Pulsar's registry, to Spark types and codecs.
+"""Conversion of value schemas, from the option `valueSchema` or the schema registry, to Spark types and codecs.
 
-`value_schema` reads the option `valueSchema`: DDL or the JSON of a `StructType`, for avro also an Avro record schema.
-`topic_value_schema` reads a topic's declared schema: Pulsar's JSON and AVRO types both carry Avro text.
+`value_schema` parses the option `valueSchema`: Spark's DDL or the JSON of a `StructType`; for the format avro also an
+Avro record schema. `topic_value_schema` parses a topic's declared schema: Pulsar's types JSON and AVRO both contain an
+Avro record schema.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class ValueSchema:
     """The schema of typed values: the fields that Spark sees, and the codec of their bytes.
 
     Attributes:
-        write_type: The declared fields, some of them required.
-        read_type: The same fields, all nullable, because a value that does not fit becomes null.
-        codec: The codec for `topic.entries.values`.
+        write_type: The declared fields, nullable or not.
+        read_type: The same fields, all nullable, because a value that cannot be decoded becomes null.
+        codec: The codec of the values' bytes.
     """
 
     write_type: StructType
@@ -60,7 +61,7 @@ def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
 
 
 def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
-    """Return the Spark type of an Avro record schema, as `from_avro` does (see `entries.values.avro_schemas`).
+    """Return the type that Spark's `from_avro` gives an Avro record schema (see `topic.entries.values.avro_schemas`).
 
     Args:
         text: The schema's JSON.

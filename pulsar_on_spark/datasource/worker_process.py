@@ -1,4 +1,4 @@
-"""Spark's Python worker processes: detection and preparation."""
+"""Detection of Spark's Python worker processes, and their preparation: signals and garbage collection."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from pyspark.core.files import SparkFiles
 
 _RUNTIME = "SPARK_PYTHON_RUNTIME"
-"""The variable that Spark sets to PYTHON_WORKER in every Python process that it starts, including daemons."""
+"""Environment variable that Spark sets to PYTHON_WORKER in every Python process that it starts, also in daemons."""
 
 
 def is_spark_worker() -> bool:
-    """Return True if Spark started this process."""
+    """Return True if Spark started this process as a Python worker or daemon."""
     return os.environ.get(_RUNTIME) == "PYTHON_WORKER"
 
 
@@ -27,29 +27,29 @@ def session_folder() -> Path | None:
 
 @cache
 def end_by_exception() -> None:
-    """Let SIGTERM raise SystemExit in a worker of Spark, so that locks are released and a stream's `stop` is called.
+    """Make SIGTERM raise SystemExit in a worker of Spark, so that locks are released and a stream's `stop` is called.
 
-    Spark ends a stream's process by SIGTERM. The process is not detected by its name, which differs in other
-    distributions of Spark.
+    Spark ends a stream's process by SIGTERM. In a process that is not a worker of Spark, nothing changes.
     """
     if is_spark_worker():
         signal.signal(signal.SIGTERM, _end_once)
 
 
 def finish_undisturbed() -> None:
-    """Ignore SIGTERM from now on in a worker of Spark, so that it does not interrupt a `stop` in progress.
+    """Ignore SIGTERM from now on in a worker of Spark, so that the signal does not interrupt a stream's `stop`.
 
-    Spark also closes the worker's socket, and the worker may see this before the signal.
+    Spark also closes the worker's socket, and the worker may call `stop` for this reason before the signal arrives.
     """
     if is_spark_worker():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _end_once(*_: object) -> None:
-    """Exit by an exception, and ignore further signals, which must not interrupt `stop`.
+    """Raise SystemExit, and ignore further signals, which must not interrupt a stream's `stop`.
 
-    Nothing is raised while another exception is being handled: the runner may have seen the closed socket and be about
-    to call `stop`, which a second exception would prevent. If it handles something else, it ends at its closed socket.
+    While another exception is being handled, nothing is raised: Spark's runner may have seen its closed socket and be
+    about to call `stop`, which a second exception would prevent. Otherwise the runner ends when it reads its closed
+    socket.
     """
     finish_undisturbed()
     if sys.exception() is None:
@@ -60,9 +60,8 @@ def _end_once(*_: object) -> None:
 def keep_modules() -> None:
     """Exclude all current objects, mainly modules, from garbage collection.
 
-    pyspark 4.2.0 collects garbage after every task of a reused worker. With the modules that a task needs (pyarrow
-    loads pandas at its first constant) a collection takes about 45 ms, as long as reading 50,000 messages; it skips
-    frozen objects.
+    pyspark 4.2.0 collects garbage after every task of a reused worker. With the modules that a task loads, pandas among
+    them, a collection would take about 45 ms, as long as reading 50,000 messages.
     """
     gc.collect()
     gc.freeze()

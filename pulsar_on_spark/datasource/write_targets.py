@@ -1,7 +1,8 @@
 """The possible target topics of a write's rows, in a form that is small and quick to unpickle in every task.
 
-A root may have 10,000 topics with ten partitions each. As objects they would take 10 MB, and half a second in each
-task. Here a topic is its name and one string with the ids of its parts, and becomes objects when a row names it.
+A root may have 10,000 topics with ten partitions each. Pickled as objects, they would take 10 MB, and each task would
+spend half a second on them. So each topic is stored as its name and one string with the ids of its partitions, and
+becomes objects when a row names it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class WriteTargets:
     """The topics that existed when the driver planned the write, by full name. Picklable.
 
     Attributes:
-        plain: Ids of topics without partitions.
-        partitioned: Ids of the partitions of each partitioned topic, in order, separated by blanks.
+        plain: The topic id of each topic without partitions, by full name.
+        partitioned: The topic ids of the partitions of each partitioned topic, in order, separated by blanks.
     """
 
     plain: Mapping[str, str]
@@ -33,7 +34,7 @@ class WriteTargets:
 
     @classmethod
     def of(cls, view: View, topics: Iterable[TopicRecord]) -> WriteTargets:
-        """Look up the partitions of `topics` in a view; none of the topics may be a partition itself."""
+        """Return the targets for `topics`, none of which may be a partition; their partitions are taken from `view`."""
         plain: dict[str, str] = {}
         partitioned: dict[str, str] = {}
         for topic in topics:
@@ -45,7 +46,7 @@ class WriteTargets:
         return cls(plain, partitioned)
 
     def get(self, name: TopicName) -> WriteTarget | None:
-        """Return the topic to write to; None if it did not exist when the driver planned the write."""
+        """Return the partitions of a topic; None if the topic did not exist when the driver planned the write."""
         if (topic_id := self.plain.get(name.full)) is not None:
             return WriteTarget((TopicPart(name.full, topic_id, -1),))
         if (ids := self.partitioned.get(name.full)) is None:

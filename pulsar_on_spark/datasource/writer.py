@@ -1,4 +1,4 @@
-"""Writing to topics from Spark: tasks stage segment files, the driver attaches them in one commit."""
+"""Writes from Spark to topics: tasks stage segment files, and the driver attaches the files in one commit."""
 
 from __future__ import annotations
 
@@ -45,14 +45,18 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recove
 log = logging.getLogger(__name__)
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-"""The local property of tasks with Spark's setting of this name, the folder of all checkpoints."""
+"""Spark's setting for the folder of all checkpoints, which tasks get as a local property of the same name."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's message to the driver: its staged files, their write id and the query.
+    """A task's message to the driver about its staged files.
 
-    `checkpoints` is the folder of all checkpoints in Spark's settings; None if they have none, or for a batch write.
+    Attributes:
+        write_id: The id of the write.
+        query_id: The id of the streaming query; None for a batch write.
+        output: The staged files.
+        checkpoints: Spark's setting for the folder of all checkpoints; None without the setting, or for a batch write.
     """
 
     write_id: WriteId
@@ -63,13 +67,13 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WritePlan:
-    """The plan of a write for its tasks, fixed by the driver at the beginning. Picklable.
+    """The plan of a write, which the driver makes once for all tasks. Picklable.
 
     Attributes:
         topic: The full name of the topic of all rows; None if each row names its topic.
-        target: The target for `topic`; None if the tasks of a streaming query must create the topic, because only
-            tasks know the query.
-        others: The possible topics of rows that name their topics; empty if all rows go to one topic.
+        target: The partitions of `topic`; None if there is no `topic`, or if it does not exist and the tasks of a
+            streaming query must create it.
+        others: If each row names its topic, the existing topics; otherwise empty.
     """
 
     write_id: WriteId
@@ -85,15 +89,17 @@ class WritePlan:
 
 
 def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = False) -> WritePlan:
-    """Check the frame and the options against the root, and create the root and the topic if they are missing.
+    """Check the frame and the options, create the root and the topic if they are missing, and return the plan.
 
-    A stream's topic is not created here: a missing topic may have been deleted under the running query, and only the
-    tasks know the query.
+    The topic of a stream is not created here: it may have been deleted under the running query, and only the tasks know
+    the query.
 
     Raises:
         InvalidArgumentError: the frame or an option cannot be used; nothing was created.
-        IncompatibleSchemaError: the schema to register is not compatible with the topic's; nothing was written.
+        IncompatibleSchemaError: the frame's columns are not the fields of the topic's schema, or the schema to register
+            is not compatible with the topic's schema; nothing was written.
         NotARootError: the path contains something other than a root.
+        TopicTerminatedError: the topic is terminated.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
     root = RootHandle.shared(options.root) if RootHandle.is_occupied(options.root) else None
@@ -131,8 +137,8 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 def in_sink_runner() -> bool:
     """Return True if this process only commits a stream's micro-batches, so that its writer needs no plan for tasks.
 
-    Spark's process is recognized by its name. Under another name the writer makes a plan that is not used, which does
-    no harm.
+    The process is recognized by the name of Spark's module. In a distribution of Spark with another name, the result is
+    False, and the writer makes a plan that is not used.
     """
     return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 
@@ -146,7 +152,7 @@ def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
 
 
 class _TaskRun:
-    """The work of one task: it writes its rows to staged files."""
+    """The work of one task, which writes its rows to staged files."""
 
     def __init__(self, plan: WritePlan, write_id: WriteId, task: int, query_id: str | None) -> None:
         self._plan = plan
@@ -192,11 +198,11 @@ class _TaskRun:
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
-        """Return the topic of this name, creating it if the driver did not find it.
+        """Return the partitions of the topic of this name, which is created if it does not exist.
 
         Raises:
-            TopicNotFoundError: the topic was deleted, and the streaming query has written before. The query may have
-                written to this topic, which may have had partitions.
+            TopicNotFoundError: the topic was deleted, and the streaming query has committed a batch before. The query
+                may have written to this topic, so it is not created again without its former partitions.
         """
         target = self._targets.get(given)
         if target is not None:
@@ -226,7 +232,11 @@ class _TaskRun:
 
 
 class _Writing:
-    """The base of the batch writer and the stream writer. Pickled to the tasks with its plan."""
+    """The base of the batch writer and the stream writer. Spark pickles it, with its plan, for the tasks.
+
+    Raises:
+        InvalidArgumentError: the write's mode is to overwrite. Other errors are as in `plan_write`.
+    """
 
     is_stream = False
 
@@ -241,7 +251,7 @@ class _Writing:
 
     @one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the task's rows durably (see `TaskWriter` for the errors)."""
+        """Write the task's rows durably to staged files (errors as `TaskWriter`)."""
         assert self._plan is not None, "tasks get the writer that the driver planned"
         context = TaskContext.get()
         query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
@@ -276,7 +286,7 @@ class _Writing:
 
 
 def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
-    """Mark storage paths as failed, in this process and, if possible, in the metadata."""
+    """Mark storage paths as failed in this process and, if possible, in the metadata; log each of them."""
     for failure in {failure.path_id: failure for failure in failures}.values():
         log.warning(
             "Storage path %d failed and is read-only from now on: %s",
@@ -299,7 +309,13 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Attach the files that the tasks staged; with `txnAppId`, once for each `txnVersion` and topic."""
+        """Attach the files that the tasks staged, in one commit.
+
+        With option `txnAppId`, a `txnVersion` that is not higher than the last one of the topic changes nothing.
+
+        Raises:
+            ReplayDiffersError: the same `txnVersion` was committed with another number of messages.
+        """
         options = self._options
         transaction = None
         if options.txn_app_id is not None and options.txn_version is not None:
@@ -308,11 +324,15 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
         self._attach(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: no topic names the staged files, and `maintain` collects them."""
+        """Do nothing: the staged files belong to no topic, and `maintain` deletes them."""
 
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics exactly once."""
+    """`df.writeStream.format("pulsarpy")`: each micro-batch is written to its topics exactly once.
+
+    Raises:
+        InvalidArgumentError: option `txnAppId` or `registerSchema` is set. Other errors are as in `plan_write`.
+    """
 
     is_stream = True
 
@@ -331,12 +351,15 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Attach the tasks' files under (query id, batch id); the replay of a committed batch changes nothing.
+        """Attach the tasks' files in one commit under the query id and batch id.
+
+        The replay of a committed batch changes nothing.
 
         Raises:
-            ReplayDiffersError: the batch is committed already, with other rows or from other offsets.
+            ReplayDiffersError: this batch is committed already with another number of messages or from other offsets,
+                or a later batch is.
             StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or differ from
-                those in a copy of the checkpoint.
+                the offsets in a copy of the checkpoint.
         """
         origins = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
         if not origins:
@@ -348,4 +371,4 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._attach(messages, batch_of(query_id, batchId, offsets))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: no topic names the staged files, and `maintain` collects them."""
+        """Do nothing: the staged files belong to no topic, and `maintain` deletes them."""
