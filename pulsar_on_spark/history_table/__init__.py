@@ -1,6 +1,6 @@
-"""History: for each topic that wants one, a Delta table with a row for each message; never the only copy for clients.
+"""History tables: Delta tables, each with one row for each message of a topic, beside the topic's ledgers.
 
-Start reading at `plan.py`, which decides what a build does, and `build.py`, which does it. `table.py` is the handle on
-a table, `places.py` says where it is, `columns.py` has its columns, and `boundary.py` says where a reader passes from
-the table to the topic. `upkeep.py` is the pass that housekeeping runs.
+Pulsar's clients never read these tables. Start reading at `plan.py`, which decides the steps of a build, and
+`build.py`, which takes them. `table.py` has the handle on a table, `places.py` its place, `columns.py` its columns, and
+`boundary.py` the position at which a reader passes from the table to the topic. `upkeep.py` is the housekeeping pass.
 """

@@ -1,9 +1,10 @@
-"""A build: append a topic's sealed messages to its history table, exactly once.
+"""The build of a history: it appends a topic's sealed messages to the topic's history table, exactly once.
 
-Each partition is built by itself, in steps that `plan` decides: read the metadata and the table, write the data files,
-commit to the table as the next generation, commit to the metadata. A build that dies leaves at most files without an
-entry, or a table that is one generation ahead, which the next build completes. Two builds at once disturb each other
-only by conflicts. A message that cannot be read ends a build, after the messages before it were built.
+Each partition is built separately, in steps that `plan` decides. A step reads the metadata and the table, writes the
+data files, commits to the table as the next generation, and commits to the metadata. A build that dies leaves at most
+data files that no log entry names, or a table that is one generation ahead of the metadata, which the next build
+commits. Two builds at the same time only cause conflicts. If a message cannot be read, the messages before it are
+appended, and the build fails.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.steps import end_of_bytes
 
 FILE_BYTES = 128 << 20
-"""Bytes of the rows in one data file, which a build has in memory."""
+"""Approximate bytes of rows in one data file, which a build holds in memory."""
 _ATTEMPTS = 20
-"""Limit of attempts to commit a step."""
+"""Maximum number of attempts to commit a step."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -60,8 +61,8 @@ class Built:
     Attributes:
         part: The topic or partition.
         to: The position before which its messages are in the table.
-        rows: Number of messages that this build has added.
-        bytes: Size of the files that this build has added.
+        rows: Number of messages that were added since this build began.
+        bytes: Size in bytes of the files that were added since this build began.
     """
 
     part: TopicPart
@@ -75,13 +76,14 @@ class BuildOptions:
     """Options of a build.
 
     Attributes:
-        fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out for good.
-        write: Writes the data files of pieces.
-        step_bytes: Key and value bytes that a build appends in one commit, or a segment more; a build that dies loses
-            so much work.
-        piece_bytes: Key and value bytes of a piece, or a segment more.
-        limit_bytes: Key and value bytes after which the build ends, or a segment more; None to build everything.
-        claims: The claims of the pass that the build is part of; None to claim the table's storage path for it alone.
+        fail_on_data_loss: True if lost or unreadable messages are an error; False to leave them out permanently.
+        write: The function that writes the data files of pieces, in this process or as Spark tasks.
+        step_bytes: Key and value bytes that a build appends in one commit, or up to a segment more. A build that dies
+            loses at most the work of one step.
+        piece_bytes: Key and value bytes of a piece, or up to a segment more.
+        limit_bytes: Key and value bytes after which the build ends, or up to a segment more; None to build everything.
+        claims: The claims of storage paths of the housekeeping pass that runs the build; None to make claims for this
+            build.
     """
 
     fail_on_data_loss: bool = True
@@ -93,21 +95,24 @@ class BuildOptions:
 
 
 def build(root: RootHandle, name: TopicName, options: BuildOptions = BuildOptions()) -> list[Built]:
-    """Append the sealed messages of a topic, or of one partition, that are not in its history yet.
+    """Append the sealed messages of a topic, or of one partition, that are not in its history table yet.
 
-    Each partition is built, even if another one cannot be, and up to a message that cannot be read; the first error is
-    raised at the end.
+    All partitions are built, each up to a message that cannot be read, even if the build of another partition fails.
+    The first error is raised at the end; further errors are logged.
 
     Args:
         root: The root.
         name: The topic or partition.
         options: The options.
 
+    Returns:
+        The result of each partition, or of the topic without partitions.
+
     Raises:
-        TopicNotFoundError: there is no such topic.
+        TopicNotFoundError: the topic does not exist.
         HistoryTableError: the table cannot be read or written, or contradicts the metadata.
-        InvalidArgumentError: the topic's schema has a field that Delta has no column for.
-        DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
+        InvalidArgumentError: a field of the topic's schema cannot be stored in Delta.
+        DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is true.
         CopiesUnreachableError, MetadataError: the messages or the metadata cannot be read now.
     """
     view = root.store.view()
@@ -142,7 +147,7 @@ class _PartBuild:
         self._unread: SkippableError | None = None
 
     def run(self) -> Built:
-        """Take steps until all is built that was sealed when the build began."""
+        """Take steps until all messages are appended that were sealed when the build began (errors as `build`)."""
         before = recorded_progress(self._root.store.view(), self._part.topic_id)
         conflicts = 0
         while True:
@@ -170,7 +175,11 @@ class _PartBuild:
         return Built(self._part, after.to, max(after.rows - before.rows, 0), max(after.bytes - before.bytes, 0))
 
     def _step(self, view: DurableView) -> bool:
-        """Take one step; returns True if the build is done."""
+        """Take one step. Return True if the build is done.
+
+        Raises:
+            ConflictError: another writer has changed the table or the metadata meanwhile; the step can be taken again.
+        """
         topic_id = self._part.topic_id
         self._require_topic(view)
         main, sealed = recorded_progress(view, topic_id), self._end(view)
@@ -209,7 +218,7 @@ class _PartBuild:
         return False
 
     def _stop_before(self, view: View, step: Append, error: SkippableError) -> None:
-        """Let the build end before the message that cannot be read; raises the error if no message of the step is."""
+        """Make the build end before the message that cannot be read; raise the error if the step begins with it."""
         topic_id = self._part.topic_id
         start = max(step.start, chain.trimmed_before(view, topic_id))
         end = EARLIEST if error.position is None else end_of_messages(view, topic_id, error.position)
@@ -218,7 +227,7 @@ class _PartBuild:
         self._goal, self._unread = end, error.with_traceback(None)  # its frames have rows in memory
 
     def _is_deleted(self, view: View) -> bool:
-        """Return True if the history, with the table that this view names, was deleted meanwhile."""
+        """Return True if the metadata no longer name the history table that this view names."""
         before = view.get(HistoryTableRecord, self._owner.topic_id)
         return before != self._root.store.view(durable=True).get(HistoryTableRecord, self._owner.topic_id)
 
@@ -228,7 +237,7 @@ class _PartBuild:
             raise TopicNotFoundError(f"Topic {self._part.name} was deleted while its history was built.")
 
     def _end(self, view: View) -> Position:
-        """Return the position up to which the next step appends."""
+        """Return the position up to which the next step appends: at most `step_bytes`, and `limit_bytes` in all."""
         topic_id, sealed = self._part.topic_id, end_of_messages(view, self._part.topic_id)
         start = max(recorded_progress(view, topic_id).to, chain.trimmed_before(view, topic_id))
         if self._goal is None:
@@ -237,7 +246,11 @@ class _PartBuild:
         return end_of_bytes(view, topic_id, start, min(sealed, self._goal), self._options.step_bytes)
 
     def _append(self, view: DurableView, table: HistoryTable, version: TableVersion, step: Append) -> Progress:
-        """Append to the table in one commit; returns the table's new progress."""
+        """Append the messages of a step to the table in one commit. Return the table's new progress.
+
+        Raises:
+            ConflictError: another commit came first, or a VACUUM has deleted the new files.
+        """
         values = placed(self._values(view), version.columns)
         # Files that were written before a conflict are good, unless it has changed what belongs into them, or a VACUUM
         # has deleted them.
@@ -256,14 +269,14 @@ class _PartBuild:
         return progress
 
     def _values(self, view: View) -> ValueColumns:
-        """Return the columns of the values, by the topic's latest schema."""
+        """Return the columns of the values, as the topic's latest schema determines them."""
         name = TopicName.parse(self._part.name)
         schema = registry.latest(view, catalog.require_topic(view, name))
         writers = WriterSchemas.of(self._root.place, registry.readable(view, name))
         return value_columns(schema, writers)
 
     def _files(self, view: DurableView, table: HistoryTable, step: Append, values: ValueColumns) -> list[DataFile]:
-        """Write the data files of a step."""
+        """Write the data files of a step, and return them (raises DataLossError with `fail_on_data_loss`)."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         options = self._options

@@ -1,7 +1,7 @@
-"""The columns of history tables, and their rows from the batches of segments.
+"""The columns of history tables, and their construction from the record batches of segments.
 
-A table has the columns of the values, and a column for each part of a message that cannot be derived from others. Names
-and meanings are those of `format("pulsarpy")`.
+A table has the columns of the values, and a column for each part of a message that cannot be derived from other
+columns. Columns have the names and meanings of the columns of `format("pulsarpy")`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SYSTEM: Final = pa.schema(
         ("__deliverAtTime", MICROSECONDS),
     ]
 )
-"""The columns that every table has, behind those of the values."""
+"""The columns that every history table has, after the columns of the values."""
 SEGMENT_COLUMNS: Final = (
     "entry_id",
     "batch_index",
@@ -49,15 +49,15 @@ SEGMENT_COLUMNS: Final = (
     "ordering_key",
     "deliver_at_time",
 )
-"""The columns of segments from which `system_columns` makes `SYSTEM`."""
+"""The columns of segments that `system_columns` needs."""
 
 
 def system_columns(batch: pa.RecordBatch, partition: int, ledger: int, entry_offset: int) -> list[pa.Array]:
-    """Return the columns of `SYSTEM`.
+    """Return the arrays for the columns of `SYSTEM`, in their order.
 
     Args:
-        batch: Messages, with `SEGMENT_COLUMNS`.
-        partition: The topic's partition index, -1 if it is not a partition.
+        batch: Messages, with the columns `SEGMENT_COLUMNS`.
+        partition: The partition's index; -1 for a topic without partitions.
         ledger: The ledger of all rows.
         entry_offset: The number to add to the column `entry_id` to get entry ids.
     """

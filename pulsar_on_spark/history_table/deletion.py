@@ -1,4 +1,4 @@
-"""Deletion of whole tables: of a topic's history, and of the tables that no record names."""
+"""Deletion of whole history tables: of one topic's history, and of tables that no record in the metadata names."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ from pulsar_on_spark.topic.catalog.holds import unheld_paths
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 GRACE_S: Final = 600.0
-"""Time in seconds for which the table of a deleted topic is kept, for frames that read it."""
+"""Seconds for which the table of a deleted topic is kept, for frames that still read the table."""
 _NAME: Final = re.compile("[0-9a-f]{32}-[0-9a-f]{8}")
-"""The form of tables' names."""
+"""Pattern of the names of history tables' folders: the topic's id, and random digits."""
 _UNNAMED: Final = "_unnamed"
-"""A file that tells since when no record names a table. Readers of Delta leave out files with such names."""
+"""Name of an empty file in a table's folder, whose time is the time since which no record names the table.
+
+Readers of Delta ignore files whose names begin with an underscore.
+"""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 def delete_history(root: RootHandle, name: TopicName) -> None:
-    """Delete the history of a topic and its partitions; a later build has the messages that the topic still has.
+    """Delete the history of a topic and its partitions. A later build has only messages that the topic still has.
 
-    On a storage path that was given up, or that another copy of the root has claimed, the table's files stay.
+    The table's files stay on a storage path that was given up, or that another copy of the root has claimed.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it is a partition.
-        HistoryTableError: the history is deleted, but its files cannot be deleted now.
+        TopicNotFoundError: the topic does not exist.
+        InvalidArgumentError: the name is that of a partition.
+        HistoryTableError: the history is deleted, but its files cannot be deleted now; housekeeping deletes them later.
         MetadataError: the metadata cannot be read or written.
     """
     deleted: HistoryTableRecord | None = None
@@ -54,7 +57,9 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
         nonlocal deleted
         topic = catalog.require_topic(view, name)
         if topic.partition_of is not None:
-            raise InvalidArgumentError(f"{name} is a partition: give its topic, whose table has all partitions.")
+            raise InvalidArgumentError(
+                f"{name} is a partition: give its partitioned topic, whose history has all partitions."
+            )
         deleted, parts = view.get(HistoryTableRecord, topic.topic_id), catalog.parts(view, topic)
         if deleted is None:
             return None
@@ -68,7 +73,11 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
 
 
 def _delete_files(root: RootHandle, deleted: HistoryTableRecord) -> None:
-    """Delete the files of a table that was deleted; if this fails, housekeeping does it later."""
+    """Delete the files of a history table whose record is deleted already.
+
+    Raises:
+        HistoryTableError: the files cannot be deleted now; housekeeping deletes them later.
+    """
     view, path = root.store.view(), None
     if deleted.path_id is not None:
         path_id = PathId(deleted.path_id)
@@ -88,9 +97,18 @@ def _delete_files(root: RootHandle, deleted: HistoryTableRecord) -> None:
 
 
 def delete_unnamed_tables(root: RootHandle, path: StoragePath | None, claims: Claims) -> None:
-    """Delete the tables, in the root or on a storage path, that no record names, a while after a pass has found them.
+    """Delete the history tables that no record has named for `GRACE_S` since a pass first found them.
 
-    A table is named before it is made, and no name is used twice.
+    A build stores the record of a table before it creates the table, and no name is used twice.
+
+    Args:
+        root: The root.
+        path: The storage path whose tables are checked; None for the root itself.
+        claims: The claims of the pass.
+
+    Raises:
+        HistoryTableError: another copy of the root has claimed the path, or the path cannot be reached.
+        StorageError, OSError: the path is missing, or files cannot be deleted.
     """
     if path is not None:
         path.check()
@@ -108,7 +126,7 @@ def delete_unnamed_tables(root: RootHandle, path: StoragePath | None, claims: Cl
 
 
 def _names(base: RootPlace) -> Iterator[str]:
-    """Return the names below the folder of history tables; a request for each on an object store."""
+    """Yield the names in the folder of history tables. On an object store, this takes one request for each name."""
     if isinstance(base, Path):
         folder = base / HISTORY
         yield from (each.name for each in (folder.iterdir() if folder.exists() else ()))
@@ -123,7 +141,7 @@ def _names(base: RootPlace) -> Iterator[str]:
 def _unnamed_since_s(base: RootPlace, table: str) -> float:
     """Return the time at which a pass first found that no record names the table, in seconds since 1970.
 
-    It is the time of an empty file in the table's folder.
+    The first call stores this time as the time of an empty file in the table's folder.
     """
     objects, mark = objects_at(base), f"{table}/{_UNNAMED}"
     objects.create(mark, b"")
@@ -132,7 +150,7 @@ def _unnamed_since_s(base: RootPlace, table: str) -> float:
 
 
 def _delete(base: RootPlace, table: str) -> None:
-    """Delete all files of a table."""
+    """Delete all files of a history table."""
     if isinstance(base, Path):
         with suppress(FileNotFoundError):
             shutil.rmtree(base / table)

@@ -1,4 +1,4 @@
-"""The data files of history tables: Parquet, with the statistics by which readers skip files."""
+"""The data files of history tables: Parquet files, and the statistics in the log by which readers skip files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pyarrow.parquet as pq
 _ROW_GROUP: Final = 64 << 10
 """Rows of a row group."""
 _LIMITED: Final = ("__partition", "__ledgerId", "__entryId", "__publishTime")
-"""The columns whose smallest and largest values are in the log; those of all columns are in the file."""
+"""The columns whose smallest and largest values are in the table's log."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999; `_FIRST_MS` is the first one of the year 1."""
+"""The last millisecond of the year 9999; `_FIRST_MS` is the first millisecond of the year 1."""
 
 
 def encode_file(schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[bytes, int, str]:
-    """Encode rows as a file, part by part, so that only one part and the file's bytes are in memory.
+    """Encode rows as a Parquet file, part by part, so that only one part and the file's bytes are in memory.
 
     Args:
         schema: The columns.
-        parts: The rows; a part ends a row group.
+        parts: The rows; each part begins a new row group.
 
     Returns:
         The file's content, the number of its rows, and its statistics as Delta's JSON text.
@@ -56,9 +56,9 @@ def encode_file(schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[bytes, in
 
 
 def _comparable_leaves(schema: pa.Schema) -> list[str]:
-    """Return the paths of the leaf columns whose values readers may skip by statistics and dictionaries.
+    """Return the paths of the leaf columns that get statistics and dictionaries, by which readers skip rows.
 
-    Floating numbers are left out: statistics lack NaN, and 0.0 equals -0.0 for Spark, but not in a dictionary.
+    Floating-point columns are left out: statistics lack NaN, and 0.0 equals -0.0 for Spark, but not in a dictionary.
     """
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
@@ -68,15 +68,15 @@ def _comparable_leaves(schema: pa.Schema) -> list[str]:
 
 
 def _limits(column: pa.ChunkedArray) -> pa.Array:
-    """Return the smallest and the largest value of a column, both null if it has none."""
+    """Return the smallest and the largest value of a column; both are null if the column has no value."""
     found = pc.min_max(column)
     return pa.array([found["min"], found["max"]], column.type)
 
 
 def _statistics(limits: pa.Table, rows: int, nulls: Mapping[str, int]) -> str:
-    """Return the statistics of a file; only the number of rows if a time is beyond the years of Delta.
+    """Return the statistics of a file as Delta's JSON text; only the number of rows if a time is beyond Delta's years.
 
-    delta-rs finds no row of a file by a column that has no limits, although the file has statistics.
+    Limits of some columns alone are not written: with them, delta-rs would find no row by a column without limits.
     """
     found = {name: _limits(limits.column(name)) for name in _LIMITED}
     statistics: dict[str, Any] = {"numRecords": rows}
@@ -89,7 +89,7 @@ def _statistics(limits: pa.Table, rows: int, nulls: Mapping[str, int]) -> str:
 
 
 def _is_beyond_delta(limits: pa.Array) -> bool:
-    """Return True if limits are times, of which one is beyond the years of Delta."""
+    """Return True if limits are times, of which one is before the year 1 or after the year 9999, Delta's limits."""
     if not (pa.types.is_timestamp(limits.type) and limits[0].is_valid):
         return False
     earliest_ms, latest_ms = _in_ms(limits)
@@ -97,7 +97,7 @@ def _is_beyond_delta(limits: pa.Array) -> bool:
 
 
 def _written(limits: pa.Array) -> list[Any]:
-    """Return limits as Delta writes them."""
+    """Return limits as values of Delta's statistics; times are text in UTC."""
     if pa.types.is_timestamp(limits.type):
         limits = pc.strftime(pa.array(_in_ms(limits), pa.timestamp("ms", "UTC")), format=_TIME)
     written: list[Any] = limits.to_pylist()
@@ -105,5 +105,5 @@ def _written(limits: pa.Array) -> list[Any]:
 
 
 def _in_ms(times: pa.Array) -> list[int]:
-    """Return times in microseconds as milliseconds; publish times are whole ones."""
+    """Return times in microseconds as milliseconds; nothing is lost, because publish times are in milliseconds."""
     return [us // 1000 for us in times.cast(pa.int64()).to_pylist()]

@@ -1,8 +1,8 @@
-"""Merging of a table's small files, of which builds in the background write one each time.
+"""Merging of a history table's small files, which frequent builds of few messages write.
 
-Adjacent small files of one partition become one file, with the same rows. The files of a merge have its number in their
-names, and its commit moves the number; so a file whose number is over, and that no version names, belongs to a merge
-that failed, and may be deleted.
+Adjacent small files of one partition become one file with the same rows. The file of a merge has the merge's number in
+its name, and the merge's commit records this number. So a file that no version names, and whose number is recorded
+already, belongs to a failed merge, and may be deleted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pulsar_on_spark.metadata.log.entry import DataFile
 from pulsar_on_spark.model.errors import HistoryTableError
 
 SMALL_BYTES: Final = 8 << 20
-"""Size below which a file is merged with others."""
+"""Size in bytes below which a file is merged with others."""
 MERGED_BYTES: Final = 16 << 20
-"""Size of the files of a merge together."""
+"""Total size in bytes at which a group of files to merge is complete."""
 PART_BYTES: Final = 64 << 20
-"""Bytes of rows that a merge has in memory, or a row group more, however well they are compressed in files."""
+"""Uncompressed bytes of rows, or up to a row group more, that a merge holds in memory."""
 WORTH_FILES: Final = 16
 """Number of small files of one partition at which a merge is worth its cost."""
 _REMEDY: Final = "restore the table from a copy, or build the history again"
@@ -37,7 +37,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A data file, its partition (-1 for none), and its first message's ledger and entry."""
+    """A data file, its partition (-1 for a topic without partitions), and the ledger and entry of its first message."""
 
     file: DataFile
     partition: int
@@ -45,10 +45,10 @@ class PlacedFile:
 
 
 def merges(files: Iterable[DataFile]) -> list[list[PlacedFile]]:
-    """Choose the groups of files to merge, in order. Pure.
+    """Return the groups of files to merge, each in order. Pure.
 
-    Files of other programs are left alone, because Spark may have written them by its legacy calendar, and so are
-    partitions with fewer than `WORTH_FILES` small files.
+    Partitions with fewer than `WORTH_FILES` small files are left out. So are files of other programs, because Spark may
+    have written their times by its legacy calendar.
     """
     by_partition: dict[int, list[PlacedFile]] = {}
     for file in files:
@@ -64,10 +64,10 @@ def merges(files: Iterable[DataFile]) -> list[list[PlacedFile]]:
 
 
 def merge_small_files(table: HistoryTable) -> int:
-    """Merge a table's small files, one group in a commit.
+    """Merge a history table's small files, with one commit for each group of files.
 
     Returns:
-        The number of files that were replaced.
+        The number of files that were replaced. It is lower if another commit came first: a later call merges the rest.
 
     Raises:
         HistoryTableError: the table cannot be read or written, or a file is damaged.
@@ -87,14 +87,17 @@ def merge_small_files(table: HistoryTable) -> int:
             removed = [file.name for file in files]
             table.commit(version, {MERGES: number}, [merged], removed, is_rearrangement=True)
         except ConflictError as error:
-            _LOGGER.info("A merge of files of %s is left to the next one: %s", table.place, error)
+            _LOGGER.info("The next pass merges the files of %s, because of another commit: %s", table.place, error)
             break
         done += len(group)
     return done
 
 
 def _placed(file: DataFile) -> PlacedFile | None:
-    """Return the place of a file; None for one of another program, or if its statistics do not tell the place."""
+    """Return a file with its partition and first entry.
+
+    None for a file of another program, or a file whose statistics lack them.
+    """
     if FILE_NAME.fullmatch(file.name) is None:
         return None
     stats = json.loads(file.stats or "{}")
@@ -107,7 +110,11 @@ def _placed(file: DataFile) -> PlacedFile | None:
 
 
 def _read(table: HistoryTable, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read a file row group by row group, with the table's columns, and compare the checksums of its pages."""
+    """Yield the row groups of a file with the table's columns, and verify the checksums of its pages.
+
+    Raises:
+        HistoryTableError: the file is missing or damaged.
+    """
     content = table.read_file(file.name)
     if content is None:
         raise HistoryTableError(f"The file {file.name} of the history table {table.place} is missing: {_REMEDY}.")
@@ -127,7 +134,7 @@ def _read(table: HistoryTable, file: DataFile, schema: pa.Schema) -> Iterator[pa
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with these columns; those that they lack are null."""
+    """Return rows with the columns of `schema`; a column that the rows lack is null."""
     names = set(rows.column_names)
     columns = [
         rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)

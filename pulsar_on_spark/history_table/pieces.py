@@ -1,4 +1,4 @@
-"""Pieces of a build: ranges of a topic that become data files, in this process or in Spark's tasks."""
+"""Pieces of a build: ranges of a topic, which this process or Spark's tasks write as data files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 SKIP_LOST: Final = "use --skip-lost of `pulsarpy history build`"
-"""The end of an error's sentence: how to leave out messages that cannot be read."""
+"""The remedy in the error about messages that cannot be read."""
 _DECODED_BYTES: Final = 16 << 20
-"""Bytes of the rows that are decoded together, if a field takes 8, which absent ones do as well."""
+"""Approximate bytes of the rows that are decoded together, at 8 bytes for each field, even an absent one."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of one topic or partition, and how to write it. Picklable.
+    """A range of one topic or partition that is to be written as data files. Picklable.
 
     Attributes:
         root: The root.
-        table: The table's folder, relative to the root or its storage path.
-        path: The table's storage path; None for the root.
+        table: The history table's folder, relative to the root or the storage path.
+        path: The history table's storage path; None for the root itself.
         generation: The generation of the files.
         slices: The slices of the range.
-        paths: The storage paths.
+        paths: The storage paths by id.
         values: The columns of the values.
-        file_bytes: Bytes of the rows in one data file, as they are in memory.
+        file_bytes: Bytes in memory at which the rows of one data file are complete.
         fail_on_data_loss: True if lost or unreadable messages are an error.
     """
 
@@ -52,11 +52,11 @@ class Piece:
     fail_on_data_loss: bool
 
     def write(self) -> list[DataFile]:
-        """Write the piece's data files, which no version of the table names yet.
+        """Write the piece's data files, and return them. No version of the table names them yet.
 
         Raises:
             HistoryTableError: a file cannot be written.
-            DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is set.
+            DataLossError, UnreadableMessageError: a message cannot be read, and `fail_on_data_loss` is true.
             CopiesUnreachableError: the messages cannot be read now.
         """
         table = HistoryTable(self.root, self.table, self.path)
@@ -71,7 +71,7 @@ class Piece:
         return files
 
     def _rows(self, reader: SliceReader, slice_: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        """Read a slice's messages as rows of the table."""
+        """Yield a slice's messages as rows of the history table."""
         columns = all_columns(self.values)
         at_once = max(_DECODED_BYTES // (8 * sum(_leaves(field.type) for field in columns)), 1)
         for read, batch in reader.read(slice_):
@@ -83,15 +83,15 @@ class Piece:
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """Return the number of columns without fields of their own that a type has."""
+    """Return the number of leaf columns that a type has in an Arrow batch."""
     return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields)) or 1
 
 
 def all_columns(values: ValueColumns) -> pa.Schema:
-    """Return the columns of rows: those of the values, then those of messages."""
+    """Return all columns of a history table: the columns of the values, and then `SYSTEM`."""
     return pa.schema([*values.columns, *SYSTEM])
 
 
 def write_here(pieces: list[Piece]) -> list[DataFile]:
-    """Write pieces in this process, one after another (errors as `Piece.write`)."""
+    """Write pieces in this process, one after another, and return their data files (errors as `Piece.write`)."""
     return [file for piece in pieces for file in piece.write()]

@@ -1,7 +1,8 @@
 """The names and places of history tables: in the root itself, or on storage paths with the role `history`.
 
-The first build of a topic names the table in the metadata, and then makes it. The place is the newest history path that
-is neither drained nor given up, or else the root. So a table stays where it is when paths are added or drained.
+The first build of a topic stores the table's name and place in the metadata, and then creates the table. The place is
+the newest history path that is neither drained nor given up, or else the root. The table stays there when paths are
+added or drained.
 
 No name is used twice. So a build that still runs when its history is deleted cannot write to the topic's next table.
 """
@@ -28,20 +29,22 @@ from pulsar_on_spark.topic.maintenance.files.claims import claim
 
 
 def owner_of(view: View, topic: TopicRecord) -> TopicRecord:
-    """Return the topic that has the table: for a partition, its partitioned topic."""
+    """Return the topic that has the history table: a partition's partitioned topic, or else the topic itself."""
     owner = None if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
     return topic if owner is None else owner
 
 
 def path_for_new_tables(view: View) -> PathId | None:
-    """Return the storage path for new tables; None for the root. Pure."""
+    """Return the storage path on which new history tables are created; None for the root itself. Pure."""
     paths = view.all(PathRecord)
     ids = [path.path_id for path in paths if path.role == "history" and keeps_copies(path.state)]
     return PathId(max(ids)) if ids else None
 
 
 def name_table(root: RootHandle, owner: TopicRecord) -> None:
-    """Name the table of a topic that has none, unless another build comes first, or the topic is deleted.
+    """Store the name and place of a new history table for a topic in the metadata.
+
+    If the topic has a table already, or is deleted, nothing is stored.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -63,15 +66,15 @@ def name_table(root: RootHandle, owner: TopicRecord) -> None:
 
 
 def history_paths(root: RootHandle, view: View) -> list[StoragePath]:
-    """Return the storage paths that tables may be on, without those that were given up or retired."""
+    """Return the storage paths that may have history tables, without paths that were given up or retired."""
     ids = {path.path_id for path in view.all(PathRecord) if path.role == "history" and path.state != "lost"}
     return [path for path_id, path in root.storage_paths(view).items() if path_id in ids]
 
 
 def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable | None:
-    """Return the handle on the table of a topic, or of a partition's topic; None if the topic has none.
+    """Return the handle on the history table of a topic, or of a partition's topic; None if the topic has none.
 
-    The first build names the table before it makes it, so the table need not exist: see `is_begun`.
+    The table may not exist yet, because the first build stores its name before it creates the table: see `is_begun`.
 
     Raises:
         HistoryTableError: the table's storage path was given up.
@@ -92,12 +95,12 @@ def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable
 
 
 def is_begun(view: View, parts: Iterable[TopicPart], table: HistoryTable) -> bool:
-    """Return True if a topic's table was made, although it may be missing now (raises `HistoryTableError`)."""
+    """Return True if a topic's history table was created, even if it is missing now (raises `HistoryTableError`)."""
     return any(view.get(HistoryRecord, part.topic_id) is not None for part in parts) or table.exists()
 
 
 class Claims:
-    """Claims of storage paths, before tables on them are changed: another copy of the root may have them.
+    """The claims of storage paths by one build or housekeeping pass: only one copy of a root may write to a path.
 
     Each path is claimed at its first use.
     """
@@ -107,10 +110,10 @@ class Claims:
         self._refusals: dict[PathId, str] = {}
 
     def require(self, path: StoragePath | None) -> None:
-        """Claim the storage path of a table; None is the root.
+        """Claim the storage path of a history table before it is changed; None, for the root itself, needs no claim.
 
         Raises:
-            HistoryTableError: the path is another copy's, or cannot be reached.
+            HistoryTableError: another copy of the root has claimed the path, or the path cannot be reached.
             MetadataError: the metadata cannot be read or written.
         """
         if path is None:
@@ -122,10 +125,10 @@ class Claims:
 
 
 def require_held(root: RootHandle, view: View, table: HistoryTable) -> None:
-    """Check that no other copy of the root changes the table.
+    """Check that no other copy of the root changes a history table.
 
     Raises:
-        HistoryTableError: the table's storage path is another copy's, or its claim cannot be read.
+        HistoryTableError: another copy of the root has claimed the table's storage path, or the claim cannot be read.
         MetadataError: the metadata cannot be read.
     """
     if table.path is not None and (unheld := unheld_paths(root, view, [table.path.path_id])):

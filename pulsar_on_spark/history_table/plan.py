@@ -1,7 +1,8 @@
 """The decisions of a build of a topic's history. Pure.
 
 The table and the root's metadata cannot be changed in one commit. A build first commits to the table, as generation
-n + 1, and then to the metadata. So the table may be one generation ahead, and the next build completes the metadata.
+n + 1, and then to the metadata. A build that dies in between leaves the table one generation ahead of the metadata, and
+the next build commits the metadata.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a topic's history, as the metadata or the table say.
+    """The progress of the history of a topic or partition, as the metadata or the table record it.
 
     Attributes:
-        generation: Number of builds.
+        generation: Number of steps of builds that have appended messages.
         to: The position before which the messages are in the table.
         rows: Number of messages that builds have added.
-        bytes: Size of the files that builds have added.
+        bytes: Size in bytes of the files that builds have added.
     """
 
     generation: int
@@ -33,7 +34,7 @@ class Progress:
 
 
 NOT_BUILT = Progress(0, EARLIEST, 0, 0)
-"""The progress of a topic without history."""
+"""The progress of a topic or partition whose history is not built yet."""
 
 
 class ContradictionError(Exception):
@@ -42,19 +43,22 @@ class ContradictionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UpToDate:
-    """There is nothing to do."""
+    """The step of a build that has nothing to append."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Commit the table's progress to the metadata: a build died between its two commits."""
+    """The step that commits the table's progress to the metadata, after a build died between its two commits."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the messages of [start, end) to the table as the generation after `after`, then commit the metadata."""
+    """The step that appends the messages of [start, end) to the table, and then commits the progress to the metadata.
+
+    The new generation is the generation of `after` plus one.
+    """
 
     after: Progress
     start: Position
@@ -65,16 +69,16 @@ Step: TypeAlias = UpToDate | Complete | Append
 
 
 def next_step(main: Progress, table: Progress, trimmed: Position, sealed: Position) -> Step:
-    """Decide the next step of a build.
+    """Return the next step of a build.
 
     Args:
         main: The progress in the metadata.
         table: The progress in the table.
         trimmed: The position before which the topic's entries were deleted.
-        sealed: The end of the topic's sealed entries.
+        sealed: The position up to which the step may append.
 
     Raises:
-        ContradictionError: the metadata are ahead of the table, or more than one generation behind it.
+        ContradictionError: the metadata are ahead of the table, or more than one generation behind the table.
     """
     if table.generation == main.generation + 1:
         return Complete(table)
@@ -85,12 +89,12 @@ def next_step(main: Progress, table: Progress, trimmed: Position, sealed: Positi
 
 
 def start_behind(to: Position, trimmed: Position) -> Position:
-    """Return where to read a topic behind its history: at `to`, or at its first entry if this was trimmed."""
+    """Return the position from which to read a topic behind its history: `to`, or EARLIEST if `to` was trimmed."""
     return to if to > trimmed else EARLIEST
 
 
 def grouped(items: Iterable[_T], size: Callable[[_T], int], limit: int) -> Iterator[list[_T]]:
-    """Group adjacent items so that the sizes of a group's items add up to `limit`, or more by the last item's size."""
+    """Yield groups of adjacent items. A group ends with the item at which its total size reaches `limit`."""
     group: list[_T] = []
     total = 0
     for item in items:

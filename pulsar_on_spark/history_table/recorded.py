@@ -1,4 +1,4 @@
-"""The state of a topic by the metadata: how far its history is built, and where its readable messages end. Pure."""
+"""The progress of a topic's history in the metadata, and the end of the topic's readable messages. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import segment_end
 
 
 def recorded_progress(view: View, topic_id: str) -> Progress:
-    """Return how far the history of a topic or partition is built by the metadata."""
+    """Return the progress of the history of a topic or partition in the metadata; `NOT_BUILT` if it has none."""
     record = view.get(HistoryRecord, topic_id)
     if record is None:
         return NOT_BUILT
@@ -20,14 +20,14 @@ def recorded_progress(view: View, topic_id: str) -> Progress:
 
 
 def end_of_messages(view: View, topic_id: str, before: Position | None = None) -> Position:
-    """Return the position after the last entry that readers of this view may read; `EARLIEST` if there is none.
+    """Return the position after the last entry that readers of this view may read; `EARLIEST` if there is no entry.
 
-    Unlike `chain.read_limit`, it is always in the ledger of that entry.
+    Unlike the position of `chain.read_limit`, this position is always in the ledger of that entry.
 
     Args:
         view: The metadata.
-        topic_id: The topic, or partition.
-        before: A position; later entries do not count.
+        topic_id: The id of the topic or partition.
+        before: The position from which on entries do not count; None to count all.
     """
     limit = chain.read_limit(view, topic_id) if before is None else before
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{limit.ledger:020d}/{limit.entry:020d}")

@@ -1,7 +1,7 @@
-"""Removal of old data files by a history table's own retention, and deletion of files that no version needs.
+"""Removal of old data files by the retention of a history table, and deletion of files that no version needs.
 
-Retention removes whole files, the oldest first, so that a row stays until all rows of its file may go. A removed file
-is deleted later, because frames that were planned before may still read it.
+Retention removes whole files, the oldest first, so a row stays until all rows of its file are beyond the limits. A
+removed file is deleted later, because frames that were planned before may still read it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.policies import HistoryPolicies
 
 KEEP_REMOVED_S: Final = 7 * 86_400.0
-"""Time in seconds for which removed files are kept, for frames that read them; Delta's default."""
+"""Seconds for which removed files are kept, for frames that still read them; the default of Delta's VACUUM."""
 ABANDONED_S: Final = 86_400.0
-"""Age in seconds at which a file is deleted that no version has named. No build can name it: its generation is over."""
+"""Age in seconds at which a file of a failed build or merge is deleted."""
 MERGED: Final = -2
-"""The key of merges among the generations of partitions."""
+"""Key of the number of merges in a mapping of partition indexes to generations."""
 _ATTEMPTS: Final = 5
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AgedFile:
-    """A data file as retention sees it.
+    """A data file with the properties by which retention decides.
 
     Attributes:
-        name: Its name.
-        size: Its size in bytes.
-        newest_ms: The publish time of its newest message, in milliseconds since 1970, or the time at which the file was
-            written, if that is earlier or the only one known: producers' clocks may be wrong. None if both are unknown.
+        name: The file's name.
+        size: The file's size in bytes.
+        newest_ms: The publish time of the newest message or the time at which the file was written, whichever is
+            earlier, because producers' clocks may be wrong. In milliseconds since 1970; None if both are unknown.
     """
 
     name: str
@@ -48,12 +48,12 @@ class AgedFile:
 
 
 def outdated(files: Iterable[AgedFile], policy: HistoryPolicies, now_ms: int) -> list[str]:
-    """Return the names of the files that retention removes: those beyond either limit. Pure.
+    """Return the names of the files beyond the limit of time or of size, which retention removes. Pure.
 
     Args:
-        files: The table's files; one whose age is unknown stays.
+        files: The table's files; a file whose age is unknown is kept.
         policy: The limits.
-        now_ms: The time that ages are relative to.
+        now_ms: The current time, in milliseconds since 1970.
     """
     known = [file for file in files if file.newest_ms is not None]
     minutes, megabytes = policy.retention_time_in_minutes, policy.retention_size_in_mb
@@ -69,7 +69,11 @@ def outdated(files: Iterable[AgedFile], policy: HistoryPolicies, now_ms: int) ->
 
 
 def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
-    """Remove the files beyond the table's retention from it; returns their number (raises `HistoryTableError`)."""
+    """Remove the files beyond the limits of retention from a history table (raises `HistoryTableError`).
+
+    Returns:
+        The number of removed files; 0 if other commits always came first, and then the next call tries again.
+    """
     if policy.retention_time_in_minutes < 0 and policy.retention_size_in_mb < 0:
         return 0
     for _ in range(_ATTEMPTS):
@@ -102,18 +106,18 @@ def deletable(
     generations: Mapping[int, int],
     now_s: float,
 ) -> list[str]:
-    """Return the names of the files to delete. Pure.
+    """Return the names of the files to delete: removed files, and files of failed builds and merges. Pure.
 
-    A build that was suspended may still name a file of a generation that is not committed. Files of other programs that
-    the table has not removed are left to their owners.
+    A file of a generation that is not committed yet is kept, because a suspended build may still commit it. So is a
+    file of another program that was never removed from the table.
 
     Args:
         present: The times, in seconds since 1970, at which the files in the table's folder were written, by name.
-        named: The files that the newest version names; it was read after the listing.
+        named: The files of the table's newest version, which was read after `present` was listed.
         removed_ms: The times at which files were removed from the table, by name, in milliseconds since 1970.
-        generations: The generations of the partitions, by index; -1 for a topic without partitions. `MERGED` is the
-            number of merges.
-        now_s: The time that ages are relative to.
+        generations: The generations of the partitions, by index (-1 for a topic without partitions), and under `MERGED`
+            the number of merges.
+        now_s: The current time, in seconds since 1970.
     """
     names = []
     for name, written_s in present.items():
@@ -130,7 +134,7 @@ def deletable(
 
 
 def _is_passed(name: str, generations: Mapping[int, int]) -> bool:
-    """Return True if the generation or number of a file is committed, so that a commit of the file itself must fail."""
+    """Return True if the generation or merge number in a file's name is committed, so the file cannot be committed."""
     match = FILE_NAME.fullmatch(name)
     if match is None:
         return False
@@ -139,11 +143,11 @@ def _is_passed(name: str, generations: Mapping[int, int]) -> bool:
 
 
 def delete_files(table: HistoryTable, parts: Iterable[TopicPart]) -> int:
-    """Delete the files that no version needs (raises `HistoryTableError`).
+    """Delete the files of `deletable` from a history table (raises `HistoryTableError`).
 
     Args:
-        table: The table.
-        parts: The topic's partitions.
+        table: The history table.
+        parts: The topic, or its partitions.
 
     Returns:
         The number of deleted files.

@@ -1,4 +1,4 @@
-"""SQL that makes persistent views of history tables, for sessions with Delta's JAR."""
+"""SQL that creates persistent views of history tables, for sessions with Delta's JAR."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ViewStatements:
-    """Statements that make a view of each history table in a namespace, and the database for the views.
+    """Statements that create a database, and in it a view of each history table of a namespace.
 
     Attributes:
-        statements: The statements, the one for the database first.
-        problems: A sentence for each topic without a view, because its table cannot be read.
+        statements: The statements; the first one creates the database.
+        problems: A sentence for each topic that gets no view because its table cannot be read.
     """
 
     statements: list[str]
@@ -36,15 +36,15 @@ class ViewStatements:
 
 
 def view_statements(root: RootHandle, namespace: str, database: str | None = None) -> ViewStatements:
-    """Return the statements for a namespace; a table that cannot be read does not hold up the others.
+    """Return the statements for a namespace. A table that cannot be read is left out, and named in `problems`.
 
     Args:
         root: The root.
-        namespace: `tenant/namespace`.
-        database: The database; by default the namespace with an underscore for its slash.
+        namespace: The namespace, as `tenant/namespace`.
+        database: The database for the views; by default the namespace with an underscore for its slash.
 
     Raises:
-        NamespaceNotFoundError: there is no such namespace.
+        NamespaceNotFoundError: the namespace does not exist.
     """
     view = root.store.view()
     require_namespace(view, namespace)
@@ -63,27 +63,30 @@ def view_statements(root: RootHandle, namespace: str, database: str | None = Non
 
 
 def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:
-    """Return the topics of a namespace that can have views under their short names.
+    """Return the topics of a namespace that can have views under their local names.
 
-    For Spark, names of views that differ only in the case of letters are the same. Such topics are left out, with a
-    line in the log, so that no view shows another topic.
+    Spark ignores case in the names of views. Topics whose names differ only in upper and lower case are left out, with
+    a warning in the log, so that no view shows the wrong topic.
     """
     named = [(topic, TopicName.parse(topic.name)) for topic in catalog.topics(view)]
     found = [(topic, name) for topic, name in named if name.namespace == namespace]
     counts = Counter(name.local.lower() for _, name in found)
     for _, name in found:
         if counts[name.local.lower()] > 1:
-            _LOGGER.warning("Topic %s gets no view: another topic's name differs only in the case of letters.", name)
+            _LOGGER.warning("Topic %s gets no view: another topic's name differs only in upper and lower case.", name)
     return [(topic, name) for topic, name in found if counts[name.local.lower()] == 1]
 
 
 def spark_uri(place: RootPlace) -> str:
-    """Return a place as a URI for Spark, which looks in `fs.defaultFS` without a scheme. Hadoop decodes no escapes."""
+    """Return a place as a URI for Spark, always with a scheme, without which Spark would use `fs.defaultFS`.
+
+    Characters are not percent-encoded, because Hadoop would not decode them.
+    """
     if isinstance(place, Path):
         return f"file://{place.absolute()}"
     return re.sub("^s3:", "s3a:", place.url)
 
 
 def quoted(name: str) -> str:
-    """Return a name as an identifier of Spark's SQL."""
+    """Return a name as a quoted identifier of Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"

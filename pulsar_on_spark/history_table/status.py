@@ -1,4 +1,4 @@
-"""The state of histories: what is built, and what is not built yet."""
+"""The status of histories: the messages that are built, and the messages that are not built yet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class HistoryStatus:
 
     Attributes:
         name: The full name of the topic or partition.
-        is_enabled: True if its policies ask for the history. Defaults of a broker's settings do not count.
-        to: The position before which its messages are in the table.
-        generation: Number of builds.
+        is_enabled: True if the policies of the topic or namespace enable the history. A broker's settings, which may
+            enable it by default, do not count.
+        to: The position before which the messages are in the history table, as `ledger:entry`.
+        generation: Number of commits of builds.
         rows: Number of messages that builds have added.
-        bytes: Size of the files that builds have added.
-        waiting_rows: Number of sealed messages that are not built.
-        waiting_bytes: Their key and value bytes.
-        path_id: The storage path that the table is on; None for the root itself, or if nothing is built.
+        bytes: Size in bytes of the files that builds have added.
+        waiting_rows: Number of sealed messages that are not built yet.
+        waiting_bytes: Key and value bytes of these messages.
+        path_id: The id of the storage path that has the table; None for the root itself, or without a table.
     """
 
     name: str
@@ -42,7 +43,7 @@ class HistoryStatus:
 
 
 def statuses(view: View) -> list[HistoryStatus]:
-    """Return the histories that exist or that policies ask for, partition by partition. Pure."""
+    """Return the status of each topic and partition whose history is built or enabled by policies. Pure."""
     found = []
     for topic in catalog.topics(view):
         is_enabled = effective_policies(view, TopicName.parse(topic.name)).history.enabled

@@ -1,13 +1,13 @@
 """A topic's history table: its versions, and commits to it. Other programs may read it, and OPTIMIZE and VACUUM it.
 
-    <root>/history/<table>/_delta_log/       the log, written as those of the metadata tables (docs/adr/0017)
-    <root>/history/<table>/g<generation>-<partition>-<32 hex digits>.parquet    of builds
-    <root>/history/<table>/m<number>-<partition>-<32 hex digits>.parquet        of merges
+    <root>/history/<table>/_delta_log/       the log, written like the logs of the metadata tables (docs/adr/0017)
+    <root>/history/<table>/g<generation>-<partition>-<32 hex digits>.parquet    files of builds
+    <root>/history/<table>/m<number>-<partition>-<32 hex digits>.parquet        files of merges
 
 The table's name begins with the topic's id. A storage path for histories has the same folders (`places`).
 
-The progress of each partition is in the table's log, as versions of app transactions, so that it is known with each
-version of the table, even after a clean-up of the log.
+The log has the progress of each partition as versions of app transactions. So each version of the table has it, even
+after a clean-up of the log.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from pulsar_on_spark.storage.root_place import RootPlace
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 FILE_NAME: Final = re.compile(r"([gm])([0-9]+)-(-1|[0-9]+)-[0-9a-f]{32}\.parquet")
-"""The names of files of builds (`g`) and merges (`m`): generation or number, partition or -1, and a random part."""
+"""Names of data files of builds (`g`) and merges (`m`): generation or merge number, partition or -1, random digits."""
 MERGES: Final = "pulsarpy/merges"
-"""The app transaction of merges, whose version is their number."""
+"""Id of the app transaction whose version is the number of the last merge."""
 _APP: Final = "pulsarpy"
 _CONFIGURATION: Final = {
     # This project writes the checkpoints, and cleans the log up: a program that did so would leave out its checksums.
@@ -77,12 +77,12 @@ _CONFIGURATION: Final = {
 _CHECKPOINT_ENTRIES: Final = 64
 """Number of log entries after the last checkpoint at which a commit writes the next one."""
 _KEEP_LOG_S: Final = 86_400.0
-"""Minimum age of deleted log entries in seconds, as `delta.logRetentionDuration` says."""
+"""Age in seconds at which log entries may be deleted, equal to `delta.logRetentionDuration`."""
 _REMEMBER_S: Final = 30 * 86_400.0
-"""Time in seconds for which checkpoints name removed files: long enough to delete them by name."""
+"""Seconds for which checkpoints name removed files, so that housekeeping can delete the files by name."""
 _ATTEMPTS: Final = 10
 _MAX_WRITER: Final = 2
-"""The newest of Delta's writer versions whose rules a commit here observes."""
+"""Highest of Delta's writer protocol versions (`minWriterVersion`) that commits of this module observe."""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -93,10 +93,11 @@ class TableVersion:
     Attributes:
         tip: The log's last entry.
         snapshot: The files, the versions of app transactions, and the table's metadata.
-        checkpointed: The version of the checkpoint that the log was read from.
-        foreign: The files that other programs have written since: entries of the log, and data files that they name.
-        listed: The data files that the log lists, by name. They differ from the snapshot's files after an OPTIMIZE that
-            repeats rows, until `HistoryTable.commit` corrects the log.
+        checkpointed: The version of the checkpoint from which the log was read.
+        foreign: Names of the files that other programs have written after that checkpoint: log entries, and the data
+            files that these entries add.
+        listed: The data files that the log lists, by name. They differ from `files` if another program's OPTIMIZE has
+            added rows twice, until `HistoryTable.commit` corrects the log.
     """
 
     tip: Tip
@@ -107,12 +108,12 @@ class TableVersion:
 
     @property
     def files(self) -> Mapping[str, DataFile]:
-        """The data files, by name."""
+        """The data files that have each row once, by name."""
         return self.snapshot.files
 
     @property
     def schema_text(self) -> str:
-        """The columns as JSON text, in the form that Delta and Spark share."""
+        """The columns as JSON text: Delta's `schemaString`, which Spark can parse."""
         return str(self.snapshot.head["metaData"]["schemaString"])
 
     @property
@@ -122,7 +123,7 @@ class TableVersion:
         return fields
 
     def progress(self, topic_id: str) -> Progress:
-        """Return how far the history of a topic or partition is built."""
+        """Return the progress of a topic or partition in this version; `NOT_BUILT` if it has none."""
         keys, app = self.snapshot.keys, f"{_APP}/{topic_id}"
         if app not in keys:
             return NOT_BUILT
@@ -131,7 +132,7 @@ class TableVersion:
 
 
 def moved_keys(topic_id: str, progress: Progress) -> dict[str, int]:
-    """Return the app transactions that set the progress of a topic or partition."""
+    """Return the app transactions, as versions by id, that set the progress of a topic or partition."""
     app = f"{_APP}/{topic_id}"
     return {
         app: progress.generation,
@@ -143,17 +144,17 @@ def moved_keys(topic_id: str, progress: Progress) -> dict[str, int]:
 
 
 class HistoryTable:
-    """Handle on a table.
+    """Handle on a topic's history table.
 
     Args:
         root: The root.
-        name: The table's folder, relative to the root or the path.
-        path: The storage path that the table is on; None for the root itself.
+        name: The table's folder, relative to the root or the storage path.
+        path: The storage path that has the table; None for the root itself.
 
     Attributes:
-        place: The table's folder, or its prefix of an object store.
-        name: Its folder, relative to the root or the path.
-        path: The storage path.
+        place: The table's folder, or its prefix on an object store.
+        name: The table's folder, relative to the root or the storage path.
+        path: The storage path that has the table; None for the root itself.
     """
 
     def __init__(self, root: RootPlace, name: str, path: StoragePath | None = None) -> None:
@@ -170,7 +171,7 @@ class HistoryTable:
         return None if self.path is None else self.path.path_id
 
     def exists(self) -> bool:
-        """Return True if the table was created."""
+        """Return True if the table was created (raises `HistoryTableError`)."""
         with self._guarded():
             return self._is_there() and has_log(self._store.objects)
 
@@ -184,11 +185,11 @@ class HistoryTable:
             create_table(self._store, schema, _CONFIGURATION)
 
     def version(self) -> TableVersion:
-        """Read the newest version.
+        """Read the newest version of the table.
 
         Raises:
             HistoryTableError: the table is missing or damaged, cannot be read now, has features of Delta that this
-                version does not know, or other rows than builds gave it.
+                module does not support, or has rows that another program has changed.
         """
         with self._guarded():
             for attempt in range(_ATTEMPTS):
@@ -197,7 +198,9 @@ class HistoryTable:
                 except OvertakenError as error:
                     reason: Exception = error
                     time.sleep(0.01 * 2**attempt)
-            raise HistoryTableError(f"The history table {self.place} changes all the time ({reason}): try again.")
+            raise HistoryTableError(
+                f"The history table {self.place} was changed during each of {_ATTEMPTS} reads ({reason}): try again."
+            )
 
     def _version(self) -> TableVersion:
         if not self._is_there():
@@ -223,13 +226,16 @@ class HistoryTable:
         return TableVersion(tip, snapshot, base.version, tuple(foreign), listed)
 
     def _is_there(self) -> bool:
-        """Return False if the table has no folder. Object stores have no folders."""
+        """Return False if the table's folder is missing. On an object store, which has no folders, return True."""
         return not isinstance(self.place, Path) or self.place.is_dir()
 
     def _check_foreign(self, entry: Entry) -> None:
-        """Check that another program's entry leaves the rows as they are, as OPTIMIZE does.
+        """Check that another program's log entry does not change rows; an OPTIMIZE does not.
 
-        Such an entry stays behind the last checkpoint, because no handle writes a checkpoint of a version with it.
+        An entry that changes rows is found by each reader, because no checkpoint of a version with it is written.
+
+        Raises:
+            HistoryTableError: the entry changes rows.
         """
         if entry.changes_rows:
             raise HistoryTableError(
@@ -242,18 +248,19 @@ class HistoryTable:
         protocol = head.get("protocol", {})
         if protocol.get("minReaderVersion") != 1 or protocol.get("minWriterVersion", 0) > _MAX_WRITER:
             raise HistoryTableError(
-                f"The history table {self.place} has features of Delta that were switched on by another program "
-                f"({json.dumps(protocol)}): read it with format('delta'); builds cannot go on."
+                f"The history table {self.place} has features of Delta that another program has switched on, and that "
+                f"builds do not support ({json.dumps(protocol)}): read it with format('delta'), or delete it with "
+                "`pulsarpy history delete` and build it again."
             )
 
     def write_file(self, prefix: str, partition: int, schema: pa.Schema, parts: Iterable[pa.Table]) -> DataFile:
-        """Write a data file durably, which no version names yet.
+        """Write a data file durably, and return it. No version of the table has it before a `commit`.
 
         Args:
             prefix: `g` with the generation of a build, or `m` with the number of a merge.
             partition: The partition of the rows; -1 for a topic without partitions.
             schema: The columns.
-            parts: The rows, in parts that are in memory one after another.
+            parts: The rows, in parts of which only one is in memory at a time.
 
         Raises:
             HistoryTableError: the file cannot be written.
@@ -279,22 +286,23 @@ class HistoryTable:
         *,
         is_rearrangement: bool = False,
     ) -> None:
-        """Commit durably, unless another commit has come first that changes what this one was decided on.
+        """Commit durably to the table, unless another commit has come first.
 
-        If the log lists rows twice, a commit of its own corrects this first.
+        If the log lists rows twice, only a correction is committed, and a ConflictError is raised.
 
         Args:
-            version: The version that the commit was decided on.
-            keys: The app transactions that it moves.
-            added: The files that it adds.
-            removed: The names of the files that it removes.
-            columns: The new columns as Delta's JSON; None to leave the columns alone.
-            is_rearrangement: True if the added files have the rows of the removed ones.
+            version: The version from which the caller has decided on this commit.
+            keys: The new versions of app transactions, by id.
+            added: The files to add.
+            removed: The names of the files to remove.
+            columns: The new columns as Delta's JSON; None to keep the columns.
+            is_rearrangement: True if the added files have the same rows as the removed files.
 
         Raises:
-            ConflictError: nothing else was committed, or the outcome is unknown: read the newest version, and decide
-                again, or another program's VACUUM has deleted an added file: write it again.
-            HistoryTableError: the table cannot be written.
+            ConflictError: this was not committed, or the outcome is unknown, and the caller must read the newest
+                version and decide again; or another program's VACUUM has deleted an added file, and the caller must
+                write the file again.
+            HistoryTableError: the table cannot be written, or `delta.appendOnly` forbids to remove rows.
         """
         if version.listed != version.files:
             self._correct(version)
@@ -304,7 +312,7 @@ class HistoryTable:
         if removed and is_append_only and not is_rearrangement:
             raise HistoryTableError(
                 f"The history table {self.place} has the property delta.appendOnly, which another program has set, so "
-                "its retention cannot remove rows: unset the property, or the retention."
+                "the topic's history retention cannot remove rows: unset the property or the retention."
             )
         head: list[Mapping[str, Any]] = []
         if columns is not None:
@@ -313,7 +321,7 @@ class HistoryTable:
         self._append(version, Content(tuple(added), removed, keys, head, is_rearrangement))
 
     def _correct(self, version: TableVersion) -> None:
-        """Undo the entries of other programs that repeat rows (errors as `commit`)."""
+        """Undo the log entries of other programs that have added rows twice (errors as `commit`)."""
         files, listed = version.files, version.listed
         added = [file for name, file in files.items() if name not in listed]
         removed = [name for name in listed if name not in files]
@@ -325,7 +333,7 @@ class HistoryTable:
         self._append(version, Content(added, removed, is_rearrangement=True))
 
     def _append(self, version: TableVersion, content: Content) -> None:
-        """Append an entry behind a version (errors as `commit`)."""
+        """Append a log entry after a version of the table (errors as `commit`)."""
         token = new_token(self._writer)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         with self._guarded():
@@ -357,7 +365,7 @@ class HistoryTable:
             }
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of a file, None if it is missing (raises `HistoryTableError`)."""
+        """Return the content of a file; None if the file is missing (raises `HistoryTableError`)."""
         with self._guarded():
             fetched = self._store.objects.fetch(name)
         return None if fetched is None else fetched.content
@@ -368,7 +376,7 @@ class HistoryTable:
             self._store.objects.delete(name)
 
     def housekeep(self) -> None:
-        """Correct the log if it lists rows twice; write a checkpoint if it is long, and clean it up behind that.
+        """Correct the log if it lists rows twice; otherwise, if it is long, write a checkpoint and delete old entries.
 
         Raises:
             HistoryTableError: the table cannot be read or written.
@@ -392,15 +400,15 @@ class HistoryTable:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Check that the storage path is there, and translate errors into those for operators."""
+        """Check that the storage path is there, and turn errors within the context into `HistoryTableError`."""
         try:
             if self.path is not None:
                 self.path.check()  # a table is missing only if its disk is not
             yield
         except DamagedEntryError as error:
             raise HistoryTableError(
-                f"The history table {self.place} is damaged: {entry_key(error.version)} is not what was written; "
-                "restore the table from a copy."
+                f"The history table {self.place} is damaged, because its file {entry_key(error.version)} has other "
+                "bytes than were written: restore the table from a copy."
             ) from error
         except CorruptMetadataError as error:
             raise HistoryTableError(str(error)) from error
@@ -409,20 +417,21 @@ class HistoryTable:
 
 
 def repeats_no_rows(entry: Entry, files: Mapping[str, DataFile]) -> bool:
-    """Return True unless an entry of another program replaces a file that a version no longer has. Pure.
+    """Return False if a log entry of another program replaces a file that the table no longer has. Pure.
 
-    The rows of such a file are in the files that have replaced it, or have been removed by retention. delta-rs makes
-    such entries: it does not notice that another commit has rearranged its files meanwhile.
+    The rows of such a file are in the files that have replaced it, or have been removed by retention, so the entry adds
+    rows twice. delta-rs writes such entries, because it does not notice that another commit has replaced the file
+    meanwhile.
 
     Args:
-        entry: The entry.
-        files: The files of the version before it, by name.
+        entry: The log entry.
+        files: The files of the version before the entry, by name.
     """
     return files.keys() >= set(entry.removed)
 
 
 def _apply(entry: Entry, files: dict[str, DataFile]) -> None:
-    """Apply an entry to `files`: drop the files that it removes, and add those that it adds."""
+    """Apply a log entry to `files`: drop the files that the entry removes, and add the files that it adds."""
     for name in entry.removed:
         files.pop(name, None)
     files.update((file.name, file) for file in entry.added)

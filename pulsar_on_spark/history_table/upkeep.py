@@ -1,4 +1,4 @@
-"""The upkeep of all histories of a root: builds by policy, retention, merges, and deletion of what is not needed."""
+"""Housekeeping of all histories of a root: builds by policy, retention, merges, and deletion of files and tables."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from pulsar_on_spark.topic.maintenance.retention.holders import HISTORY_SKIPS, i
 from pulsar_on_spark.topic.maintenance.retention.retention import is_limited
 
 PASS_BYTES: Final = 4 << 30
-"""Key and value bytes of a topic or partition that a pass builds, so that a large backlog does not hold up the rest."""
+"""Key and value bytes of a topic or partition that one pass builds, so that a large backlog does not delay others."""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 def keep_up(root: RootHandle, defaults: Policies = DEFAULTS) -> list[str]:
-    """Build the histories that policies ask for, apply their retention, and delete tables of deleted topics.
+    """Build the histories that policies enable, apply their retention, and delete the tables of deleted topics.
 
     Args:
         root: The root.
         defaults: The policies for fields that neither a topic nor its namespace sets.
 
     Returns:
-        A sentence for each step that failed; the other steps were done.
+        A sentence for each step that failed; the other steps were taken.
     """
     problems: list[str] = []
     view, claims = root.store.view(), Claims(root)
@@ -69,9 +69,9 @@ def maintain_with_histories(
     repair_limits: RepairLimits = BESIDE_A_BROKER,
     defaults: Policies = DEFAULTS,
 ) -> MaintainReport:
-    """Keep up the histories, and then run a pass of `maintain`, which can then trim what was built.
+    """Run `keep_up`, and then a pass of `maintain`, which may now trim the messages that were built.
 
-    Arguments and errors are those of `maintain`; the report has the problems of both.
+    The arguments and errors are as in `maintain`. The report has the problems of both.
     """
     problems = keep_up(root, defaults)
     done = maintain(root, ages, progress, repair_limits, defaults)
@@ -81,7 +81,11 @@ def maintain_with_histories(
 def _keep_up_topic(
     root: RootHandle, topic: TopicRecord, parts: Sequence[TopicPart], policies: Policies, claims: Claims
 ) -> list[str]:
-    """Keep up a topic's history; returns a sentence for each error, which names the first step that had it."""
+    """Build a topic's history, and maintain its table.
+
+    Returns:
+        A sentence for each different error, with the name of the first topic or partition that had it.
+    """
 
     def keep_up_table() -> None:
         table = find_table(root, root.store.view(), topic)
@@ -115,7 +119,11 @@ def _keep_up_topic(
 
 
 def _build(root: RootHandle, part: TopicPart, policies: Policies, claims: Claims) -> None:
-    """Build a topic or partition; without the messages that cannot be read if all that waits would soon be trimmed."""
+    """Build the history of a topic or partition.
+
+    If a message cannot be read, and the messages that are not built yet will soon be trimmed by retention, the build
+    leaves out all messages that cannot be read.
+    """
     name = TopicName.parse(part.name)
     try:
         build(root, name, BuildOptions(limit_bytes=PASS_BYTES, claims=claims))

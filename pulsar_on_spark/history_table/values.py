@@ -1,9 +1,10 @@
-"""The columns of a topic's values: by the fields of its schema, or one column of bytes.
+"""The columns of a topic's values in its history table: one for each field of the schema, or one with the bytes.
 
-A table keeps the columns of earlier schemas. The metadata of a column name its field, and the schema version that it
-was made for; its own name is the field's or, if that is taken, `<name>__v<schema version>`. A field goes to its column
-of the right type. Integers are stored as bigint and floats as double, so that widening a field needs no new column;
-local times are stored as bigint, too, and fields that are always null as string.
+A table keeps the columns of earlier schemas. The metadata of a column have the name of its field, and the schema
+version for which the column was made. The column's name is the field's name or, if that is taken,
+`<name>__v<schema version>`. A field is written to its column of the same type. Integers are stored as bigint and floats
+as double, so that a wider type of a field needs no new column. Local times are stored as bigint, and fields that are
+always null as string.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
 
 _ILLEGAL: Final = re.compile(r"[ ,;{}()\n\t=]")
-"""Characters that Delta does not allow in the names of columns."""
+"""Pattern of the characters that Delta does not allow in the names of columns."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ValueColumns:
     """The columns of values in one build.
 
     Attributes:
-        decoder: The decoder of typed values; None if the only column has the bytes.
+        decoder: The decoder of typed values; None if one column has the values' bytes.
         columns: The columns of the fields, in the order of the fields.
     """
 
@@ -44,11 +45,11 @@ class ValueColumns:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The columns of segments that `arrays` needs."""
+        """The names of the columns of segments that `arrays` needs."""
         return (VALUE,) if self.decoder is None else self.decoder.segment_columns
 
     def arrays(self, batch: pa.RecordBatch, topic: str) -> list[pa.Array]:
-        """Return the columns of a topic's messages; malformed values are null."""
+        """Return the arrays for `columns` from a batch of a topic's messages; malformed values are null."""
         if self.decoder is None:
             return [batch.column(VALUE)]
         fields = self.decoder.decode(batch, topic, str).flatten()
@@ -57,16 +58,16 @@ class ValueColumns:
 
 
 FIELD: Final = "pulsarpyField"
-"""Key in a column's metadata: the name of its field; "" for the bytes of whole values."""
+"""Key in a column's metadata, under which the name of its field is stored; "" for a column of whole values' bytes."""
 VERSION: Final = "pulsarpyVersion"
-"""Key in a column's metadata: the version of the schema that it was made for."""
+"""Key in a column's metadata, under which the version of the schema is stored for which the column was made."""
 BYTES: Final = pa.schema([pa.field(VALUE, pa.binary(), metadata={FIELD: "", VERSION: "0"})])
 
 
 def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueColumns:
     """Return the columns for a topic's latest schema, under the names of its fields.
 
-    A schema that has no Spark columns is treated like none, as in `format("pulsarpy")`.
+    Values with a schema that cannot be expressed in Spark columns are bytes, as in `format("pulsarpy")`.
 
     Raises:
         InvalidArgumentError: a field cannot be stored in Delta.
@@ -80,7 +81,7 @@ def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueC
 
 
 def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
-    """Return the columns of `value_columns` alone (raises as it)."""
+    """Return only the columns of `value_columns`, without a decoder (errors as `value_columns`)."""
     fields = _fields(schema)
     if schema is None or fields is None:
         return BYTES
@@ -92,7 +93,7 @@ def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
 
 
 def _fields(schema: SchemaRecord | None) -> pa.StructType | None:
-    """Return the fields of a schema as Spark reads them; None if values are bytes for Spark."""
+    """Return the fields of a schema in the types of `format("pulsarpy")`; None if values are bytes there."""
     if schema is None or schema.type not in (AVRO, "JSON"):
         return None
     try:
@@ -104,10 +105,10 @@ def _fields(schema: SchemaRecord | None) -> pa.StructType | None:
 
 
 def placed(values: ValueColumns, table: Sequence[Mapping[str, Any]]) -> ValueColumns:
-    """Give fields the names of their columns in a table.
+    """Return the columns of values under the names that they have, or are to have, in a table.
 
     Args:
-        values: The fields, under their own names.
+        values: The columns, under the names of their fields.
         table: The table's columns, as Delta's JSON.
     """
     used = {name.lower() for name in (*SYSTEM.names, *(column["name"] for column in table))}
@@ -120,7 +121,10 @@ def placed(values: ValueColumns, table: Sequence[Mapping[str, Any]]) -> ValueCol
 
 
 def unused(name: str, version: int, used: set[str]) -> str:
-    """Return a name that differs from used ones in more than the case of letters, and add it to them in lower case."""
+    """Return `name`, with a suffix for the schema version if it is used, ignoring case; add it to `used`.
+
+    The names in `used` are in lower case.
+    """
     while name.lower() in used:
         name = f"{name}__v{version}"
     used.add(name.lower())
@@ -128,33 +132,33 @@ def unused(name: str, version: int, used: set[str]) -> str:
 
 
 def columns_of(field: str | None, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the columns, given as Delta's JSON, that a table has for a field."""
+    """Return the columns for a field among a table's columns, which are given as Delta's JSON."""
     return [column for column in table if not is_system(column) and field_of(column) == field]
 
 
 def is_system(column: Mapping[str, Any]) -> bool:
-    """Return True for a column that every table has."""
+    """Return True if a column, given as Delta's JSON, is one of `SYSTEM`, which every table has."""
     return column["name"] in SYSTEM.names
 
 
 def field_of(column: Mapping[str, Any]) -> str | None:
-    """Return the name of a column's field; "" for the bytes of whole values, None if another program has made it."""
+    """Return the name of a column's field; "" for the bytes of whole values, None for a column of another program."""
     name: str | None = column["metadata"].get(FIELD)
     return name
 
 
 def version_of(column: Mapping[str, Any]) -> int:
-    """Return the version of the schema that a column was made for."""
+    """Return the version of the schema for which a column was made; 0 if it is not recorded."""
     return int(column["metadata"].get(VERSION, 0))
 
 
 def described(columns: pa.Schema) -> list[Mapping[str, Any]]:
-    """Return columns as Delta's JSON, each by itself: before they are placed, names may differ in case alone."""
+    """Return columns as Delta's JSON. Their names may differ only in case, which one schema in Delta cannot have."""
     return [json.loads(schema_json(pa.schema([column])))["fields"][0] for column in columns]
 
 
 def with_columns(values: pa.Schema, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """Return a table's columns with new ones of values before the others; None if the table has them all."""
+    """Return a table's columns with the new columns of values added; None if the table has all of them."""
     known = {column["name"] for column in table}
     new = [column for column in described(values) if column["name"] not in known]
     first = next(position for position, column in enumerate(table) if is_system(column))
@@ -168,8 +172,8 @@ def _stored(name: str, kind: pa.DataType) -> pa.DataType:
         if not names or len({each.lower() for each in names}) < len(names) or any(map(_ILLEGAL.search, names)):
             raise InvalidArgumentError(
                 f"The record {name!r} has no fields, or fields ({', '.join(names)}) whose names Delta does not allow, "
-                "because of their characters or because they differ only in the case of letters: change the schema, or "
-                "keep no history of the topic."
+                "because of their characters or because they differ only in upper and lower case: change the topic's "
+                "schema, or keep no history of the topic."
             )
         return pa.struct([(field.name, _stored(f"{name}.{field.name}", field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -185,7 +189,7 @@ def _stored(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def _as_spark(kind: pa.DataType) -> pa.DataType:
-    """Return a type as pyspark's `to_arrow_type` makes it of Spark's: all nullable, times in microseconds."""
+    """Return a type as pyspark's `to_arrow_type` returns it: all fields nullable, times in microseconds."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _as_spark(field.type)) for field in kind])
     if pa.types.is_list(kind):
