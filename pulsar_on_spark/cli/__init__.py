@@ -1,8 +1,7 @@
 """The command line `pulsarpy`: roots, topics, subscriptions, status and maintenance.
 
-It may import every other package, and contains no rules of its own: each command calls the Python API of a root, or a
-broker's admin API, and prints the result as a table or as JSON. Start reading at `app.py`; `output.py` has tables,
-progress and errors.
+This package may import every other package. Each command only calls the Python API of a root, or a broker's admin API,
+and prints the result as a table or as JSON. Start reading at `app.py`; `output.py` has tables, progress and errors.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ INTERRUPTED = 128 + 2
 def main() -> None:
     """Run the program.
 
-    A process that a broker spawns imports this package again, because it is the main module of its parent. It must not
-    import the command line, the broker and the web server, each of which takes tens of MiB.
+    A process that a broker spawns imports this package again, because the package is the main module of the broker's
+    process. Such a process must not import the command line, the broker or the web server, which take tens of MiB each.
+    So this function imports the command line.
     """
     try:
         from pulsar_on_spark.cli.app import main as run

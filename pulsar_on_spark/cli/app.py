@@ -63,7 +63,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the program. A failure is reported as one sentence on standard error, with exit code 1.
 
-    Standard error also shows errors in the log, and messages about waiting for dead brokers.
+    Standard error also shows the log's errors, and its messages about waiting for dead brokers.
     """
     shown = logging.StreamHandler()
     shown.addFilter(_is_shown)
@@ -187,7 +187,7 @@ def maintain(
 
 
 def _show_broker(target: BrokerTarget, as_json: bool) -> None:
-    """Print the broker's state; raises `RequestRefusedError` if it is not healthy."""
+    """Print the broker's state (raises `RequestRefusedError` if the broker is not healthy)."""
     admin = target.admin
     running = admin.request("GET", ("brokers", "version"), {}).content.decode()
     topics, subscriptions, storage = target.topics(), target.subscriptions(), target.storage()
@@ -254,7 +254,7 @@ def _print_status(state: RootStatus) -> None:
 
 
 def _print_copies(state: StorageStatus) -> None:
-    """Print journals, and problems of copies."""
+    """Print the journals of brokers, the missing and bad copies, and the last audit."""
     if state.incarnations:
         output.table(
             "Broker incarnations",
@@ -351,7 +351,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
         },
     ),
 )
-"""The commands and groups of commands under each heading of the help."""
+"""The headings of the help, each with its commands, and its groups of commands by name."""
 for _heading, _functions, _groups in _COMMANDS:
     for _function in _functions:
         app.command(rich_help_panel=_heading)(_function)

@@ -1,6 +1,6 @@
-"""Arguments that commands share: the root, the topic or subscription, and the form of results.
+"""Arguments that commands share: the root, the topic or subscription, and the option `--json`.
 
-Like all modules of commands, this one imports slow modules only where they are used, so that a command starts at once.
+Like all modules of commands, this module imports slow modules only where they are used, so that a command starts fast.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 
 
 def listed(given: Iterable[str]) -> list[str]:
-    """Return the values of an option that takes several values, separated by commas or by repeating the option."""
+    """Return the values of an option that was given several times, or with several values separated by commas."""
     return [value for text in given for value in map(str.strip, text.split(",")) if value]
 
 
 def root_place(argument: str | None, option: str | None) -> RootPlace:
-    """Return the root of a command: its last argument, else option `--root`, else `PULSARPY_ROOT`.
+    """Return the place of a command's root: its last argument, else option `--root`, else `PULSARPY_ROOT`.
 
     Raises:
         InvalidArgumentError: no root is given.
@@ -56,5 +56,5 @@ def open_root(argument: str | None, option: str | None) -> Root:
 
 
 def is_namespace(of: str) -> bool:
-    """Return True if a name is a namespace's (`tenant/namespace`) and not a topic's."""
+    """Return True if a name is that of a namespace (`tenant/namespace`), and not that of a topic."""
     return of.count("/") == 1

@@ -1,4 +1,4 @@
-"""Administration of a broker through its admin API, which Apache Pulsar's brokers have, too."""
+"""Administration through a broker's admin API, of a broker of this project or of Apache Pulsar."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class BrokerTarget(Target):
-    """A broker's admin API."""
+    """Target of commands that use a broker's admin API (errors as `HttpAdmin.request`)."""
 
     def __init__(self, admin: HttpAdmin) -> None:
         self.admin = admin
 
     def storage(self) -> StorageStatus | None:
-        """Return storage paths, copies and journals; None for a broker of Apache Pulsar, which does not have them."""
+        """Return the storage paths, copies and journals; None for a broker of Apache Pulsar, which lacks them."""
         from pydantic import TypeAdapter
 
         from pulsar_on_spark.topic.maintenance.status import StorageStatus
@@ -254,7 +254,7 @@ _ANSWERS_IF_UNSET: Final[dict[str, object]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],
 }
-"""Values that Pulsar's API returns for policies that are not set; such policies are not shown."""
+"""Values that Pulsar's API returns for policies that are not set. A policy with its value here is not shown."""
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
@@ -284,5 +284,5 @@ def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
 
 
 def _path(of: str) -> tuple[str, ...]:
-    """Return the path of a namespace or a topic."""
+    """Return the admin API's path of a namespace or a topic (errors as `namespace_path` and `topic_path`)."""
     return namespace_path(of) if is_namespace(of) else topic_path(of)

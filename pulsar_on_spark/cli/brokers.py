@@ -1,4 +1,4 @@
-"""`pulsarpy brokers`, and the bundles of namespaces: which broker serves what, and how to move it."""
+"""`pulsarpy brokers`, and the commands that list, unload and split the bundles of namespaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANGE: Final = "such as 0x00000000_0x40000000 (`pulsarpy namespaces bundles` li
 
 @brokers_app.command("list")
 def list_brokers(url: UrlOption = None, as_json: AsJson = False) -> None:
-    """List the brokers with their numbers of bundles, and the leader, which does the work for the whole root."""
+    """List the brokers and their numbers of bundles, and show the leader, which does the work for the whole root."""
     admin = open_broker(url)
     leader = admin.get("brokers", "leaderBroker")["brokerId"]
     owners = _owners(admin)
@@ -39,7 +39,7 @@ def list_brokers(url: UrlOption = None, as_json: AsJson = False) -> None:
 
 @namespaces_app.command("bundles")
 def bundles(namespace: Namespace, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """List the bundles of a namespace and their brokers; a bundle without topics in use may have no broker."""
+    """List the bundles of a namespace and their brokers. A bundle whose topics are not in use may have no broker."""
     admin = open_broker(url)
     boundaries = admin.get(*namespace_path(namespace), "bundles")["boundaries"]
     ranges = [f"{lower}_{upper}" for lower, upper in pairwise(boundaries)]
@@ -62,7 +62,7 @@ def unload(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Close the topics of a namespace or of one bundle in their brokers; clients then look them up again."""
+    """Unload the topics of a namespace or of one bundle from their brokers; clients then look the topics up again."""
     where = namespace_path(namespace) if bundle is None else (*namespace_path(namespace), bundle)
     params = {} if destination is None else {"destinationBroker": destination}
     open_broker(url).change("PUT", *where, "unload", **params)
@@ -94,7 +94,7 @@ def split_bundle(
 
 
 def _owners(admin: HttpAdmin) -> dict[str, str]:
-    """Return the broker of each owned bundle, `tenant/namespace/range`."""
+    """Return the broker of each owned bundle, by the bundle's name `tenant/namespace/range`."""
     (cluster, *_) = admin.get("clusters")
     return {
         bundle: broker

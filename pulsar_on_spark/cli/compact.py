@@ -38,7 +38,10 @@ def compact(
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if retain_null_key:
-            raise InvalidArgumentError("--retain-null-key is for a root: a broker follows its settings.")
+            raise InvalidArgumentError(
+                "Option --retain-null-key has no effect on a broker, which follows its settings: leave it out, or give "
+                "a root instead of --url."
+            )
         _by_broker(target.admin, topic)
         output.done(f"Compacted {topic}.", as_json, topic=topic)
         return

@@ -1,7 +1,8 @@
 """Options of TLS and credentials for commands with `--url`, named as in `pulsar-admin`.
 
 `with_client_options` adds the options to commands, and `client_options` returns their values, so that commands need not
-pass them on. A missing option is taken from Pulsar's `client.conf`, if the environment names one.
+pass them on. A missing option is taken from Pulsar's `client.conf`, if the environment variable PULSAR_CLIENT_CONF
+names such a file.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class ClientOptions:
         allow_insecure: True to accept every certificate.
         verify_hostname: False to accept a trusted certificate of another host.
         credentials: The client's credentials.
-        web_url: The broker's HTTP URL in `client.conf`, or None.
-        service_url: The broker's service URL, for messages, in `client.conf`, or None.
+        web_url: The broker's HTTP URL from `client.conf`; None without one.
+        service_url: The broker's service URL, for messages, from `client.conf`; None without one.
     """
 
     trust_certs: Path | None = None
@@ -86,10 +87,10 @@ class ClientOptions:
     service_url: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Create the context of a connection.
+        """Return the TLS context of a connection.
 
         Raises:
-            InvalidArgumentError: the file of CAs cannot be used.
+            InvalidArgumentError: the file of CAs, or the client's certificate or key, cannot be used.
         """
         from pulsar_on_spark.security.tls import client_context
 
@@ -105,12 +106,12 @@ _OF_COMMAND: ContextVar[ClientOptions] = ContextVar("_OF_COMMAND", default=_DEFA
 
 
 def client_options() -> ClientOptions:
-    """Return the options of the running command."""
+    """Return the connection options of the running command; the defaults if the command has no such options."""
     return _OF_COMMAND.get()
 
 
 def with_client_options(app: typer.Typer) -> None:
-    """Add the options to all commands of a program that take a URL."""
+    """Add the connection options to all commands of a program that have a parameter `url`."""
     for command in app.registered_commands:
         if command.callback is not None and "url" in inspect.signature(command.callback).parameters:
             command.callback = _with_options(command.callback)

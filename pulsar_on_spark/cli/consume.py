@@ -1,4 +1,4 @@
-"""`pulsarpy consume`: the flags of `pulsar-client consume`, and a time limit for waiting without messages."""
+"""`pulsarpy consume`: the options of `pulsar-client consume`, and a time limit for waiting without messages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def consume(
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive and acknowledge messages; exits with 1 if fewer arrived than --num-messages."""
+    """Receive and acknowledge messages; exit with 1 if fewer messages than --num-messages arrive."""
     if follow and timeout:
         raise InvalidArgumentError("Option --follow waits until Ctrl-C, but --timeout does not: give one of them.")
     wanted = number if number is not None else 0 if follow else 1
@@ -103,20 +103,30 @@ def consume(
             received += 1
     if received < wanted:
         output.fail(
-            f"{received:,} of {wanted:,} messages arrived from {topic}, then none for {longest_s:g} s: see --timeout."
+            f"{received:,} of {wanted:,} messages arrived from {topic}, then none for {longest_s:g} s: set --timeout "
+            "to wait longer."
         )
         raise typer.Exit(1)
 
 
 def patience_s(wanted: int, timeout_s: float | None) -> float:
-    """Return the time to wait for the next message. By default it is unlimited if the number of messages is."""
+    """Return the seconds to wait for the next message; infinity for no limit.
+
+    Args:
+        wanted: The number of messages to receive; 0 for no limit, which by default means an unlimited wait.
+        timeout_s: The option `--timeout` in seconds, where 0 means no limit; None for the default.
+    """
     if timeout_s is None:
         return _TIMEOUT_S if wanted else math.inf
     return timeout_s or math.inf
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of full names that the client needs; a short one is completed like a topic's short name."""
+    """Return the pattern of full topic names; a short pattern is completed like the short name of a topic.
+
+    Raises:
+        InvalidArgumentError: the text is not a regular expression.
+    """
     short = text if "/" in text else f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{text}"
     try:
         return re.compile(text if "://" in text else f"persistent://{short}")
@@ -127,7 +137,10 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
-    """Return the next message; None if none arrives in this time. Standard error reports a long wait."""
+    """Return the next message; None if no message arrives in `patience_s` seconds.
+
+    A wait without a limit is noted on standard error after ten seconds.
+    """
     import pulsar
 
     begun_s = time.monotonic()

@@ -40,14 +40,15 @@ class Credentials:
 
     @classmethod
     def parse(cls, plugin: str, params: str) -> Credentials:
-        """Parse the two options.
+        """Parse the options `--auth-plugin` and `--auth-params`.
 
         Args:
-            plugin: The class of Pulsar's Java client, or `token`, `basic` or `tls`.
-            params: `name:value` separated by commas, or JSON; for tokens also `token:TOKEN` or `file:///PATH`.
+            plugin: `token`, `basic` or `tls`, or the class of Pulsar's Java client; "" for no credentials.
+            params: `name:value` pairs separated by commas, or JSON; for tokens also the token, `token:TOKEN` or
+                `file:///PATH`.
 
         Raises:
-            InvalidArgumentError: the plugin is not supported, or a parameter is missing.
+            InvalidArgumentError: the plugin is not supported, a parameter is missing, or a file cannot be read.
         """
         if not plugin:
             return cls()
@@ -63,7 +64,7 @@ class Credentials:
         return cls(method, parsed)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of an HTTP request."""
+        """Return the HTTP headers with the credentials; empty for `tls` and without credentials."""
         if self.method == "token":
             return {"Authorization": f"Bearer {self.params['token']}"}
         if self.method == "basic":
@@ -88,7 +89,7 @@ class Credentials:
             ) from error
 
     def of_client(self) -> pulsar.Authentication | None:
-        """Return the credentials for Pulsar's Python client."""
+        """Return the credentials for Pulsar's Python client; None without credentials."""
         import pulsar
 
         if self.method == "token":
@@ -101,7 +102,7 @@ class Credentials:
 
 
 def read_client_conf(file: str) -> dict[str, str]:
-    """Read the lines `name=value` of a `client.conf`.
+    """Return the values of the lines `name=value` in a `client.conf`, by name.
 
     Raises:
         InvalidArgumentError: the file cannot be read.

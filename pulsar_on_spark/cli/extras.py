@@ -1,4 +1,4 @@
-"""Optional dependencies, which only an extra of the package installs."""
+"""Optional dependencies, each of which an extra of the package installs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
 def missing(module: str, part: str, extra: str) -> str:
-    """Return the error for a missing optional dependency of a part of the product; it names the extra to install."""
+    """Return the error's sentence for a missing optional dependency, with the extra that installs it.
+
+    Args:
+        module: The missing module.
+        part: The part of the product that needs the module; the sentence begins with it.
+        extra: The extra.
+    """
     return f"{part} needs {module}, which is not installed: `pip install 'pulsar-on-spark[{extra}]'`."
 
 
 _SECURITY: Final = ("bcrypt", "cryptography", "jwt", "passlib")
-"""Modules that only the extra `security` installs."""
+"""Modules that the extra `security` installs."""
 
 
 def require_security() -> None:
-    """Check that the libraries of certificates, keys, tokens and passwords are installed, without loading them.
+    """Check that the libraries for certificates, keys, tokens and passwords are installed, without importing them.
 
     Raises:
-        InvalidArgumentError: one of them is not installed.
+        InvalidArgumentError: a library is not installed.
     """
     for module in _SECURITY:
         if find_spec(module) is None:

@@ -1,4 +1,4 @@
-"""`pulsarpy history`: the Delta tables with topics' histories, in a root."""
+"""`pulsarpy history`: build, delete and show the history tables of a root's topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(
 
 @history_app.command()
 def delete(topic: Topic, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
-    """Delete a topic's history table, with the rows that the topic has dropped; a build makes another one."""
+    """Delete a topic's history table, even rows that the topic itself no longer has. A build makes another table."""
     open_root(root, root_option).delete_history(topic)
     name = TopicName.parse(topic).full
     output.done(f"Deleted the history of {name}.", as_json, name=name)
@@ -45,7 +45,7 @@ def delete(topic: Topic, root: RootArgument = None, root_option: RootOption = No
 
 @history_app.command()
 def status(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
-    """Show the histories of topics, and how many sealed messages they lack."""
+    """Show the histories of topics, and the numbers of sealed messages that are not built yet."""
     from pulsar_on_spark.history_table.status import statuses
 
     found = statuses(open_root(root, root_option).store.view(durable=True))
@@ -71,7 +71,7 @@ def sql(
         str | None, typer.Option("--database", help="The database of the views [tenant_namespace].", show_default=False)
     ] = None,
 ) -> None:
-    """Print SQL that makes a persistent view of each history table in a namespace, for sessions with Delta's JAR."""
+    """Print SQL that creates a persistent view of each history table in a namespace, for sessions with Delta's JAR."""
     from pulsar_on_spark.history_table.sql import view_statements
 
     made = view_statements(open_root(root, root_option), namespace, database)

@@ -1,4 +1,4 @@
-"""The client of a broker's admin API (Pulsar's admin REST API v2), with each error as one sentence."""
+"""The client of a broker's admin API (Pulsar's admin REST API v2), whose errors are one sentence each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pulsar_on_spark.cli.connection import ClientOptions
 
 TIMEOUT_S: Final = 60.0
-"""Time limit of a request, because taking over a subscription may last as long as a lease."""
+"""Time limit of a request in seconds, long enough for the takeover of a subscription, which may last a lease period."""
 
 
 class RequestRefusedError(PulsarpyError):
-    """A broker refused a request or did not answer.
+    """Error of a request that a broker refused or did not answer.
 
     Attributes:
-        status: The HTTP status; 0 if there was no answer.
+        status: The HTTP status; 0 without an answer.
     """
 
     def __init__(self, reason: str, status: int = 0) -> None:
@@ -49,7 +49,7 @@ class Answer:
 
     @classmethod
     def read(cls, response: HTTPResponse | HTTPError) -> Answer:
-        """Read a response to its end."""
+        """Return the answer in a response, after reading the response to its end."""
         # Python decodes headers as Latin-1; brokers write properties of messages in UTF-8.
         headers = {name.lower(): value.encode("latin-1").decode() for name, value in response.headers.items()}
         return cls(headers, response.read())
@@ -60,10 +60,10 @@ class HttpAdmin:
 
     Args:
         url: The broker's HTTP URL, such as `http://localhost:8080`.
-        tls: The TLS options of an HTTPS URL.
+        tls: The options of the connection: credentials and, for an HTTPS URL, TLS.
 
     Raises:
-        InvalidArgumentError: the URL is not an HTTP URL, or the file of trusted CAs cannot be used.
+        InvalidArgumentError: the URL is not an HTTP URL, or a TLS file cannot be used.
     """
 
     def __init__(self, url: str, tls: ClientOptions) -> None:
@@ -76,11 +76,14 @@ class HttpAdmin:
         self._tls = tls.context() if url.startswith("https://") else None
 
     def get(self, *path: str, **params: object) -> Any:
-        """Get a path and return its content; None if it has none (errors as `request`)."""
+        """Send a GET request for a path, and return the answer's JSON; None without content (errors as `request`)."""
         return self._content(self.request("GET", path, params))
 
     def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
-        """Send a request that changes something and return the content of the answer, or None (errors as `request`)."""
+        """Send a request that changes something, and return the answer's JSON; None without content.
+
+        Errors are as in `request`.
+        """
         return self._content(self.request(method, path, params, body))
 
     def is_partitioned(self, topic: str) -> bool:
@@ -118,7 +121,7 @@ class HttpAdmin:
 
     @cached_property
     def _opener(self) -> OpenerDirector:
-        """The sender of requests, which follows redirects. It is kept, because loading the trusted CAs takes long."""
+        """The sender of requests, which follows redirects. Cached, because loading the trusted CAs is slow."""
         from urllib.request import HTTPSHandler, build_opener
 
         from pulsar_on_spark.cli.http_redirects import RedirectsToOwners
@@ -137,7 +140,7 @@ class HttpAdmin:
 
 
 def refused_certificate(url: str, reason: str) -> RequestRefusedError:
-    """Return the error for a refused certificate of a broker."""
+    """Return the error for a broker's certificate that this client refuses for `reason`."""
     return RequestRefusedError(
         f"The certificate of the broker at {url} is refused ({reason.rstrip('.')}): give the CA that issued it as "
         "--tls-trust-cert-path, and a host name that the certificate contains."
@@ -173,4 +176,4 @@ def _reason(refusal: HTTPError, request: str) -> str:
     try:
         return str(json.loads(refusal.read())["reason"])
     except (OSError, ValueError, KeyError, TypeError):
-        return f"The broker answered {refusal.code} to {request}."
+        return f"The broker answered {refusal.code} to {request}: see the broker's log."

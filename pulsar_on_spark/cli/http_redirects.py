@@ -11,17 +11,17 @@ from typing_extensions import override
 
 
 class RedirectsToOwners(HTTPRedirectHandler):
-    """Handler that repeats a request at another broker, if a broker redirects it there because it owns the topic.
+    """Handler that repeats a request at the broker that owns the topic, if another broker redirects it there.
 
-    The credentials are sent along, as Pulsar's own clients do: a broker that has received them names the other broker.
-    They are left out if the first broker was reached by TLS and the other one is not.
+    The credentials are sent again, as by Pulsar's own clients, because the first broker, which has them already, is
+    trusted to name the owner. They are left out if the first broker was reached by TLS and the owner is not.
     """
 
     @override
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> Request | None:
-        """Return the same request for the new URL; None to refuse, if it is not an HTTP URL."""
+        """Return the same request for the new URL; None, which refuses the redirect, if that is not an HTTP URL."""
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in ("http", "https"):
             return None

@@ -1,6 +1,6 @@
 """`pulsarpy topics stats`, `internal-stats` and `peek`: show the contents of topics and the backlogs of cursors.
 
-These commands also work with brokers of Apache Pulsar: fields that such a broker lacks are shown as absent.
+These commands also work with brokers of Apache Pulsar. Fields that such a broker lacks are shown as empty.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def internal_stats(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show ledgers, the reason why each segment is kept, and cursors."""
+    """Show a topic's ledgers, its segments with the reason why each is kept, and its cursors."""
     contents = open_target(root, root_option, url).internal_stats(topic)
     if as_json:
         output.print_json(contents)
@@ -70,7 +70,7 @@ def peek(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the next entries of a subscription without moving its cursor. A batch is one entry."""
+    """Show the next entries of a subscription without moving its cursor. A batch of messages is one entry."""
     peeked = open_target(root, root_option, url).peek(topic, name, entries)
     shown = [{**entry, "payload": _text(entry["payload"])} for entry in peeked]
     if as_json:

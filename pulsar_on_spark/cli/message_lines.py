@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 
 def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool, *, with_topic: bool = False) -> None:
-    """Print a message that Pulsar's client received."""
+    """Print a line for a message that Pulsar's client received.
+
+    Args:
+        message: The message.
+        schemas: The schemas by which the value is decoded.
+        as_json: True for a line of JSON.
+        with_topic: True to print the topic, too.
+    """
     id_ = message.message_id()
     print_line(
         id_text(id_.ledger_id(), id_.entry_id(), id_.batch_index()),
@@ -29,7 +36,16 @@ def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool,
 def print_line(
     id_: str, publish_ms: int, key: str | bytes | None, value: str | None, as_json: bool, *, topic: str | None = None
 ) -> None:
-    """Print a line for a message, which is given by its parts; it begins with the topic, if one is given."""
+    """Print a line for a message; the line begins with the topic, if `topic` is given.
+
+    Args:
+        id_: The message id for display.
+        publish_ms: The publish time, in milliseconds since 1970.
+        key: The key; None without a key.
+        value: The value for display; None without a value.
+        as_json: True for a line of JSON.
+        topic: The topic.
+    """
     shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
         line: dict[str, object] = {} if topic is None else {"topic": topic}
@@ -41,7 +57,7 @@ def print_line(
 
 
 def id_text(ledger: int, entry: int, batch_index: int | None) -> str:
-    """Return a message id for display, with the index in the batch if there is one."""
+    """Return a message id for display: `ledger:entry`, with `:batch_index` for a message of a batch."""
     return f"{ledger}:{entry}" if batch_index is None or batch_index < 0 else f"{ledger}:{entry}:{batch_index}"
 
 

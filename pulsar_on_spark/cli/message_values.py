@@ -1,4 +1,4 @@
-"""Values of messages for display: decoded by their schema version, or shown as text."""
+"""Values of messages as text for display, decoded by their schema versions if possible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class ValueSchema:
         self._data = data
 
     def text(self, value: bytes) -> str:
-        """Return a value for display, decoded if the type allows it and the value fits; otherwise as text."""
+        """Return a value for display: as JSON if it can be decoded by the schema, otherwise as text.
+
+        Values of type AVRO and of numeric types are decoded.
+        """
         try:
             if self._type == "AVRO":
                 import fastavro
@@ -77,9 +80,10 @@ class ValueSchemas:
         self._by_version = {int(schema["version"]): ValueSchema(schema["type"], schema["data"]) for schema in versions}
 
     def text(self, value: bytes | None, version: bytes | None) -> str | None:
-        """Return a value for display; None if there is none.
+        """Return a value for display; None for a message without a value.
 
-        It is decoded by the version of its message (eight bytes), or by the newest version if the message has none.
+        The value is decoded by the schema version of its message (eight bytes), or by the newest version if the message
+        has none.
         """
         if value is None:
             return None
@@ -91,9 +95,9 @@ class ValueSchemas:
 
 
 NO_SCHEMA: Final = ValueSchemas(())
-"""No schema: all values are shown as text."""
+"""The schemas of a topic without a schema, whose values are shown as text."""
 
 
 def as_text(data: bytes) -> str:
-    """Decode bytes as UTF-8; bytes that are not UTF-8 are escaped."""
+    """Return bytes decoded as UTF-8; bytes that are not UTF-8 are escaped by backslashes."""
     return data.decode(errors="backslashreplace")

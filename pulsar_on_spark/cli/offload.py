@@ -35,8 +35,8 @@ def offload(
 ) -> None:
     """Move a topic's sealed segments to cold storage paths, and delete its other copies whose deletion lag is over.
 
-    A file moves with all topics in it: it stays if another topic needs its part. A broker may be running on the root;
-    with --url, the broker does this in the background.
+    A file that has segments of several topics moves as a whole, and stays if another topic still needs its segments on
+    hot paths. A broker may be running on the root; with --url, the broker offloads in the background.
     """
     target, keep_bytes = open_target(root, root_option, url), size_bytes(size_threshold, "Option --size-threshold")
     if isinstance(target, BrokerTarget):
@@ -60,7 +60,7 @@ def offload(
 
 
 def offload_status(topic: Topic, url: UrlOption = None, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Show the state of the last offload that a broker was asked for."""
+    """Show the state of the last offload of a topic that a broker was requested to run."""
     target = open_target(None, None, url)
     if not isinstance(target, BrokerTarget):
         raise InvalidArgumentError("Only a broker runs offloads in the background: give its URL as --url.")
@@ -83,7 +83,11 @@ def _status(broker: HttpAdmin, topic: str) -> dict[str, Any]:
 
 
 def _by_broker(broker: HttpAdmin, topic: str, keep_bytes: int) -> None:
-    """Ask for an offload of all sealed segments before the newest `keep_bytes`."""
+    """Request an offload of all sealed segments before the newest `keep_bytes` bytes.
+
+    Raises:
+        RequestRefusedError: the topic has no such segments, or the broker refuses.
+    """
     behind = 0
     for ledger in reversed(broker.get(*topic_path(topic), "internalStats")["ledgers"]):
         for segment in reversed(ledger["segments"]):
@@ -92,7 +96,10 @@ def _by_broker(broker: HttpAdmin, topic: str, keep_bytes: int) -> None:
                 broker.change("PUT", *topic_path(topic), "offload", body=end)
                 return
             behind += segment["size"]
-    raise RequestRefusedError(f"Topic {topic} has no sealed segments behind its newest {keep_bytes:,} bytes.")
+    raise RequestRefusedError(
+        f"Topic {topic} has no sealed segments before its newest {keep_bytes:,} bytes: give a smaller "
+        "--size-threshold, or wait until a ledger is sealed."
+    )
 
 
 def _print(done: OffloadReport) -> None:

@@ -1,4 +1,4 @@
-"""Commands for a running broker with clients: unload, terminate and truncate topics, create and move cursors."""
+"""Commands that need a running broker: unload, terminate, truncate and trim topics, create and move cursors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _POSITIONS: Final = f"1h for an hour ago (s, m, h, d, w), milliseconds since 197
 
 @topics_app.command()
 def unload(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Close a topic in its broker; clients look it up again."""
+    """Unload a topic from its broker; clients then look the topic up again."""
     open_broker(url).change("PUT", *topic_path(topic), "unload")
     output.done(f"Unloaded {topic}.", as_json, topic=topic)
 
 
 @topics_app.command()
 def terminate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Terminate a topic: it accepts no more messages."""
+    """Terminate a topic, which then accepts no more messages."""
     last = open_broker(url).change("POST", *topic_path(topic), "terminate")
     if as_json:
         output.print_json(last)
@@ -41,14 +41,14 @@ def terminate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> N
 
 @topics_app.command()
 def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete all messages of a topic, also unacknowledged and retained ones."""
+    """Delete all messages of a topic, also unacknowledged and retained messages."""
     open_broker(url).change("DELETE", *topic_path(topic), "truncate")
     output.done(f"Truncated {topic}.", as_json, topic=topic)
 
 
 @topics_app.command()
 def trim(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete now the messages that retention no longer requires, instead of at the next periodic trim."""
+    """Trim a topic now, instead of at the next periodic trim: delete the messages that retention no longer keeps."""
     open_broker(url).change("POST", *topic_path(topic), "trim")
     output.done(f"Trimmed {topic}.", as_json, topic=topic)
 
@@ -100,7 +100,7 @@ def expire(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge messages older than an age."""
+    """Acknowledge the messages of the backlog that are older than an age."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "expireMessages", str(seconds))
     output.done(
         f"Expired messages older than {seconds:,} s in {name!r} on {topic}.",
@@ -118,7 +118,7 @@ def seek(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move a subscription's cursor; its consumers are disconnected, and reconnect."""
+    """Move a subscription's cursor. The broker disconnects its consumers, which then reconnect."""
     path = (*topic_path(topic), "subscription", name, "resetcursor")
     broker = open_broker(url)
     if to.isdecimal():

@@ -23,36 +23,36 @@ Cell = str | int | None
 
 
 def out() -> Console:
-    """Return the console for results. Unless it is a terminal it is wide, so that pipes get whole lines."""
+    """Return the console on standard output, for results. Without a terminal, lines are not wrapped."""
     from rich.console import Console
 
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
 
 
 def err() -> Console:
-    """Return the console for progress and errors."""
+    """Return the console on standard error, for progress and errors."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def say(text: str) -> None:
-    """Print a line, with control characters escaped."""
+    """Print a line on standard output, with control characters escaped."""
     out().print(printable(text), markup=False)
 
 
 def fail(text: str) -> None:
-    """Print an error as one line."""
+    """Print an error as one line on standard error."""
     err().print(f"pulsarpy: {printable(' '.join(text.split()))}", markup=False)
 
 
 def note(text: str) -> None:
-    """Print a note on standard error: neither a result nor an error."""
+    """Print a note, which is neither a result nor an error, on standard error."""
     err().print(f"pulsarpy: {printable(text)}", markup=False)
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
-    """Report a change: print `text`, or `what` as JSON."""
+    """Report a change that a command has made: print `text`, or with `as_json` print `what` as JSON."""
     if as_json:
         print_json(what)
     else:
@@ -60,7 +60,7 @@ def done(text: str, as_json: bool, **what: object) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print a table; numbers are right-aligned, with separators of thousands. Without rows, print one line."""
+    """Print a table, with numbers right-aligned and commas between thousands. Without rows, print one line."""
     from rich.table import Table
 
     cells = [list(row) for row in rows]
@@ -77,20 +77,20 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
 
 
 def size(size_bytes: int | None) -> str:
-    """Format a number of bytes for display."""
+    """Return a number of bytes with a unit, for display; "-" for None."""
     from rich.filesize import decimal
 
     return "-" if size_bytes is None else decimal(size_bytes)
 
 
 def print_json(value: object) -> None:
-    """Print a value of the Python API as JSON; dataclasses and records become objects."""
+    """Print a value of the Python API as JSON, with dataclasses and records as objects."""
     sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Show progress bars of long work on standard error, unless `quiet` is set or it is no terminal."""
+    """Yield a function that shows progress bars on standard error, unless `quiet` is true or there is no terminal."""
     console = err()
     if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
         yield lambda step, done, total: None
@@ -111,7 +111,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on standard error what the command is waiting for, if it is a terminal."""
+    """While the context is open, show `what` on standard error, if that is a terminal."""
     console = err()
     with console.status(what) if console.is_terminal else nullcontext():
         yield

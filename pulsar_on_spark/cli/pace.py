@@ -1,4 +1,4 @@
-"""The pace of sending or receiving, which determines when the next message is due."""
+"""The pace of sending or receiving messages, which determines the time at which the next message is due."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ class Pace:
         self._begun_s = time.perf_counter()
 
     def due_s(self, done: int) -> float:
-        """Return the time at which message number `done` is due, by `time.perf_counter`; now if there is no limit."""
+        """Return the time at which message number `done`, from 0 on, is due; the current time without a limit.
+
+        In seconds of `time.perf_counter`.
+        """
         return self._begun_s + done / self._rate if self._rate else time.perf_counter()
 
     def wait(self, done: int, end_s: float = math.inf) -> None:
-        """Wait until message number `done` is due, or until `end_s` if that is earlier."""
+        """Wait until message number `done` is due, or until `end_s` (by `time.perf_counter`) if that is earlier."""
         while (ahead_s := min(self.due_s(done), end_s) - time.perf_counter()) > 0:
             time.sleep(ahead_s)

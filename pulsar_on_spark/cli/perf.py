@@ -1,6 +1,6 @@
 """`pulsarpy perf produce` and `perf consume`: throughput and latency of a broker.
 
-The flags are those of `pulsar-perf`.
+The options are those of `pulsar-perf`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _measured() -> Measured:
 
 @contextmanager
 def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
-    """Print rates on standard error at each interval, even during a stall."""
+    """Print rates on standard error every `every_s` seconds while the context is open, even if no message passes."""
     ended = Event()
 
     def tick() -> None:

@@ -38,7 +38,7 @@ def grant(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a role actions on a namespace or a topic, which replace its former actions there."""
+    """Give a role actions on a namespace or a topic. They replace the role's former actions there."""
     given = listed(actions)
     open_target(root, root_option, url).grant_permission(of, role, given)
     output.done(f"Granted {', '.join(given)} on {of} to {role}.", as_json, of=of, role=role, actions=given)
@@ -53,7 +53,7 @@ def revoke(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take all actions on a namespace or a topic from a role; connected clients lose them, too."""
+    """Take all actions on a namespace or a topic from a role. Clients that are connected lose them, too."""
     open_target(root, root_option, url).revoke_permission(of, role)
     output.done(f"Revoked all actions on {of} from {role}.", as_json, of=of, role=role)
 
@@ -66,7 +66,7 @@ def list_(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the actions of roles on a namespace or a topic; those on a namespace hold for its topics, too."""
+    """List the actions of roles on a namespace or a topic. Actions on a namespace hold for its topics, too."""
     granted = open_target(root, root_option, url).permissions(of)
     if as_json:
         output.print_json(granted)
@@ -85,7 +85,7 @@ def grant_subscription(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let only some roles use the subscriptions with a name; these roles also need the permission to consume."""
+    """Let only some roles use the subscriptions with a name. These roles also need the permission to consume."""
     given = listed(roles)
     open_target(root, root_option, url).grant_subscription_permission(namespace, subscription, given)
     text = f"Granted subscription {subscription!r} of {namespace} to {', '.join(given)} alone."
@@ -102,7 +102,7 @@ def revoke_subscription(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a role from using the subscriptions with a name; when no role is left, any role may use them."""
+    """Stop a role from using the subscriptions with a name. Without any roles, all roles may use them."""
     open_target(root, root_option, url).revoke_subscription_permission(namespace, subscription, role)
     text = f"Revoked subscription {subscription!r} of {namespace} from {role}."
     output.done(text, as_json, namespace=namespace, subscription=subscription, role=role)

@@ -1,4 +1,4 @@
-"""`pulsarpy produce`: the flags of `pulsar-client produce`, or one message for each line of standard input."""
+"""`pulsarpy produce`: the options of `pulsar-client produce`, or one message for each line of standard input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def produce(
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages: those of --messages and --files, or without these options each line of standard input."""
+    """Publish the messages of --messages and --files, or without these options each line of standard input."""
     given = dict(_pair(pair) for text in properties or () for pair in text.split(","))
     given |= dict(_pair(pair) for pair in property_ or ())
     values = _values(messages or (), files or (), separator, times)
@@ -69,7 +69,9 @@ def produce(
             sent += 1
         producer.flush()
     if failed:
-        raise InvalidArgumentError(f"{len(failed)} of {sent} messages were not published to {topic}: {failed[0]}.")
+        raise InvalidArgumentError(
+            f"{len(failed)} of {sent} messages were not published to {topic} ({failed[0]}): look at the broker's log."
+        )
     output.done(f"Published {sent:,} messages to {topic}.", as_json, topic=topic, messages=sent)
 
 
@@ -77,7 +79,7 @@ def _values(messages: Iterable[str], files: Iterable[Path], separator: str | Non
     """Return the values of the messages to publish.
 
     Raises:
-        InvalidArgumentError: a file cannot be read, or standard input would have to be published several times.
+        InvalidArgumentError: a file cannot be read, the separator is empty, or `times` is above 1 for standard input.
     """
     if separator == "":
         raise InvalidArgumentError("Option --separator is empty: give the text between two messages.")
@@ -86,7 +88,9 @@ def _values(messages: Iterable[str], files: Iterable[Path], separator: str | Non
     if given:
         return (value for _ in range(times) for value in given)
     if times > 1:
-        raise InvalidArgumentError("Option --num-produce repeats --messages and --files: give one of them.")
+        raise InvalidArgumentError(
+            "Option --num-produce does not repeat standard input: give --messages or --files, or leave the option out."
+        )
     return _lines()
 
 

@@ -46,7 +46,7 @@ def proxy(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Connect Pulsar clients to the brokers of a root, or to listed ones, until SIGTERM or SIGINT."""
+    """Connect Pulsar clients to the brokers of a root, or to listed brokers, until SIGTERM or SIGINT."""
     level, form = (log_level or "INFO").upper(), log_format or "text"
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR") or form not in ("text", "json"):
         raise InvalidArgumentError(f"Log level {level} or log format {form} is unknown: see --help for the choices.")
@@ -79,7 +79,7 @@ def proxy(
 
 
 def _brokers(urls: list[str] | None, root: str | None, root_option: str | None) -> tuple[Brokers, str]:
-    """Return the brokers, and a text that names them."""
+    """Return the brokers, and the text by which the program's output names them."""
     from pulsar_on_spark.proxy.brokers import ListedBrokers, RegisteredBrokers
 
     given = listed(urls or ())

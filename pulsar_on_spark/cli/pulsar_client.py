@@ -1,4 +1,4 @@
-"""Apache Pulsar's Python client, an optional extra, for commands that send and receive."""
+"""Apache Pulsar's Python client, an optional dependency, for commands that send and receive messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ServiceUrl = Annotated[
 
 
 class SubscriptionType(Enum):
-    """Pulsar's subscription types, as its command line writes them."""
+    """Pulsar's subscription types, with their names on Pulsar's command line."""
 
     EXCLUSIVE = "Exclusive"
     SHARED = "Shared"
@@ -54,7 +54,7 @@ class SubscriptionType(Enum):
 
 
 class SubscriptionPosition(Enum):
-    """The start of a new subscription, as Pulsar's command line writes it."""
+    """The start of a new subscription, with its name on Pulsar's command line."""
 
     LATEST = "Latest"
     EARLIEST = "Earliest"
@@ -68,11 +68,14 @@ class SubscriptionPosition(Enum):
 
 @contextmanager
 def service_client(url: str | None) -> Iterator[pulsar.Client]:
-    """Create a client of a broker and close it at the end; an error of the client becomes one sentence.
+    """Yield a client of a broker, which is closed at the end of the context.
+
+    Args:
+        url: The broker's URL; None for the URL in the environment, in `client.conf`, or the default.
 
     Raises:
-        InvalidArgumentError: the client is not installed, or the URL is not a broker's.
-        RequestRefusedError: no broker answers at the URL, or the client reports an error.
+        InvalidArgumentError: Pulsar's client is not installed, or the URL is not the URL of a broker.
+        RequestRefusedError: no broker answers at the URL, or the client reports an error within the context.
     """
     try:
         import pulsar
@@ -102,14 +105,14 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
 
 
 def _require_listener(url: str, options: ClientOptions) -> None:
-    """Check that a broker listens, because the client would otherwise retry for half a minute.
+    """Check that a broker listens at a URL; without one, the client would retry for half a minute.
 
     Args:
-        url: The URL, which may name several brokers.
+        url: The URL, which may name several hosts, separated by commas.
         options: The options of the connection.
 
     Raises:
-        InvalidArgumentError: the URL is not a broker's.
+        InvalidArgumentError: the URL is not the URL of a broker.
         RequestRefusedError: no broker listens at the URL.
     """
     import socket
@@ -123,7 +126,7 @@ def _require_listener(url: str, options: ClientOptions) -> None:
         ]
     except (KeyError, ValueError) as error:
         raise InvalidArgumentError(
-            f"URL {url!r} is not a broker's: give one such as {_DEFAULT_URL} or http://localhost:8080."
+            f"URL {url!r} is not the URL of a broker: give a URL such as {_DEFAULT_URL} or http://localhost:8080."
         ) from error
     context = options.context() if scheme in ("pulsar+ssl", "https") else None
     causes: list[str] = []

@@ -1,4 +1,4 @@
-"""Names of `pulsar-admin`'s commands: a command with the same arguments here works, others fail with a hint."""
+"""Names of `pulsar-admin`'s commands: those with the same arguments here are run, others fail with a hint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "topics stats-internal": "topics internal-stats",
     "topics trim-topic": "topics trim",
 }
-"""Commands of `pulsar-admin` that have the same arguments here."""
+"""Commands of `pulsar-admin` that have the same arguments here, each with the command that is run."""
 
 _OFFLOAD: Final = "policies set OF offload_policies JSON"
 HINTS: Final[Mapping[str, str]] = {
@@ -73,14 +73,14 @@ HINTS: Final[Mapping[str, str]] = {
     "topics unsubscribe": "subscriptions delete TOPIC SUBSCRIPTION",
     "topics update-partitioned-topic": "topics add-partitions TOPIC N",
 }
-"""Commands of `pulsar-admin` that have other arguments here."""
+"""Commands of `pulsar-admin` that have other arguments here, each with the command to show as a hint."""
 
 _POLICY: Final = re.compile(r"(?:topics|namespaces) (get|set|remove)-([a-z-]+)")
 _POLICY_VERBS: Final = {"get": "show OF", "set": "set OF {policy} VALUE", "remove": "unset OF {policy}"}
 
 
 def hint(name: str) -> str | None:
-    """Return the command that corresponds to a command of `pulsar-admin`; None if there is none."""
+    """Return the command of `pulsarpy` to show for a command of `pulsar-admin`; None if there is none."""
     if name in HINTS:
         return HINTS[name]
     of_policy = _POLICY.fullmatch(name)
@@ -90,10 +90,10 @@ def hint(name: str) -> str | None:
 
 
 class PulsarGroup(TyperGroup):
-    """A group of commands that recognises the names of `pulsar-admin`."""
+    """A group of commands that also accepts the names of `pulsar-admin`'s commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command by the name that was typed, or by its name in `pulsar-admin`."""
+        """Return the command with the typed name, here or in `pulsar-admin`; fail with a hint for other arguments."""
         root = ctx.find_root()
         typed = args[0] if ctx is root else f"{ctx.info_name} {args[0]}"
         if self.get_command(ctx, args[0]) is None:

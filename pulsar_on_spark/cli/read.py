@@ -41,11 +41,11 @@ def read(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages of a topic without acknowledging them. Reading from a root needs no broker."""
+    """Print messages of a topic, without acknowledging them. To read from a root, no broker is needed."""
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if last:
-            raise InvalidArgumentError("--last reads from a root: give a root instead of --url.")
+            raise InvalidArgumentError("Option --last needs a root: give a root instead of --url, or leave --last out.")
         _read_by_broker(target, topic, number, as_json)
         return
     rows = _rows(target.root, topic, number, last=last)
@@ -68,7 +68,7 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
 
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
-    """Read the first or last messages of each partition."""
+    """Yield the first or last `number` messages of each partition, in order."""
     from pulsar_on_spark.topic.catalog import catalog
     from pulsar_on_spark.topic.data_path.reading import SliceReader
     from pulsar_on_spark.topic.data_path.tail import Tail

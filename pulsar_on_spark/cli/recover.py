@@ -43,7 +43,7 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if they cannot be recovered.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recover the journals of dead brokers now; brokers that renew their leases are left alone."""
+    """Recover the journals of dead brokers now. Brokers that renew their leases are not disturbed."""
     give_up = give_up_path or []
     if give_up and incarnation is None:
         raise InvalidArgumentError("Paths are given up for one broker incarnation: name it with --incarnation.")

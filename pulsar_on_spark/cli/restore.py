@@ -1,4 +1,4 @@
-"""`pulsarpy restore`: make a new root with the state of a root at an earlier moment."""
+"""`pulsarpy restore`: create a new root with the state of a root at an earlier time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def restore(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new root with the state of a root at an earlier moment, as far as the log of its metadata goes back."""
+    """Create a new root with the state of a root at an earlier time, which the log of its metadata must still have."""
     from pulsar_on_spark.topic.maintenance.backup.restore import restore_root
 
     moment = parse_moment(to, datetime.now(UTC))
@@ -57,10 +57,13 @@ def restore(
 
 
 def parse_moment(text: str, now: datetime) -> int | datetime:
-    """Return the version, or the time with a zone, that a text names.
+    """Parse the option `--to`: a version, a time with a zone, or a duration before `now`.
+
+    Returns:
+        The version as a number, or the time with a zone.
 
     Raises:
-        InvalidArgumentError: the text names neither.
+        InvalidArgumentError: the text has none of these forms.
     """
     with suppress(ValueError, OverflowError):
         if text.isdecimal():

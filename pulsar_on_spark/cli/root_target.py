@@ -1,6 +1,6 @@
 """Administration of a root without a broker.
 
-Modules that read topics are imported where they are used, so that other commands need not wait for the imports.
+Modules that read topics are imported where they are used, so that other commands start without these imports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RootTarget(Target):
-    """A root's metadata, changed directly; a broker that serves the root sees the change within seconds."""
+    """Target of commands that use a root directly. A broker that serves the root sees their changes within seconds."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -85,7 +85,10 @@ class RootTarget(Target):
             change.set_topic_policies(self.root, TopicName.parse(of), {field: value})
 
     def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
-        """Return the topics and messages that housekeeping would trim under another retention."""
+        """Return the topics and messages that housekeeping would trim if the retention of `of` were `value`.
+
+        `of` is a namespace or a topic, and `value` is in the form of the admin API; None for no policy there.
+        """
         from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 
         return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
@@ -179,7 +182,7 @@ class RootTarget(Target):
 
 
 def _parsed(of: str) -> str | TopicName:
-    """Parse the name of a namespace or a topic."""
+    """Return a checked name of a namespace, or the parsed name of a topic."""
     return check_namespace(of) if is_namespace(of) else TopicName.parse_any(of)
 
 

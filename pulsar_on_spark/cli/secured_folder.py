@@ -1,4 +1,4 @@
-"""The folder that `pulsarpy security init` creates, with all files that secure a broker on one host."""
+"""The folder that `pulsarpy security init` creates, with all files that a secured broker on one host needs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SecuredFolder:
-    """The paths of the files.
+    """The paths of the files in a secured folder.
 
     Attributes:
-        settings: The broker's settings.
+        settings: The broker's settings, `broker.toml`.
         client: The super user's `client.conf`, for `pulsarpy` and Pulsar's own commands.
         trust: The certificate of the CA, which clients trust.
         secret: The secret key, which signs tokens.
@@ -38,11 +38,11 @@ class SecuredFolder:
 
 
 def create_secured_folder(folder: Path, hosts: Sequence[str]) -> SecuredFolder:
-    """Create a CA, the broker's certificate, a secret key, a super user's token, and the settings that use them.
+    """Create a folder with a CA, the broker's certificate, a secret key, a super user's token, and the settings.
 
     Args:
-        folder: The folder; it must be new, so that no other user can write into it.
-        hosts: Names and addresses by which clients reach the broker; they connect to the first one.
+        folder: The folder, which must be new, so that no other user can write into it.
+        hosts: Names and addresses by which clients reach the broker. The `client.conf` has the first one.
 
     Raises:
         InvalidArgumentError: the folder exists, or a host is invalid.

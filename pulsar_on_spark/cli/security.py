@@ -26,7 +26,7 @@ def init(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create what secures a broker: a CA, a certificate, a key, a super user's token, broker.toml, client.conf."""
+    """Create the files that secure a broker: CA, certificate, key, super user's token, broker.toml, client.conf."""
     require_security()
     from pulsar_on_spark.cli.secured_folder import create_secured_folder
 
@@ -51,7 +51,7 @@ def password(
     file: Annotated[Path, typer.Argument(help="The htpasswd file of `basic_auth_conf`; created if it is absent.")],
     user: Annotated[str, typer.Argument(help="The user.")],
 ) -> None:
-    """Set a user's password. It is prompted for at a terminal; without a terminal, standard input has it."""
+    """Set a user's password. At a terminal, the command asks for it; otherwise it is read from standard input."""
     require_security()
     from pulsar_on_spark.security.passwords import set_password
 
@@ -75,7 +75,7 @@ def certificate(
 ) -> None:
     """Make a certificate for a server or a client, signed by the folder's CA, which is created if it is missing."""
     if (role is None) == (host is None):
-        raise InvalidArgumentError("A certificate is of a server or a client: give either --host or --role.")
+        raise InvalidArgumentError("A certificate is for either a server or a client: give either --host or --role.")
     require_security()
     from pulsar_on_spark.security.certificates import LocalCa
 

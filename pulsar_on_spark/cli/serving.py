@@ -1,7 +1,7 @@
 """A broker's process, from its start until a signal ends it.
 
-Only commands that serve import this module, because the broker and its web server would double the start-up time of
-other commands.
+Only the commands that serve a root import this module, because importing the broker and its web server would double the
+start-up time of other commands.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from pulsar_on_spark.storage.root_place import RootPlace
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0001
-"""Switch interval of threads: the longest wait of a journal path's thread after a system call (bench.journal)."""
+"""Python's switch interval in seconds: the longest wait for the interpreter's lock after a system call.
+
+The threads of journal paths need a short one (bench.journal).
+"""
 GC_THRESHOLD = (10_000, 10, 10)
-"""Thresholds of the garbage collector. Entries in progress and in the cache are many objects without cycles. With
-Python's defaults (700, 10, 10), the collector took 13 % of a loop that mostly makes and keeps 400,000 of them, with
-pauses up to 10 ms; with these thresholds it takes 4 %."""
+"""Thresholds of Python's garbage collector, for the many objects of in-flight and cached entries, without cycles.
+
+With Python's defaults (700, 10, 10), the collector took 13 % of the time of a loop that mostly creates and keeps
+400,000 such objects, with pauses of up to 10 ms. With these thresholds it takes 4 %.
+"""
 
 
 def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     """Serve a root until SIGTERM or SIGINT.
 
     Raises:
-        JournalFencedError: another broker took over.
+        JournalFencedError: the broker has ended by itself, for example because another broker has taken over.
         PulsarpyError, OSError: the broker cannot be started.
     """
     start_arrow_without_pandas()
@@ -45,7 +50,7 @@ def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> 
 
 
 async def _serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
-    """Serve the root; raises `JournalFencedError` if another broker took over."""
+    """Serve the root until a signal ends the process (errors as `serve`)."""
     running = await Broker.start(place, settings, quorum)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()

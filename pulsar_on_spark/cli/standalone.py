@@ -63,7 +63,7 @@ def broker(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Serve an existing root, alone or beside its other brokers, until SIGTERM or SIGINT."""
+    """Serve an existing root to Pulsar clients, alone or beside its other brokers, until SIGTERM or SIGINT."""
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
     _run(open_root(root, root_option).place, settings, copies)

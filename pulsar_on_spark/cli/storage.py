@@ -1,4 +1,4 @@
-"""`pulsarpy storage`: storage paths, problems of copies, and their repair."""
+"""`pulsarpy storage`: storage paths, and the check and repair of the copies on them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add(
     profile: Annotated[str, typer.Option(help="Profile with a URL's options [the one that matches it].")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add a storage path, or bring a lost one back; a running broker uses it within seconds."""
+    """Add a storage path, or bring a lost path back. A running broker uses the path within seconds."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     added = storage_paths.add(open_root(root, root_option), place, label, role=role, profile=profile)
@@ -73,7 +73,7 @@ def add(
 def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Stop writing to a path; `repair` then copies its contents to other paths. Histories stay where they are."""
+    """Stop writing to a path. `repair` then copies its contents to other paths, except histories, which stay there."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
@@ -84,7 +84,7 @@ def drain(
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write again to a path that was drained, half retired, or failed and is well; claim a cold or history path."""
+    """Write again to a path that was drained, partly retired, or failed and is well; claim a cold or history path."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)
@@ -101,7 +101,7 @@ def lost(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a path's disk lost; `repair` then restores its copies from copies on other paths."""
+    """Declare a path's disk lost. `repair` then restores its copies from the copies on other paths."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
@@ -112,7 +112,7 @@ def lost(
 def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Remove a drained or lost path from the root, if nothing needs it; finish a retirement that was interrupted."""
+    """Remove a drained or lost path that is no longer needed from the root; finish an interrupted retirement."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)
@@ -126,7 +126,7 @@ def check_(
     path_id: Annotated[int | None, typer.Option("--path", help="Only the copies on this storage path.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every copy in full and list missing, bad and misplaced copies, without repairing them."""
+    """Read every copy in full, and list missing, bad and misplaced copies, without repairing them."""
     from pulsar_on_spark.topic.maintenance.repair.checking import check
 
     opened = open_root(root, root_option)
@@ -165,7 +165,7 @@ def repair(
 
 
 def print_paths(paths: tuple[PathNumbers, ...]) -> None:
-    """Print the table of storage paths; `pulsarpy status` prints it, too."""
+    """Print the table of storage paths, and the problems of each path."""
     output.table(
         "Storage paths",
         ("id", "directory", "label", "role", "state", "free", "copies", "size", "bad copies"),
@@ -258,5 +258,5 @@ def _problems(done: RepairReport) -> list[str]:
     if done.lacking:
         problems.append(f"{done.lacking:,} copies have no storage path left: add one with `pulsarpy storage add`.")
     if done.work.unfinished:
-        problems.append(f"{done.work.unfinished:,} files are left for the next run.")
+        problems.append(f"{done.work.unfinished:,} files are not repaired yet: run `pulsarpy storage repair` again.")
     return problems

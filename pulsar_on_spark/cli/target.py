@@ -1,4 +1,4 @@
-"""The interface of the roots and brokers that administrative commands work on."""
+"""The interface by which administrative commands use a root or a broker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Target(Protocol):
         """Create a tenant."""
 
     def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
-        """Set the roles of a tenant's administrators."""
+        """Set the roles of a tenant's administrators, which replace the former roles."""
 
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
-        """Delete a tenant."""
+        """Delete a tenant; with `force`, with its namespaces and topics."""
 
     def namespaces(self, tenant: str) -> list[str]:
         """Return the names of a tenant's namespaces."""
@@ -31,7 +31,7 @@ class Target(Protocol):
         """Create a namespace."""
 
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
-        """Delete a namespace."""
+        """Delete a namespace; with `force`, with its topics."""
 
     def policies(self, of: str) -> dict[str, Any]:
         """Return the policies that are set on a namespace or a topic, by field of `Policies`."""
@@ -43,13 +43,13 @@ class Target(Protocol):
         """Return the actions of each role on a namespace or a topic."""
 
     def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
-        """Give a role these actions on a namespace or a topic."""
+        """Give a role actions on a namespace or a topic, which replace its former actions there."""
 
     def revoke_permission(self, of: str, role: str) -> None:
         """Take all actions on a namespace or a topic from a role."""
 
     def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
-        """Return, by name of subscriptions, the only roles that may use them."""
+        """Return, by subscription name, the only roles that may use the subscriptions with this name."""
 
     def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
         """Let only these roles use the subscriptions with this name."""
@@ -58,34 +58,43 @@ class Target(Protocol):
         """Stop a role from using the subscriptions with this name."""
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """Return (name, number of partitions or None) of the topics of a namespace, or of all topics, by name."""
+        """Return (name, number of partitions) of the topics of a namespace, or of all topics, sorted by name.
+
+        The number is None for a topic without partitions.
+        """
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
-        """Create a topic, with values of this Avro schema if given."""
+        """Create a topic with a number of partitions (None for none) and, if given, an Avro schema of the values.
+
+        `schema_type` is the encoding of the values, JSON or AVRO.
+        """
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Add partitions to a partitioned topic."""
+        """Increase the number of partitions of a partitioned topic to `partitions`."""
 
     def delete_topic(self, topic: str, *, force: bool) -> None:
-        """Delete a topic with its partitions."""
+        """Delete a topic with its partitions; with `force`, even if it has subscriptions."""
 
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """Return a topic's stats in the form of the admin API; for a partitioned topic, the sum and each partition."""
+        """Return a topic's stats in the form of the admin API; for a partitioned topic, with each partition's stats."""
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """Return a topic's ledgers and cursors in the form of the admin API; by partition, for a partitioned topic."""
+        """Return a topic's ledgers and cursors in the form of the admin API; for a partitioned topic, by partition."""
 
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
-        """Return up to `entries` entries that a subscription has not acknowledged, without moving its cursor."""
+        """Return the first `entries` entries that a subscription has not acknowledged, without moving its cursor.
+
+        Each has `id`, `published`, `producer`, `key`, `properties`, `messages` (their number) and `payload`.
+        """
 
     def subscriptions(self) -> Sequence[TopicSubscription]:
         """Return all durable subscriptions, each with its cursors and backlog."""
 
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
-        """Delete a subscription of a topic and its partitions."""
+        """Delete a subscription of a topic and its partitions; with `force`, even if a consumer is reading it."""
 
     def schemas(self, topic: str) -> list[Mapping[str, Any]]:
-        """Return every version of a topic's schema."""
+        """Return every version of a topic's schema, with `version`, `type`, `data` and `properties`."""
 
     def add_schema(self, topic: str, type_: str, text: str) -> int:
-        """Register a schema; returns its version."""
+        """Register a schema for a topic, and return its version."""

@@ -1,7 +1,7 @@
 """The choice between a root and a broker as the target of a command.
 
-The first of these that is given is the target: `--url`; the root (its argument, `--root` or `PULSARPY_ROOT`);
-`PULSARPY_URL`; the URL in `client.conf`.
+The target is the first one that is given of these: `--url`; the root, by the argument, `--root` or `PULSARPY_ROOT`; the
+broker at `PULSARPY_URL`; the broker in `client.conf`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ UrlOption = Annotated[
 
 
 def open_target(argument: str | None, option: str | None, url: str | None) -> RootTarget | BrokerTarget:
-    """Open the root or broker that the command or the environment names; in the environment, a root comes first.
+    """Open the root or broker that the command or the environment names. In the environment, a root takes precedence.
+
+    Args:
+        argument: The command's argument for the root.
+        option: The option `--root`, which Typer fills in from PULSARPY_ROOT.
+        url: The option `--url`.
 
     Raises:
-        InvalidArgumentError: neither a root nor a URL is given, or both are.
+        InvalidArgumentError: neither a root nor a URL is given, or the command gives both.
         PulsarpyError: the root cannot be opened.
     """
     # Typer fills in the option from the environment.
@@ -53,15 +58,18 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
 
 
 def default_url() -> str | None:
-    """Return the HTTP URL in the environment or, without one, in `client.conf`; None if neither has one."""
+    """Return the broker's HTTP URL from PULSARPY_URL or else from `client.conf`; None if neither has one."""
     return os.environ.get(URL_VARIABLE) or client_options().web_url
 
 
 def open_broker(url: str | None) -> HttpAdmin:
-    """Return the broker of a command that needs one.
+    """Return the admin API of a broker, for a command that needs a broker.
+
+    Args:
+        url: The option `--url`; None for the URL of `default_url`.
 
     Raises:
-        InvalidArgumentError: no URL is given.
+        InvalidArgumentError: no URL is given, or it is not an HTTP URL.
     """
     given = url or default_url()
     if given is None:

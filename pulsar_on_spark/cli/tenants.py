@@ -191,7 +191,7 @@ def set_retention(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set how long, and up to which size, acknowledged messages are kept; above either limit they may be deleted."""
+    """Set the time and the size of acknowledged messages to keep; messages beyond either limit may be deleted."""
     if size is None and age is None:
         raise InvalidArgumentError("Neither --size nor --time is given: give one of them, or both.")
     retention = {"retentionTimeInMinutes": _minutes(age or "-1"), "retentionSizeInMB": _megabytes(size or "-1")}
@@ -215,12 +215,14 @@ def unset(
 def _change(
     target: RootTarget | BrokerTarget, of: str, field: str, value: Any, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Set a policy, or remove it if `value` is None. On a root, show what a new retention lets housekeeping delete."""
+    """Set a policy, or remove it if `value` is None. On a root, show the messages that a new retention deletes."""
     trimmed = None
     if field == "retention" and not isinstance(target, BrokerTarget):
         trimmed = target.retention_preview(of, value)
     elif dry_run:
-        raise InvalidArgumentError("--dry-run shows retention on a root only: give a root, or leave the option out.")
+        raise InvalidArgumentError(
+            "Option --dry-run is only for the retention policy on a root: give a root, or leave the option out."
+        )
     if not dry_run:
         target.set_policy(of, field, value)
     fields: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})

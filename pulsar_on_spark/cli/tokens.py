@@ -40,7 +40,7 @@ def create_secret_key(
     in_base64: Annotated[bool, typer.Option("--base64", "-b", help="Write it in base64.")] = False,
     algorithm: Annotated[str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")] = "HS256",
 ) -> None:
-    """Make a secret key, which signs and verifies tokens."""
+    """Create a secret key, which signs and verifies tokens."""
     require_security()
     from pulsar_on_spark.security.files import write_new
     from pulsar_on_spark.security.issuing import new_secret
@@ -63,7 +63,7 @@ def create_key_pair(
         str, typer.Option("--signature-algorithm", "-a", help="RS256 to RS512, PS256 to PS512, ES256 to ES512.")
     ] = "RS256",
 ) -> None:
-    """Make a private key, which signs tokens, and its public key, which verifies them."""
+    """Create a private key, which signs tokens, and its public key, which verifies them."""
     require_security()
     from pulsar_on_spark.security.files import write_new
     from pulsar_on_spark.security.issuing import new_pair
@@ -84,14 +84,14 @@ def create(
     algorithm: _Algorithm = None,
     header: Annotated[list[str] | None, typer.Option("--headers", "-h", help="A header, NAME=VALUE.")] = None,
 ) -> None:
-    """Make a token and print it."""
+    """Create a token, and print it."""
     require_security()
     from pulsar_on_spark.security.issuing import sign
     from pulsar_on_spark.security.principal import MAX_ROLE_BYTES, is_role
 
     if not is_role(subject):
         raise InvalidArgumentError(
-            f"The subject is no role, which has 1 to {MAX_ROLE_BYTES} bytes of printable text: give another."
+            f"Option --subject is not a role, which has 1 to {MAX_ROLE_BYTES} bytes of printable text: give another."
         )
     claims: dict[str, object] = {"sub": subject}
     if expiry is not None:
@@ -115,7 +115,7 @@ def validate(
     secret_key: _Secret = None,
     public_key: _Public = None,
 ) -> None:
-    """Check a token as a broker with this key does, and print its claims."""
+    """Check a token as a broker with the given key does, and print the token's claims."""
     require_security()
     from pulsar_on_spark.security.evidence import NotAuthenticatedError
     from pulsar_on_spark.security.providers.token import TokenRules, principal_of, verified_claims
@@ -148,7 +148,9 @@ def _key(secret: str | None, pair: str | None, *, signs: bool) -> TokenKey:
 
 def _given(token: str | None, file: Path | None, stdin: bool) -> str:
     if (token is not None) + (file is not None) + stdin > 1:
-        raise InvalidArgumentError("The token is given in several ways: give one of them.")
+        raise InvalidArgumentError(
+            "The token is given in several ways: give only one of the argument, --token-file and --stdin."
+        )
     if token is not None:
         return token
     return (sys.stdin.read() if file is None else file.read_text()).strip()

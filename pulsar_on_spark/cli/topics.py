@@ -1,6 +1,6 @@
 """`pulsarpy topics create`, `list`, `add-partitions` and `delete`.
 
-`looks.py` has the commands for stats, `operate.py` those that need a broker.
+`looks.py` has the commands for stats, and `operate.py` the commands that need a broker.
 """
 
 from __future__ import annotations
@@ -105,7 +105,11 @@ def delete(
 
 
 def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> bool:
-    """Return True if the only argument is a namespace, not a root's folder, because the root or broker is known."""
+    """Return True if the only argument of `topics list` is a namespace, and not the root's folder.
+
+    It is a namespace if it has the form of one, another option or the environment names the root or broker, and (except
+    with `--url`) no folder has this name.
+    """
     if not is_namespace(text):
         return False
     if url is not None:

@@ -14,11 +14,11 @@ _BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration_s(text: str, what: str) -> float:
-    """Return the seconds of a duration such as `90m`, in seconds, minutes, hours, days, weeks or years.
+    """Return the seconds of a duration such as `90m`; the units are s, m, h, d, w and y.
 
     Args:
         text: The duration.
-        what: The option or argument, for the error.
+        what: The name of the option or argument, with which the error begins.
 
     Raises:
         InvalidArgumentError: the text is not a duration.

@@ -1,4 +1,4 @@
-"""`pulsarpy usage`: the use of space on the disks of a root."""
+"""`pulsarpy usage`: the use of space on the storage paths of a root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def usage(
     top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of topics and subscriptions to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what uses space on each storage path and why, and the topics and subscriptions that use most of it."""
+    """Show the use of space on each storage path by reason, and the topics and subscriptions that use most of it."""
     from pulsar_on_spark.topic.maintenance.usage import usage as look
 
     opened = open_root(root, root_option)

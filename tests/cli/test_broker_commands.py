@@ -138,7 +138,7 @@ def test_consuming_fewer_messages_than_asked_for_is_a_failure(run: Run, broker: 
     ok(run("produce", "few", "-m", "a", "-m", "b", *url))
     done = run("consume", "few", "-s", "s", "-n", 5, "--timeout", 2, *url)
     assert (done.code, len(done.out.splitlines())) == (1, 2)
-    assert done.err == "pulsarpy: 2 of 5 messages arrived from few, then none for 2 s: see --timeout.\n"
+    assert done.err == "pulsarpy: 2 of 5 messages arrived from few, then none for 2 s: set --timeout to wait longer.\n"
 
 
 def test_values_are_shown_by_their_schema_without_control_characters(run: Run, broker: RunningBroker) -> None:  # noqa: F811
@@ -322,11 +322,11 @@ def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
         (["peek", "missing", "s", "--url", "{url}"], "does not exist"),
         (["produce", "t", "-m", "x", "--property", "x", "--url", "{url}"], "name=value"),
         (["read", "missing", "--root", "{root}"], "does not exist"),
-        (["produce", "t", "-m", "x", "--url", "localhost:6650"], "is not a broker's"),
-        (["produce", "t", "-m", "x", "--url", "pulsar://localhost:none"], "is not a broker's"),
+        (["produce", "t", "-m", "x", "--url", "localhost:6650"], "is not the URL of a broker"),
+        (["produce", "t", "-m", "x", "--url", "pulsar://localhost:none"], "is not the URL of a broker"),
         (["consume", "t", "-s", "s", "--url", "pulsar://localhost:1,localhost:2"], "does not answer"),
         (["read", "t", "--url", "http://localhost:1"], "does not answer"),
-        (["perf", "consume", "t", "--url", "ftp://localhost"], "is not a broker's"),
+        (["perf", "consume", "t", "--url", "ftp://localhost"], "is not the URL of a broker"),
         (["schemas", "register", "t", "/no/such/file", "--url", "{url}"], "cannot be read"),
     ],
 )

@@ -70,4 +70,4 @@ def test_a_broker_offloads(root: Root, memory_path: Path) -> None:
         assert "SUCCESS" in run("offload-status", "t", "--wait", "--url", broker.web_url)
         assert cold_files(root) == 3
         done = CliRunner().invoke(app, ["offload", "t", "--url", broker.web_url, "--size-threshold", "1G"])
-        assert "no sealed segments behind" in str(done.exception)
+        assert "no sealed segments before" in str(done.exception)

@@ -79,7 +79,7 @@ def test_the_preview_omits_entries_that_are_kept_or_deleted_anyway(run: Run, roo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["set", "public/default", "message_ttl", "5", "--dry-run"], "--dry-run shows retention on a root only"),
+        (["set", "public/default", "message_ttl", "5", "--dry-run"], "is only for the retention policy on a root"),
         (["set-retention", "public/default", "--dry-run"], "Neither --size nor --time"),
         (["set-retention", "public/absent", "--time", "1d", "--dry-run"], "public/absent does not exist"),
         (["set-retention", "absent", "--time", "1d", "--dry-run"], "does not exist"),
