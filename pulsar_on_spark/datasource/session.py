@@ -66,8 +66,8 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. To fetch Delta's JARs, the first session needs a Maven repository. A running
-            session gets neither Delta's JARs nor its confs.
+        delta: As in `session_confs`. To fetch Delta's JARs, the first session needs a Maven repository. Delta is not
+            added to a running session.
         confs: Spark confs that are added to the confs of `session_confs`, or replace them. Names with dots are passed
             as in `spark_session(**{"spark.master": "local[2]"})`.
 

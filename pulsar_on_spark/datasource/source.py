@@ -125,5 +125,5 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raise the error. Spark never calls this method, because `partitions` has already raised the error."""
+        """Raise the error. Spark never calls this method, because another method has already raised the error."""
         raise self._error

@@ -62,7 +62,7 @@ def unread(part: TopicPart, position: Position) -> TopicOffset:
 
 
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
-    """Return the next ranges of a query without a subscription, by full name, still with their ends at their starts.
+    """Return the starts of the next batch of a query without a subscription, as empty ranges, by full name.
 
     A topic in the committed offset goes on from its end, and a new topic begins at its earliest message.
     """

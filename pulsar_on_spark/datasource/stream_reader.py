@@ -147,7 +147,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: messages after `start` are lost, or the options no longer select a topic of the offset;
                 only if `failOnDataLoss` is true.
             ConsumerBusyError: another live consumer owns the subscription.
-            ConsumerFencedError, SubscriptionNotFoundError: the cursor was reset or deleted under this query.
+            ConsumerFencedError: the cursor was reset while this query was running.
+            SubscriptionNotFoundError: the subscription was deleted while this query was running.
         """
         committed = self._adopt(start)
         self._pace(committed)

@@ -67,7 +67,7 @@ class StreamSubscription:
 
         Raises:
             ConsumerBusyError: another live consumer owns the subscription.
-            ConsumerFencedError, SubscriptionNotFoundError: the cursor was reset or deleted under this query.
+            ConsumerFencedError, SubscriptionNotFoundError: the cursor was reset or deleted during this query.
         """
         view = self._complete(view, parts, committed)
         self._parts = parts

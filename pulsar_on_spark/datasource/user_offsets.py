@@ -126,7 +126,7 @@ def _user_point(topic: TopicName, value: object, words: tuple[str, ...]) -> tupl
         shape = "'ledger:entry[:partition[:batch]]' or [ledger, entry]"
         raise ValueError(f"topic {topic.full!r} has {value!r}, not {' or '.join(words)}, {shape}")
     if not all(0 <= number < _MAX_INT64 for number in numbers):
-        raise ValueError(f"topic {topic.full!r} has {value!r}, whose numbers are not ids")
+        raise ValueError(f"topic {topic.full!r} has {value!r}, whose numbers are too large or negative")
     if partition >= 0 and topic.partition_index < 0:
         topic = topic.partition(partition)
     if partition >= 0 and topic.partition_index != partition:

@@ -75,7 +75,7 @@ def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
 
 def _struct(kind: pa.StructType) -> StructType:
     made = from_arrow_type(kind, prefer_timestamp_ntz=True)
-    assert isinstance(made, StructType), "a struct is one for Spark, too"
+    assert isinstance(made, StructType), "Arrow's struct is a StructType in Spark"
     return made
 
 

@@ -91,8 +91,8 @@ class WritePlan:
 def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = False) -> WritePlan:
     """Check the frame and the options, create the root and the topic if they are missing, and return the plan.
 
-    The topic of a stream is not created here: it may have been deleted under the running query, and only the tasks know
-    the query.
+    The topic of a stream is not created here: it may have been deleted while the query was running, and only the tasks
+    know the query.
 
     Raises:
         InvalidArgumentError: the frame or an option cannot be used; nothing was created.
