@@ -1,7 +1,8 @@
-"""A stateless proxy in front of brokers, for clients that cannot reach a broker directly; any number may run.
+"""A stateless proxy in front of brokers, for clients that cannot reach a broker directly; any number of them may run.
 
     client ──> proxy ──> any broker           lookups, topic lists, schemas
            ──> proxy ──> the topic's broker   producers and consumers
 
-A connection's bytes are passed on unchanged, except the first command and the answers of lookups (`handshake`).
+The proxy passes on the bytes of a connection unchanged, except the first command and the answers to lookups
+(`handshake`).
 """

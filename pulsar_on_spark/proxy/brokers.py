@@ -16,7 +16,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.brokers import registered_brokers
 
 MAX_AGE_S: Final = 1.0
-"""Age up to which the registrations are used without being read again, in seconds."""
+"""Seconds for which registrations of brokers are used before they are read again."""
 _TLS: Final = "pulsar+ssl"
 _PORTS: Final = {"pulsar": 6650, _TLS: 6651}
 
@@ -26,8 +26,8 @@ class BrokerAddress:
     """The address of a broker.
 
     Attributes:
-        host: Its host.
-        port: Its port.
+        host: The broker's host.
+        port: The broker's port.
         with_tls: True if the port has TLS.
     """
 
@@ -37,7 +37,7 @@ class BrokerAddress:
 
     @property
     def authority(self) -> str:
-        """`host:port`, as clients name the broker."""
+        """`host:port`, by which clients name the broker; an IPv6 address is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -53,10 +53,10 @@ class Brokers(Protocol):
 
 
 class ListedBrokers:
-    """Brokers by their URLs, which never change.
+    """A fixed list of brokers, given by their URLs.
 
     Args:
-        urls: URLs such as `pulsar://broker-1:6650`; several hosts in one URL are several brokers.
+        urls: URLs such as `pulsar://broker-1:6650`, each of which may list several hosts, separated by commas.
 
     Raises:
         InvalidArgumentError: a URL is not a broker's URL.
@@ -108,5 +108,7 @@ def _parsed(url: str) -> Iterator[BrokerAddress]:
         except (KeyError, ValueError):
             parts = None
         if parts is None or not parts.hostname:
-            raise InvalidArgumentError(f"{url!r} is not the URL of a broker: give one such as pulsar://broker-1:6650.")
+            raise InvalidArgumentError(
+                f"{url!r} is not the URL of a broker: give a URL such as pulsar://broker-1:6650."
+            )
         yield BrokerAddress(parts.hostname, port, scheme == _TLS)

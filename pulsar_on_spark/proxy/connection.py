@@ -1,6 +1,7 @@
-"""A client's connection through a proxy: two sockets, and their bytes in both directions.
+"""A client's connection through a proxy: two sockets, whose bytes are passed on in both directions.
 
-The proxy holds no more bytes than the sockets' buffers: while one side does not read, it stops reading the other side.
+While one side does not read, the proxy stops reading the other side, so it holds no more bytes than the sockets'
+buffers.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from pulsar_on_spark.proxy.handshake import Greeting, GreetingReader, LookupAnsw
 log = logging.getLogger(__name__)
 
 GREETING_TIMEOUT_S: Final = 10.0
-"""Time in which a client must send its first command."""
+"""Seconds in which a client must send its first command."""
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Time in which a broker must accept a connection."""
+"""Seconds in which a broker must accept a connection."""
 
 
 class Pipe(asyncio.Protocol):
-    """One end of a connection: what it receives is written to the other end."""
+    """One end of a connection, whose received bytes are written to the other end."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: Pipe | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,7 +44,7 @@ class Pipe(asyncio.Protocol):
             self.other.close()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on."""
+        """Write received bytes to the other end."""
         assert self.other is not None, "an end without another one is not read"
         self.other.write(data)
 
@@ -58,7 +59,7 @@ class Pipe(asyncio.Protocol):
             self.other.read(True)
 
     def read(self, wanted: bool) -> None:
-        """Read this end, or stop reading it."""
+        """Begin to read this end if `wanted` is true; otherwise stop reading it."""
         if self.transport is not None and not self.transport.is_closing():
             if wanted:
                 self.transport.resume_reading()
@@ -77,11 +78,11 @@ class Pipe(asyncio.Protocol):
 
 
 class BrokerEnd(Pipe):
-    """The end towards a broker.
+    """The end of a connection that is connected to a broker.
 
     Args:
         client: The other end.
-        answers: Changes the broker's answers to lookups; None if the client has named the broker of its topics.
+        answers: The rewriter of the broker's answers to lookups; None if the client has named this broker.
     """
 
     def __init__(self, client: Pipe, answers: LookupAnswers | None) -> None:
@@ -90,7 +91,7 @@ class BrokerEnd(Pipe):
         self._answers = answers
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, changing the answers of lookups."""
+        """Write received bytes to the client, after rewriting the answers to lookups."""
         if self._answers is not None:
             try:
                 data = self._answers.receive_data(data)
@@ -102,12 +103,12 @@ class BrokerEnd(Pipe):
 
 
 class ClientEnd(Pipe):
-    """The end towards a client, from its first command on.
+    """The end of a connection that is connected to a client; it also finds the broker and connects to it.
 
     Args:
-        brokers: The brokers.
-        broker_tls: The context for brokers with TLS.
-        on_ended: Called when the connection has ended.
+        brokers: The brokers to which the client may be connected.
+        broker_tls: The TLS context for brokers with TLS.
+        on_ended: The function to call when the connection has ended.
     """
 
     def __init__(self, brokers: Brokers, broker_tls: ssl.SSLContext, on_ended: Callable[[ClientEnd], None]) -> None:
@@ -120,12 +121,12 @@ class ClientEnd(Pipe):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the client's first command."""
+        """Wait for the client's first command, for up to `GREETING_TIMEOUT_S`."""
         super().connection_made(transport)
         self._timer = asyncio.get_running_loop().call_later(GREETING_TIMEOUT_S, self.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client."""
+        """Close the broker's end, cancel what is pending, and call `on_ended`."""
         super().connection_lost(exc)
         for waiting in (self._connecting, self._timer):
             if waiting is not None:
@@ -133,7 +134,7 @@ class ClientEnd(Pipe):
         self._on_ended(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on; before that, find the broker that the first command is for."""
+        """Write received bytes to the broker; until one is connected, read the first command, and connect a broker."""
         if self.other is not None:
             super().data_received(data)
             return
@@ -194,6 +195,6 @@ class ClientEnd(Pipe):
         return True
 
     def _refuse(self, why: str) -> None:
-        """Send the client the reason with the advice to try again, and disconnect it."""
+        """Send the client a ServiceNotReady error with the reason and the remedy to try again, and disconnect it."""
         self.write(replies.error(replies.NO_REQUEST_ID, ServerError.ServiceNotReady, f"{why}: try again."))
         self.close()

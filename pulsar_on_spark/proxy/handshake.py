@@ -3,8 +3,8 @@
     client ── CONNECT with proxy_to_broker_url ──> proxy ── CONNECT without it ──> that broker
     client <── LOOKUP_RESPONSE with proxy_through_service_url ── proxy <── LOOKUP_RESPONSE ── any broker
 
-A client that gets such an answer connects to the proxy again, and names the topic's broker in CONNECT. Credentials stay
-between the client and the broker.
+A client that gets an answer with `proxy_through_service_url` connects to the proxy again, and names the topic's broker
+in CONNECT. The proxy does not check credentials; the broker does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES, MAX_MESSAGE_SIZ
 from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES, Command, ServerConnection
 
 MAX_ANSWER_BYTES: Final = MAX_MESSAGE_SIZE_BYTES + FRAME_PADDING_BYTES
-"""Limit of a broker's answer on a connection for lookups."""
+"""Maximum bytes of a broker's answer on a connection for lookups."""
 _SIZE_BYTES: Final = 4
 _LOOKUP_RESPONSE: Final = bytes((1 << 3, BaseCommand.LOOKUP_RESPONSE))
-"""The first bytes of a LOOKUP_RESPONSE: its type, which all brokers encode first."""
+"""The first bytes of a LOOKUP_RESPONSE: the field with the command's type, which all brokers encode first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Greeting:
     """The beginning of a client's connection.
 
     Attributes:
-        target: `host:port` of the broker to which the client wants to be connected; "" for any.
-        forwarded: The bytes for that broker: CONNECT, and everything that has arrived behind it.
+        target: `host:port` of the broker to which the client wants to be connected; "" for any broker.
+        forwarded: The bytes for the broker: CONNECT, and all bytes that have arrived after it.
     """
 
     target: str
@@ -44,10 +44,10 @@ class GreetingReader:
         self._received = bytearray()
 
     def receive_data(self, data: bytes) -> Greeting | None:
-        """Add received bytes; returns the greeting as soon as it is complete.
+        """Add received bytes. Return the greeting when it is complete, and None before.
 
         Raises:
-            ProtocolError: the first command is not CONNECT, or it is larger than 128 KiB.
+            ProtocolError: the first command is not CONNECT, or is larger than 128 KiB.
             TlsHandshakeError: the bytes are a TLS handshake.
         """
         self._received += data
@@ -66,13 +66,13 @@ class GreetingReader:
 
 
 class LookupAnswers:
-    """Changer of a broker's answers to lookups on their way to the client."""
+    """Rewriter of a broker's answers to lookups, which tell the client to reach the broker through the proxy."""
 
     def __init__(self) -> None:
         self._splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)
 
     def receive_data(self, data: bytes) -> bytes:
-        """Add received bytes; return the bytes for the client, of all commands that are complete now.
+        """Add received bytes. Return the bytes for the client: all commands that are complete now.
 
         Raises:
             ProtocolError: the bytes are not Pulsar's protocol, or a command is larger than `MAX_ANSWER_BYTES`.
@@ -85,12 +85,12 @@ class LookupAnswers:
 
 
 def usable_url(plain: str, with_tls: str) -> str:
-    """Return the URL by which a proxy connects to a broker: the one without TLS, if there is one."""
+    """Return the URL by which a proxy connects to a broker: the URL without TLS or, if this is "", the URL with TLS."""
     return plain or with_tls
 
 
 def _through_proxy(command: bytes) -> bytes:
-    """Return a broker's command; the answer of a lookup tells the client to reach the broker through the proxy."""
+    """Return a broker's command for the client; in an answer to a lookup, set `proxy_through_service_url`."""
     if not command.startswith(_LOOKUP_RESPONSE):
         return command
     base = BaseCommand.FromString(command)

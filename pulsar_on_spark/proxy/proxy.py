@@ -1,4 +1,4 @@
-"""A running proxy: its ports, and the clients that are connected."""
+"""A running proxy: its ports, and its connected clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pulsar_on_spark.security.tls import ServerTls, client_context
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS: Final = 10_000
-"""Limit of connections (Pulsar's `maxConcurrentInboundConnections`); above it, new ones are closed."""
+"""Maximum number of connected clients, as Pulsar's `maxConcurrentInboundConnections`; more are disconnected."""
 CHECK_TLS_S: Final = 300.0
-"""Interval of checks whether the TLS files were replaced."""
+"""Seconds between two checks whether the TLS files were replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class ProxySettings:
 
     Attributes:
         bind_address: The address to listen on.
-        port: The port without TLS, 0 for any free one; None for none.
-        port_tls: The port with TLS, as `port`.
-        tls: The files of the port with TLS; None without one.
-        broker_trust_certs: PEM file of the CAs of brokers with TLS; None for those of the system.
+        port: The port without TLS; 0 for any free port, None for no port without TLS.
+        port_tls: The port with TLS; 0 for any free port, None for no port with TLS.
+        tls: The certificate and key of the port with TLS; None without such a port.
+        broker_trust_certs: PEM file of the CAs that sign the certificates of brokers; None for the system's CAs.
     """
 
     bind_address: str
@@ -46,11 +46,14 @@ class ProxySettings:
 
 
 class Proxy:
-    """A proxy.
+    """A proxy for the clients of brokers.
 
     Args:
-        brokers: The brokers behind it.
-        settings: Its settings.
+        brokers: The brokers to which the proxy connects clients.
+        settings: The settings.
+
+    Attributes:
+        urls: The URLs to which clients connect; empty before `start`.
 
     Raises:
         InvalidArgumentError: a TLS file cannot be used.
@@ -67,10 +70,10 @@ class Proxy:
         self.urls: list[str] = []
 
     async def start(self) -> None:
-        """Listen for clients; `urls` then has the URLs that they connect to.
+        """Begin to accept clients, and set `urls`.
 
         Raises:
-            InvalidArgumentError: a port cannot be bound.
+            InvalidArgumentError: a port cannot be bound, or the port with TLS has no certificate.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
         if settings.port is not None:
@@ -87,7 +90,7 @@ class Proxy:
             self._listener.start(listening, self._client)
 
     async def stop(self) -> None:
-        """Stop accepting clients, and disconnect all clients: they connect to another proxy."""
+        """Stop accepting clients, and disconnect all clients, which may then connect to another proxy."""
         if self._server is not None:
             self._server.close()
         if self._listener is not None:
@@ -99,7 +102,7 @@ class Proxy:
 
     def _client(self) -> asyncio.Protocol:
         if len(self._clients) >= MAX_CLIENTS:
-            log.warning("A client is disconnected: %d are connected, which is the limit.", MAX_CLIENTS)
+            log.warning("A client is disconnected, because the limit of %d clients is reached.", MAX_CLIENTS)
             return _Refused()
         client = ClientEnd(self._brokers, self._broker_tls, self._clients.discard)
         self._clients.add(client)
@@ -112,7 +115,7 @@ class _Refused(asyncio.Protocol):
 
 
 async def run_until_signal(proxy: Proxy) -> None:
-    """Wait for SIGTERM or SIGINT, then stop a proxy that was started."""
+    """Wait for SIGTERM or SIGINT, and then stop the started proxy."""
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
@@ -121,10 +124,10 @@ async def run_until_signal(proxy: Proxy) -> None:
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> ServerTls | None:
-    """Return the TLS files of a proxy; None without any.
+    """Return the TLS files of a proxy; None if neither is given.
 
     Raises:
-        InvalidArgumentError: only one of the two is given.
+        InvalidArgumentError: only one of the two files is given.
     """
     if certificate is None and key is None:
         return None
