@@ -1,1 +1,1 @@
-"""Spark jobs: short programs that call the storage engine. They may import every package but `cli`."""
+"""Spark jobs: short programs that call the storage engine. They may import every package except `cli`."""

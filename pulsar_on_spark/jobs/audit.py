@@ -1,7 +1,7 @@
-"""Audit and repair of a large root as a Spark job: tasks read and copy, the driver plans and commits.
+"""Audit and repair of a large root as a Spark job: tasks read and copy files, and the driver plans and commits.
 
-As in a repair within one process, `topic.maintenance.repair` decides about each copy. Every executor must be able to
-reach the root and its storage paths.
+The decisions about each copy are made by `topic.maintenance.repair`, as in a repair within one process. Every executor
+must be able to reach the root and its storage paths.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, ne
 TASK_BYTES = 1 << 30
 """Approximate bytes that a task reads or copies."""
 WAVE_BYTES = 16 << 30
-"""Bytes copied before each commit. Copies must be committed within ten minutes: later, a file that no record names may
-be collected as garbage."""
+"""Bytes copied before each commit.
+
+Copies must be committed within ten minutes, because later, garbage collection may delete a file that no record names.
+"""
 WAVE_FILES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditJobReport:
-    """Findings of the job, and the copies that it restored.
+    """Findings of the audit, and the copies that the job restored.
 
     Attributes:
-        check: The number of good copies, and the problems of the others; see `CheckReport`.
+        check: The number of good copies, and the problems of other copies; see `CheckReport`.
         restored: Number of copies that were written; 0 without `repair`.
-        moved: Number of files whose record names other storage paths now.
-        lost: One sentence for each file that cannot be restored, because a part of it is good in no copy.
+        moved: Number of files whose record names other storage paths than before.
+        lost: One sentence for each file that cannot be restored, because no copy has an intact version of some part.
         problems: One sentence for each other failure.
     """
 
@@ -86,9 +88,9 @@ def _read_all(
     paths: Mapping[PathId, StoragePath],
     copies: Sequence[tuple[FileRecord, PathId]],
 ) -> list[tuple[str, int, str, bool]]:
-    """Return (file id, path id, problem, True if the copy was examined) for each copy that is not known to be good.
+    """Return (file id, path id, problem, is examined) for each copy that is not known to be good.
 
-    A copy that was moved meanwhile has no problem and is not good.
+    A copy that was moved meanwhile is not known to be good either, and has the problem "".
     """
 
     def read(batches: Rows) -> Rows:
@@ -127,7 +129,7 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
 
 
 def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
-    """Yield the plans in their order, in groups that are each copied and then committed."""
+    """Yield the plans in their order, in groups of up to about `WAVE_BYTES` and `WAVE_FILES`, one for each commit."""
     wave: list[FilePlan] = []
     size_bytes = 0
     for plan in plans:

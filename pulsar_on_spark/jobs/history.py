@@ -1,7 +1,7 @@
 """The build of a large topic's history as a Spark job: tasks write the data files, the driver commits them.
 
-Every executor must be able to reach the root and its storage paths. A task that Spark repeats writes files of its own;
-only those of the attempt that counts are named.
+Every executor must be able to reach the root and its storage paths. If Spark repeats a task, each attempt writes its
+own files, and the driver commits only the files of the attempt whose results Spark returns.
 """
 
 from __future__ import annotations
@@ -27,13 +27,23 @@ from pulsar_on_spark.root import Root
 TASK_BYTES = 256 << 20
 """Approximate key and value bytes that a task reads."""
 STEP_BYTES = 64 << 30
-"""Key and value bytes that are built in one commit."""
+"""Key and value bytes that the job appends in one commit."""
 
 
 def run(spark: SparkSession, root: Root, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
     """Append the sealed messages of a topic to its history table, with Spark's tasks.
 
-    Errors are those of `build.build`, or Spark's error of the job.
+    Args:
+        spark: The session.
+        root: The root.
+        topic: The topic or partition.
+        fail_on_data_loss: False to leave out lost and unreadable messages permanently.
+
+    Returns:
+        The result of each partition, or of the topic without partitions.
+
+    Raises:
+        PulsarpyError, OSError: as `history_table.build.build`. A failure of the job raises Spark's own error.
     """
     options = BuildOptions(fail_on_data_loss, partial(_write, spark), STEP_BYTES, TASK_BYTES)
     return build(root, TopicName.parse(topic), options)

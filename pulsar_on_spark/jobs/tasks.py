@@ -1,4 +1,4 @@
-"""Work in Spark's tasks: pickled pieces go to tasks, and their pickled results come back to the driver."""
+"""Work in Spark's tasks: the driver sends pickled pieces of work to tasks, and gets pickled results back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Rows = Iterator[pa.RecordBatch]
 def run_tasks(
     spark: SparkSession, work: Sequence[object], size_bytes: int, task_bytes: int, function: Callable[[Rows], Rows]
 ) -> list[object]:
-    """Run a function on pieces of work in tasks, and return its results.
+    """Run a function on pieces of work in Spark's tasks, and return the results, in no particular order.
 
     Args:
         spark: The session.
-        work: The pieces.
-        size_bytes: The size of all pieces.
-        task_bytes: The wanted size of a task.
-        function: Gets batches of pickled pieces in the first column, and yields batches of pickled results.
+        work: The pieces of work, which must be picklable.
+        size_bytes: The total bytes of all pieces.
+        task_bytes: The approximate bytes of a task.
+        function: The function that each task calls. It gets batches with pickled pieces in the first column, and yields
+            batches made by `result`.
     """
     if not work:
         return []
@@ -35,5 +36,5 @@ def run_tasks(
 
 
 def result(value: object) -> pa.RecordBatch:
-    """Return a result as a batch, for a function of `run_tasks`."""
+    """Return a value as a batch of one row, for the `function` of `run_tasks` to yield."""
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(value)], pa.binary())], names=["work"])
