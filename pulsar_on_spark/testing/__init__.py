@@ -1,5 +1,5 @@
-"""The kit for tests of storage backends: file layers that record or fail, an S3 proxy with faults, and contract tests.
+"""Helpers for tests of storage backends: file layers that record or fail, an S3 proxy with faults, and contract tests.
 
-It may import every other package, and no other package may import it; import-linter checks both. Start reading at
-`recording_files`, which rebuilds the state of a disk after a crash at any step of a write.
+This package may import every other package, and no other package may import it, as import-linter checks. Start reading
+at `recording_files`, which rebuilds the state of a disk after a crash at any step of a write.
 """

@@ -1,4 +1,4 @@
-"""A file layer on which one kind of call fails under chosen directories, after some that succeed."""
+"""A file layer on which one kind of call fails under chosen directories, after a number of successful calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", 
 
 @dataclass
 class FailingFiles(FileOps):
-    """Like `OsFiles`, but calls of `action` fail for paths under `directories`, after `skip` successful calls.
-
-    `calls` lists (action, directory) of every call under `directories`, so that a test sees attempts after the failure.
-    The successful calls are counted for each directory separately.
+    """File layer like `OsFiles`, where calls of `action` fail for paths under `directories`.
 
     Args:
-        directories: Directories under which the calls fail, such as a storage path's.
+        directories: Directories under which the calls fail, such as the directory of a storage path.
         action: The method of `FileOps` that fails.
-        skip: Number of calls of `action` that succeed before the first failure.
+        skip: Number of calls of `action` that succeed, in each directory, before the first failure.
         error_number: The errno of the failure.
+
+    Attributes:
+        calls: (action, directory) of every call under `directories`, also of calls after the failure.
     """
 
     directories: tuple[Path, ...]

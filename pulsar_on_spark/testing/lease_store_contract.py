@@ -1,6 +1,7 @@
 """Tests that every lease store must pass. Derive a test class from `LeaseStoreContract`, with a fixture `open_store`.
 
-A store that also passes them behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies correctly.
+A store on S3 that also passes these tests behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies
+correctly.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TypeAlias
 from pulsar_on_spark.storage.leases.contract import LeaseStore, lease_name
 
 OpenStore: TypeAlias = Callable[[str], LeaseStore]
-"""Function that opens the store of the group of the given name, as a further process would."""
+"""Function that opens the lease store of the group with the given name, as another process would open it."""
 CLOCKS_APART_S = 600
-"""Largest allowed difference of the store's clock and the test's, in seconds."""
+"""Largest allowed difference between the store's clock and the test's clock, in seconds."""
 
 
 class LeaseStoreContract:

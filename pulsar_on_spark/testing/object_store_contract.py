@@ -1,6 +1,7 @@
 """Tests that every object store must pass. Derive a test class from `ObjectStoreContract`, with a fixture `store`.
 
-A store that also passes them behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies correctly.
+A store on S3 that also passes these tests behind `s3_faults.S3Faults`, with each fault in turn, handles lost replies
+correctly.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pulsar_on_spark.storage.objects.contract import Created, Exists, ObjectStor
 
 WRITERS = 8
 PAGE = 1_000
-"""Number of objects that stores return in one response of a listing."""
+"""Largest number of objects that stores return in one response to a listing."""
 PIECE_BYTES = 8 << 20
-"""Size of a piece of an upload. Three pieces exceed 16 MiB, above which stores upload an object in parts."""
+"""Bytes of a piece of an upload. Three pieces exceed 16 MiB, above which stores upload an object in parts."""
 UPLOAD_ATTEMPTS = 60
 CLOCKS_APART_S = 600
-"""Largest allowed difference of the store's clock and the test's, in seconds."""
+"""Largest allowed difference between the store's clock and the test's clock, in seconds."""
 
 
 def key() -> str:
@@ -38,7 +39,7 @@ def created(store: ObjectStore, name: str, content: bytes) -> Version:
 
 
 def uploaded(store: ObjectStore, pieces: Sequence[bytes]) -> str:
-    """Upload an object and return its key. After an error, retry under another key, as writers do."""
+    """Upload an object from pieces, and return its key. After an error, try again under another key, as writers do."""
     for _ in range(UPLOAD_ATTEMPTS):
         name = key()
         upload = store.upload(name)

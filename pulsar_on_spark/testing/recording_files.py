@@ -1,10 +1,10 @@
 """Crash tests of durable files: record every step of a write, then rebuild the states that a crash may leave on disk.
 
 `RecordingFiles` works like `OsFiles` and records each step that changes the disk. `Recording.materialise` builds, in
-another directory, the state after a crash that followed the first N steps. A `Crash` is an assumption about which
-changes were lost, of those that were not durable yet. A test tries every N with every `Crash`, and opens the result as
-a process does after a reboot. This is a small version of ALICE (OSDI '14). By POSIX's rules, bytes are durable after
-fdatasync of the file, and names after fsync of their directory.
+another directory, the state after a crash that followed the first N steps. A `Crash` is an assumption about the changes
+that were not durable yet: whether the crash has lost them. A test tries every N with every `Crash`, and opens the
+result as a process does after a reboot. This is a small version of ALICE (OSDI '14). By POSIX's rules, bytes are
+durable after fdatasync of the file, and names after fsync of their directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pulsar_on_spark.storage.files import FileOps, OsFiles
 
 
 class Crash(Enum):
-    """Assumption about the effects of earlier steps that are on disk after a crash."""
+    """Assumption about the steps whose effects are on disk after a crash."""
 
     KEEP_ALL = "the effects of all steps, as after a killed process"
     TORN = "as KEEP_ALL, but only half of the last step's bytes if it was a write"
@@ -36,7 +36,15 @@ class Crash(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recorded step. `path` and `target` are absolute; `file` identifies an open file, also after renames."""
+    """A recorded step, which changes the disk.
+
+    Attributes:
+        action: The name of the method of `FileOps`.
+        path: The absolute path of the file or directory; of the source for a rename.
+        target: The absolute new path of a rename; None for other actions.
+        file: The id of an open file, which stays the same after a rename.
+        data: The bytes of a write.
+    """
 
     action: str
     path: Path
@@ -139,7 +147,11 @@ class RecordingFiles(FileOps):
             self._note(Step("unlink", path))
 
     def recording(self, before: Path | None = None) -> Recording:
-        """Return the steps recorded so far; `before` is a copy of the recorded directory from before the first step."""
+        """Return the steps recorded so far.
+
+        Args:
+            before: A copy of the recorded directory from before the first step; None if it was empty then.
+        """
         steps = []
         if self.log.exists():
             with open(self.log, "rb") as log:
@@ -156,7 +168,7 @@ class RecordingFiles(FileOps):
 
 
 class _LogLock:
-    """Lock that other threads and processes wait for while a step is executed and logged (flock is per open file)."""
+    """Lock between threads and processes, held while a step is executed and logged (flock belongs to an open file)."""
 
     def __init__(self, log: Path) -> None:
         self._path = log.with_name(f"{log.name}.lock")
@@ -178,7 +190,7 @@ class _File:
 
 
 _Names = dict[str, dict[str, _File | None]]
-"""For the recorded directory and each one under it, the entries by name: a file, or None for a directory."""
+"""The entries of the recorded directory and of each directory in it, by name: a file, or None for a directory."""
 
 
 class Recording:
@@ -192,11 +204,11 @@ class Recording:
         """Build under `target` the contents of `base` after a crash that followed the first `step_count` steps.
 
         Files under `base` from before the recording are taken from the copy `before`, and are durable. Without a copy,
-        `base` must have been empty at first. Steps outside of `base` are ignored.
+        `base` must have been empty at first. Steps outside `base` are ignored.
 
         Args:
             step_count: Number of completed steps, 0 to `len(steps)`.
-            crash: Assumption about the steps' effects that are on disk.
+            crash: Assumption about the steps whose effects are on disk.
             base: The recorded directory.
             target: The new directory; an existing one is replaced.
         """
@@ -217,9 +229,10 @@ def _standing(before: Path, base: Path) -> _Names:
 
 
 def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """Return the names under `base` after the steps, and the durable names.
+    """Return the names and files under `base` after the steps, and the durable ones.
 
-    Names are strings, because comparing paths is slow, and tests call this for every step.
+    With `torn`, only the first half of the last step's bytes is written. Names are strings, because comparing `Path`
+    objects is slow, and tests call this for every step.
     """
     names = {directory: dict(found) for directory, found in known.items()}
     durable_names = dict(known)

@@ -1,4 +1,4 @@
-"""A proxy for a real S3 server that loses replies, and delays or refuses requests, as networks and stores do.
+"""A proxy in front of a real S3 server that loses replies, and delays or refuses requests, as networks and stores do.
 
 Signatures stay valid, because the `Host` header is passed on. Each request is recorded with its outcome, so that a test
 can count requests or stop a writer between any two of them.
@@ -56,7 +56,7 @@ class Request:
     """A request to the server.
 
     Attributes:
-        number: Number of requests before it.
+        number: Number of earlier requests.
         method: HTTP method, such as `PUT`.
         path: The decoded path, which starts with the bucket.
         query: The encoded query.
@@ -89,7 +89,7 @@ class S3Faults:
 
     Attributes:
         upstream: The endpoint of the real server, such as `http://127.0.0.1:9000`.
-        decide: Chooses faults; tests may set it at any time.
+        decide: The function that chooses the fault of each request. Tests may set it at any time.
         outcomes: All finished requests, in the order in which they finished.
     """
 
@@ -140,7 +140,10 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    """A reply is two writes. With Nagle's algorithm, the second waits about 40 ms for the client's delayed TCP ACK."""
+    """True, because a reply is two writes, and Nagle's algorithm would delay the second one by about 40 ms.
+
+    The second write would wait for the client's delayed TCP ACK.
+    """
     server: _Server
 
     def _serve(self) -> None:
