@@ -1,11 +1,11 @@
 """Apache Pulsar's architecture as a Spark-native streaming storage engine.
 
-A folder, the root, has all topics: messages in replicated Arrow segments, metadata in Delta tables. Spark reads and
+All topics are in one folder, the root: messages in replicated Arrow segments, metadata in Delta tables. Spark reads and
 writes topics through `format("pulsarpy")`. The layers from the top are `cli` and `jobs`, `broker` and `datasource`,
 `root`, `topic`, `ledger`, `metadata` and `protocol`, `storage`, `model`; a module imports only lower layers. Start
 reading at `model`, or at `datasource` for the Spark side.
 
-The names in `__all__` are imported at their first use, so that importing the package is fast.
+The names in `__all__` are imported at their first use, so that importing this package is fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The Python API for users: a root, and operations on its topics, subscriptions and storage.
+"""The Python API for users: a root, and operations on its topics, subscriptions and storage paths.
 
-Modules that only some methods need are imported at the methods' first call, so that opening a root is fast.
+Modules that only some methods need are imported when such a method is first called, so that opening a root is fast.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Root(RootHandle):
             schema: Schema of the values: DDL (`id BIGINT, city STRING`), the `schema` of a DataFrame or its JSON, or an
                 Avro record schema.
             schema_type: Encoding of the values, "JSON" or "AVRO".
-            if_exists: With "ignore", an existing topic is returned, whatever its partitions and schema are.
+            if_exists: "ignore" to return an existing topic, whatever its partitions and schema are; "error" to raise.
+
+        Returns:
+            The topic's record.
 
         Raises:
             TopicExistsError: the topic exists, and `if_exists` is "error".
@@ -66,30 +69,32 @@ class Root(RootHandle):
         return catalog.topics(self.store.view(durable=True))
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Increase a topic's number of partitions to `partitions` (see `catalog.add_partitions` for the errors)."""
+        """Increase a topic's number of partitions to `partitions` (errors as `catalog.add_partitions`)."""
         catalog.add_partitions(self.store, TopicName.parse(name), partitions)
 
     def declare_schema(self, name: str, schema: str | SparkSchema, schema_type: str = "JSON") -> SchemaRecord:
-        """Register a schema as the topic's first or next version. The arguments are as in `create_topic`.
+        """Register a schema as the topic's first or next version, and return its record.
+
+        The arguments are as in `create_topic`.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: the topic does not exist.
             InvalidArgumentError: the schema is not valid.
             IncompatibleSchemaError: the schema is not compatible with the topic's schemas.
         """
         return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic with its partitions and data; with `force`, also if it has subscriptions.
+        """Delete a topic with its partitions and data; with `force`, even if it has subscriptions.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            InvalidArgumentError: the topic has subscriptions and `force` is not given, or the name is a partition's.
+            TopicNotFoundError: the topic does not exist.
+            InvalidArgumentError: the topic has subscriptions and `force` is false, or the name is that of a partition.
         """
         catalog.delete_topic(self.store, TopicName.parse(name), force=force)
 
     def subscriptions(self) -> tuple[TopicSubscription, ...]:
-        """Return the subscriptions of all topics, with cursors and backlog."""
+        """Return the subscriptions of all topics, with their cursors and backlogs."""
         from pulsar_on_spark.topic.maintenance.status import topic_subscriptions, view_with_journals
 
         return topic_subscriptions(self, view_with_journals(self, self.store.view(durable=True)))
@@ -97,12 +102,12 @@ class Root(RootHandle):
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.
 
-        If a consumer's lease may still be valid, this waits for up to one lease period to learn if it is renewed.
+        If a consumer's lease may still be valid, this waits for up to one lease period to see whether it is renewed.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: the topic does not exist.
             SubscriptionNotFoundError: the topic has no such subscription.
-            ConsumerBusyError: a consumer is reading the subscription, and `force` is not given.
+            ConsumerBusyError: a consumer is reading the subscription, and `force` is false.
         """
         from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
         from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
@@ -117,7 +122,7 @@ class Root(RootHandle):
         return f"Root({str(self.place)!r}, quorum={self.quorum})"
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-        """Return the state of storage paths, topics, subscriptions and copies (see `status.status`)."""
+        """Return the status of storage paths, topics, subscriptions and copies (see `maintenance.status.status`)."""
         from pulsar_on_spark.topic.maintenance.status import status
 
         return status(self, verify=verify, progress=progress)
@@ -125,32 +130,45 @@ class Root(RootHandle):
     def recover(
         self, incarnation: str | None = None, give_up: Collection[int] = ()
     ) -> tuple[RecoveredIncarnation, ...]:
-        """Recover the journals of dead brokers now (see `repair.recover_dead`)."""
+        """Recover the journals of dead brokers now (errors as `incarnation.recover_dead`).
+
+        Args:
+            incarnation: The id of the only incarnation of a broker to recover; None for all.
+            give_up: The ids of storage paths that are lost for good; needs `incarnation`. A path is given up only if
+                the journal cannot be recovered otherwise, and acknowledged entries on none of the other paths are lost.
+
+        Returns:
+            The outcome of each incarnation that is not closed, or of the given one.
+        """
         from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
 
         chosen = None if incarnation is None else IncarnationId(incarnation)
         return recover_dead(self, chosen, [PathId(path) for path in give_up])
 
     def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
-        """Restore missing, bad and misplaced copies (see `repairing.repair`)."""
+        """Restore missing, bad and misplaced copies of files (see `repairing.repair`)."""
         from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 
         return repair(self, limits, progress)
 
     def build_history(self, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
-        """Append a topic's sealed messages to its history table, each once (see `build.build` for the errors)."""
+        """Append a topic's sealed messages to its history table, each once (errors as `history_table.build.build`).
+
+        With `fail_on_data_loss` false, lost and unreadable messages are left out permanently. The result has one item
+        for each partition.
+        """
         from pulsar_on_spark.history_table.build import BuildOptions, build
 
         return build(self, TopicName.parse(topic), BuildOptions(fail_on_data_loss=fail_on_data_loss))
 
     def delete_history(self, topic: str) -> None:
-        """Delete a topic's history table, with the rows that the topic has dropped (see `deletion.delete_history`)."""
+        """Delete a topic's history table, even rows that the topic itself no longer has (see `delete_history`)."""
         from pulsar_on_spark.history_table.deletion import delete_history
 
         delete_history(self, TopicName.parse(topic))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Keep up the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`)."""
+        """Build the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`)."""
         from pulsar_on_spark.history_table.upkeep import maintain_with_histories
         from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES
 
