@@ -234,7 +234,9 @@ class _PartBuild:
     def _require_topic(self, view: View) -> None:
         topic = view.get(TopicRecord, self._part.name)
         if topic is None or topic.topic_id != self._part.topic_id:
-            raise TopicNotFoundError(f"Topic {self._part.name} was deleted while its history was built.")
+            raise TopicNotFoundError(
+                f"Topic {self._part.name} was deleted while its history was built: no build is needed."
+            )
 
     def _end(self, view: View) -> Position:
         """Return the position up to which the next step appends: at most `step_bytes`, and `limit_bytes` in all."""

@@ -38,7 +38,7 @@ NOT_BUILT = Progress(0, EARLIEST, 0, 0)
 
 
 class ContradictionError(Exception):
-    """The table and the metadata contradict each other: one of them was replaced, or restored from a copy."""
+    """Error of a history table that contradicts the metadata, because one was replaced, or restored from a copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -419,9 +419,9 @@ class HistoryTable:
 def repeats_no_rows(entry: Entry, files: Mapping[str, DataFile]) -> bool:
     """Return False if a log entry of another program replaces a file that the table no longer has. Pure.
 
-    The rows of such a file are in the files that have replaced it, or have been removed by retention, so the entry adds
-    rows twice. delta-rs writes such entries, because it does not notice that another commit has replaced the file
-    meanwhile.
+    The rows of such a file are in the files that have replaced it, or have been removed by retention. So the entry adds
+    rows twice, or adds removed rows again. delta-rs writes such entries, because it does not notice that another commit
+    has removed the file meanwhile.
 
     Args:
         entry: The log entry.
