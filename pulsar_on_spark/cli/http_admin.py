@@ -135,7 +135,7 @@ class HttpAdmin:
             return json.loads(answer.content)
         except ValueError as error:
             raise RequestRefusedError(
-                f"The server at {self.url} is not a broker: its answer is not JSON; give another --url."
+                f"The server at {self.url} is not a broker, because its answer is not JSON: give another --url."
             ) from error
 
 

@@ -103,7 +103,7 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"Option --files {file} cannot be read: {error}.") from error
+        raise InvalidArgumentError(f"Option --files {file} cannot be read ({error}): give another file.") from error
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -42,10 +42,10 @@ def register(
     schema_type: Annotated[str, typer.Option("--type", help="JSON, AVRO, or another of Pulsar's types.")] = "JSON",
     as_json: AsJson = False,
 ) -> None:
-    """Register a schema; the broker's compatibility rules may refuse it."""
+    """Register a schema for a topic, unless the topic's compatibility rules refuse the schema."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"Schema file {file} cannot be read: {error}.") from error
+        raise InvalidArgumentError(f"Schema file {file} cannot be read ({error}): give another file.") from error
     version = open_target(root, root_option, url).add_schema(topic, schema_type, text)
     output.done(f"Schema version {version} of {topic}.", as_json, topic=topic, version=version)

@@ -121,4 +121,4 @@ def _schema_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"Option --schema {file} cannot be read: {error}.") from error
+        raise InvalidArgumentError(f"Option --schema {file} cannot be read ({error}): give another file.") from error

@@ -15,7 +15,7 @@ from pulsar_on_spark.storage.root_place import parse_place
 def upgrade(
     root: Annotated[str, typer.Argument(help="The root. No process may use it; back it up before.")],
 ) -> None:
-    """Upgrade a root to the format of this version. Older versions can then no longer open it."""
+    """Upgrade a root to the format of this version. Older versions cannot open the root afterwards."""
     from pulsar_on_spark.broker.runtime.broker_lock import ONLY, BrokerLock
     from pulsar_on_spark.metadata.store import FORMAT_VERSION
     from pulsar_on_spark.topic.maintenance.upgrade import upgrade as upgrade_root
