@@ -81,7 +81,7 @@ class ColumnSelection:
         spark_schema: The schema of the frame.
         arrow_schema: The schema that pyspark requires of every batch.
         segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode other columns.
-        field_prefix: The text before the names of fields in the names of their columns.
+        field_prefix: The prefix in the names of the columns of fields; the rest is the field's name.
     """
 
     names: tuple[str, ...]
@@ -115,7 +115,7 @@ def select_columns(
         columns: The option `columns`: the names of any columns, in any order; None for the default columns.
         include_metadata: The option `includeMetadata`: True to add all metadata columns to the default columns.
         value_type: The fields of typed values, which replace the column `value`; None for bytes.
-        field_prefix: The option `fieldPrefix`: the text before the names of fields in the names of their columns.
+        field_prefix: The option `fieldPrefix`: the prefix in the names of the columns of fields.
 
     Raises:
         InvalidArgumentError: `columns` is empty, names an unknown column, or names a column twice; or a field of typed

@@ -256,7 +256,7 @@ def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:
     except ContradictionError as error:
         raise HistoryTableError(
             f"The history table of {part.name} contradicts the root's metadata ({error}), so its folder was replaced: "
-            "restore the folder."
+            "restore the folder from a copy."
         ) from error
 
 
@@ -377,5 +377,5 @@ def _selected(known: Sequence[str], wanted: Sequence[str] | None, include_metada
         return [name for name in known if include_metadata or not name.startswith("__")]
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise InvalidArgumentError(f"The history has no column {unknown[0]!r}; its columns are {', '.join(known)}.")
+        raise InvalidArgumentError(f"The history has no column {unknown[0]!r}: give columns of {', '.join(known)}.")
     return list(wanted)

@@ -187,6 +187,6 @@ def _is_for_a_client(name: str) -> bool:
 
 
 def _nearest(name: str, ratio: float) -> str | None:
-    """Return the known name that is most similar, if it is similar enough."""
+    """Return the known option name that is most similar to `name`; None if its similarity is below `ratio`."""
     close = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=ratio)
     return _KNOWN[close[0]] if close else None

@@ -35,7 +35,7 @@ from pulsar_on_spark.model.hashing import invalid_utf8
 ROW_SCHEMA = pa.schema(
     [field for field in SEGMENT_SCHEMA if field.name not in ("ledger_id", "entry_id", "batch_index")]
 )
-"""`SEGMENT_SCHEMA` without the columns of message ids, which rows get when they are cut into entries and attached."""
+"""`SEGMENT_SCHEMA` without the columns of message ids, which are set when rows are cut into entries and attached."""
 
 _MILLISECONDS = pa.timestamp("ms", "UTC")
 _TEXT_OR_BYTES = (StringType, BinaryType)
@@ -282,7 +282,9 @@ def _stored(array: pa.Array, stored_type: pa.DataType, name: str) -> pa.Array:
     try:
         return array.cast(stored_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgumentError(f"Column {name!r} does not fit {stored_type}: {error}.") from error
+        raise InvalidArgumentError(
+            f"Column {name!r} does not fit the type {stored_type} ({error}): cast the column, or correct its values."
+        ) from error
 
 
 def _check_properties(maps: pa.MapArray | None) -> None:

@@ -81,7 +81,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
     if running is not None:
         if delta and DELTA_EXTENSION not in running.getConf().get("spark.sql.extensions", ""):
             raise SparkSessionError(
-                "a Spark session without Delta already runs in this process: stop it, then start again"
+                "A Spark session without Delta already runs in this process: stop it, and start another one."
             )
         # JARs can no longer be added, and without them the conf of Delta's catalog would break every query.
         delta = False

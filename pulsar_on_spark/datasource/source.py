@@ -45,7 +45,7 @@ class PulsarDataSource(DataSource):
 
     @one_sentence
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        """Return a batch reader."""
+        """Return a batch reader (errors as `read_options`, `read_schema` and `PulsarBatchReader`)."""
         return PulsarBatchReader(*self._read(schema))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
@@ -60,7 +60,7 @@ class PulsarDataSource(DataSource):
 
     @one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
-        """Return a batch writer."""
+        """Return a batch writer (errors as `write_options` and `plan_write`)."""
         warn_without_effect(self.options, "write")
         return PulsarBatchWriter(write_options(self.options), schema, overwrite)
 
