@@ -56,7 +56,7 @@ class Answer:
 
 
 class HttpAdmin:
-    """The admin API of one broker.
+    """Client of one broker's admin API.
 
     Args:
         url: The broker's HTTP URL, such as `http://localhost:8080`.

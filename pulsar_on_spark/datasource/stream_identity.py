@@ -17,7 +17,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffs
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """The names that a query keeps as long as its checkpoint exists.
+    """The consumer and subscription of a streaming query, which stay the same as long as its checkpoint exists.
 
     Attributes:
         consumer: The consumer id.

@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TypedValues:
-    """The decoding and encoding of typed values. Picklable.
+    """The schema and codec of typed values, and the treatment of malformed values. Picklable.
 
     Attributes:
         schema: The fields and their codec.

@@ -305,7 +305,7 @@ def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
 
 
 class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
-    """`df.write.format("pulsarpy")`."""
+    """Writer of `df.write.format("pulsarpy")`, which writes all rows in one commit (errors as `plan_write`)."""
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -328,7 +328,7 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("pulsarpy")`: each micro-batch is written to its topics exactly once.
+    """Writer of `df.writeStream.format("pulsarpy")`, which writes each micro-batch to its topics exactly once.
 
     Raises:
         InvalidArgumentError: option `txnAppId` or `registerSchema` is set. Other errors are as in `plan_write`.

@@ -85,7 +85,7 @@ Decide = Callable[[Request], Fault | None]
 
 @dataclass
 class S3Faults:
-    """Context manager that serves the proxy on a free port of 127.0.0.1.
+    """Context manager that runs a proxy with faults, in front of an S3 server, on a free port of 127.0.0.1.
 
     Attributes:
         upstream: The endpoint of the real server, such as `http://127.0.0.1:9000`.
