@@ -148,4 +148,4 @@ def _why_not_started(with_packages: bool) -> str:
             "(Spark's output above names it): make a Maven repository reachable once, or pass delta=False to work "
             "without Delta's SQL"
         )
-    return "Spark did not start: see the reason in Spark's output above, mend it, and start again"
+    return "Spark did not start: remove the cause that its output above names, and start it again"

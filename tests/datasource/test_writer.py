@@ -313,8 +313,8 @@ def test_a_typed_write_registers_its_schema(tmp_path: Path, value_format: str, s
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": "x"}, "give the options topic, valueFormat and valueSchema, too"),
-        ({"topic": "", "valueFormat": "json", "valueSchema": "value STRING"}, "give the options topic"),
+        ({"topic": "x"}, "needs the options topic, valueFormat and valueSchema"),
+        ({"topic": "", "valueFormat": "json", "valueSchema": "value STRING"}, "needs the options topic"),
         ({"topic": "x", "valueFormat": "json", "valueSchema": "value DATE"}, "'value' is date32.* use AVRO"),
         ({"topic": "x", "valueFormat": "avro", "valueSchema": "value DATE"}, "Column 'value' is binary, .* has date"),
     ],

@@ -154,7 +154,7 @@ def half_built(root: Root) -> None:
 
 def test_spark_without_the_stores_file_system_is_told_so(root: Root, spark: SparkSession) -> None:
     half_built(root)
-    with pytest.raises(HistoryTableError, match="give its session the file system of this store"):
+    with pytest.raises(HistoryTableError, match="give its session Hadoop's file system of this store"):
         history(spark, "t", str(root.place))
 
 
