@@ -1,7 +1,7 @@
-"""A topic's chain of ledgers as plain numbers, for cursors that move from ledger to ledger.
+"""The ledgers of a topic and their readable entries as plain numbers, for cursors that move from ledger to ledger.
 
-All cursors of a topic share one object. If the ledger that is being written grows, the object changes. If the chain's
-shape changes (a ledger is opened, closed, attached or trimmed), a new object is made, which each cursor then uses.
+All cursors of a topic share one `LedgerChain`. Entries that become readable in the last ledger change that object. If a
+ledger is opened, closed, attached or trimmed, a new object replaces it in every cursor (`Cursor.apply_chain`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class LedgerExtent:
 
     Attributes:
         ledger: The ledger.
-        end: The id after the last entry that may be read.
+        end: The id after the last readable entry.
         ended: True if no entries can follow, because the ledger is a broker's closed one, or an attached one that is
             not the chain's last.
-        first: The trim floor: entries before it are trimmed.
+        first: The first entry that is not trimmed.
     """
 
     ledger: LedgerId
@@ -34,11 +34,21 @@ class LedgerExtent:
 
     def __post_init__(self) -> None:
         if not (self.ledger > 0 and 0 <= self.first <= self.end):
-            raise InvalidArgumentError(f"Ledger {self.ledger} cannot hold the entries {self.first} to {self.end}.")
+            raise InvalidArgumentError(
+                f"Ledger {self.ledger} cannot have the entries [{self.first}, {self.end}): give a positive ledger id, "
+                "and an end that is not before the first entry."
+            )
 
 
 class LedgerChain:
-    """The ledgers of a topic by id. Ledgers after the first ledger that has not ended are not visible."""
+    """The ledgers of a topic, in the order of their ids, up to the first that may still get entries (the visible ones).
+
+    Args:
+        extents: The ledgers, by ascending id. Those after the first ledger that has not ended are ignored.
+
+    Raises:
+        InvalidArgumentError: the ids do not ascend.
+    """
 
     __slots__ = ("_before", "_ends", "_extents", "_index", "_ledgers")
 
@@ -60,17 +70,19 @@ class LedgerChain:
 
     @property
     def end(self) -> Position:
-        """The position of the next entry that will become readable; no cursor moves past it."""
+        """The position after the last readable entry, which no cursor passes; EARLIEST without ledgers."""
         return Position(LedgerId(self._ledgers[-1]), EntryId(self._ends[-1])) if self._ledgers else EARLIEST
 
     def grow_ledger(self, ledger: LedgerId, end: int) -> None:
-        """Record that the ledger's entries before `end` may be read now; a ledger never shrinks.
+        """Make the entries before `end` readable in the last visible ledger; an `end` below the current one is ignored.
 
         Raises:
             InvalidArgumentError: the ledger is not the last visible one, or it has ended before `end`.
         """
         if not self._ledgers or ledger != self._ledgers[-1] or (self._extents[-1].ended and end > self._ends[-1]):
-            raise InvalidArgumentError(f"Ledger {ledger} cannot grow to {end} entries: it is not open at the end.")
+            raise InvalidArgumentError(
+                f"Ledger {ledger} cannot grow to {end} entries: only the topic's last ledger grows, until it has ended."
+            )
         self._ends[-1] = max(end, self._ends[-1])
 
     def holds_entry(self, ledger: int, entry: int) -> bool:
@@ -79,30 +91,33 @@ class LedgerChain:
         return index is not None and self._extents[index].first <= entry < self._ends[index]
 
     def readable_end(self, ledger: int) -> int:
-        """Return the end of the readable entries of a visible ledger; 0 for any other ledger."""
+        """Return the id after the last readable entry of a visible ledger; 0 for any other ledger."""
         index = self._index.get(ledger)
         return 0 if index is None else self._ends[index]
 
     @property
     def ends(self) -> dict[int, int]:
-        """Return the end of the readable entries of each visible ledger."""
+        """The id after the last readable entry of each visible ledger, by ledger id."""
         return dict(zip(self._ledgers, self._ends, strict=True))
 
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """Return True if no entry is readable from a position on; it may be False if only empty ledgers follow."""
+        """Return True if no entry is readable from a position on.
+
+        The result is False, too, if only empty ledgers follow the position's ledger.
+        """
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
-        """Yield the runs [from, to) of readable entries of a ledger from `first` on."""
+        """Yield the run [from, to) of a ledger's readable entries from `first` on, if there are any."""
         stop = self.readable_end(ledger)
         if first < stop:
             yield first, stop
 
     def normalize_position(self, ledger: int, entry: int) -> tuple[int, int]:
-        """Return the equivalent position of the next entry that exists, or that will be written.
+        """Return the position of the first entry, from (ledger, entry) on, that exists or is the next to be written.
 
-        Trimmed entries, empty ledgers and ends of ledgers with a successor are passed over. A position after the whole
-        chain is returned unchanged.
+        Trimmed entries, empty ledgers and the ends of ledgers with a successor are skipped. A position behind the last
+        visible ledger's end is returned unchanged.
         """
         index = self._index.get(ledger)
         if index is None:
@@ -118,13 +133,19 @@ class LedgerChain:
         return self._ledgers[index], entry
 
     def clamp_position(self, position: Position) -> Position:
-        """Return the nearest position that a cursor can have: normalized, and not past the chain's end."""
+        """Return the nearest position that a cursor can have: normalized, and at most the chain's end.
+
+        It is EARLIEST without ledgers.
+        """
         ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 
     @property
     def start(self) -> Position:
-        """The first entry that exists, or will exist."""
+        """The position of the first entry or, without entries, of the first that will be written.
+
+        It is EARLIEST without ledgers.
+        """
         if not self._ledgers:
             return EARLIEST
         ledger, entry = self.normalize_position(self._ledgers[0], 0)
@@ -141,7 +162,7 @@ class LedgerChain:
         return None
 
     def entries_from(self, ledger: int, entry: int) -> int:
-        """Return the number of readable entries from a position on."""
+        """Return the number of readable entries from a position on; 0 behind the last visible ledger."""
         ledger, entry = self.normalize_position(ledger, entry)
         index = self._index.get(ledger)
         if index is None:

@@ -1,15 +1,15 @@
-"""A broker subscription's cursor: a topic's acknowledged messages, and the entries to deliver next. No IO, no clock.
+"""A broker subscription's cursor: its acknowledged messages, and the entries to deliver next. No IO, no clock.
 
 It corresponds to Pulsar's ManagedCursor: a mark-delete position, and entries and single messages of batches that are
 acknowledged beyond it. As everywhere in this project, a position is the *next* entry to read; Pulsar's own mark-delete
-position is the entry before that. The owner calls:
+position is the entry before it. The owner calls:
 
     acknowledge, acknowledge_through, reset_position, apply_chain     for requests of clients and changes of the topic
     take_change(n)      once for each journal frame n, to put the changes since the last record into the frame
     snapshot()          every few seconds, to put the whole cursor as of the last record into the cursors table
     replay_records(...) when a new owner takes over; then Cursor(chain, replayed.begun(epoch))
 
-A cursor takes the memory of its compressed holes. Acknowledgements are never dropped (Pulsar drops them above
+A cursor keeps all acknowledgements in compressed bitmaps. It never drops any (Pulsar drops them above
 `managedLedgerMaxUnackedRangesToPersist`).
 """
 
@@ -61,10 +61,10 @@ class Cursor:
         self._n = start.n
         self._holes = decode_holes(start.ack_holes)
         self._news = AckHoles()
-        """Holes that are not in any record yet."""
+        """Acknowledgements beyond the mark-delete position that are not in any record yet."""
         self._moved = False
         self._snapshot_due = True
-        """True if the next record must be a snapshot, as an epoch's first record is, so that changes have a base."""
+        """True if the next record must be a snapshot, as the first record of an epoch must be."""
         self._ledger, self._entry = int(start.mark_delete.ledger), int(start.mark_delete.entry)
         self._move_to(*chain.normalize_position(self._ledger, self._entry))
 
@@ -80,7 +80,7 @@ class Cursor:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """(epoch, n) of the last record that was taken."""
+        """(epoch, n) of the last record that `take_change` returned."""
         return (self._epoch, self._n)
 
     @property
@@ -90,7 +90,7 @@ class Cursor:
 
     @property
     def backlog_entries(self) -> int:
-        """Readable entries that are not acknowledged as a whole."""
+        """Number of readable entries that are not acknowledged as a whole."""
         return self._chain.entries_from(self._ledger, self._entry) - self._holes.count
 
     # -- acknowledging ---------------------------------------------------------------------------------------------
@@ -147,19 +147,22 @@ class Cursor:
     def reset_position(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
         """Seek back or forward: drop all acknowledgements and begin a new epoch at a position.
 
-        The next record is a snapshot. A move back must be in the cursors table before the client gets its answer.
+        The next record is a snapshot. The caller commits a move back before it answers the client.
 
         Args:
-            position: The next entry to read; if it is outside the chain, the nearest position in it is used.
+            position: The next entry to read; if it is outside the chain, the result of `clamp_position` is used.
             epoch: The new epoch.
-            ack_set: Bits of that entry's messages that are still to be read; 0 for all.
-            batch_size: The number of messages in that entry; used only with an ack set.
+            ack_set: Bits of the messages of the entry at `position` that are still to be read; 0 for all.
+            batch_size: The number of messages in the entry at `position`; used only with an ack set.
 
         Raises:
             InvalidArgumentError: the epoch is not above the current one, or the batch size is impossible.
         """
         if epoch <= self._epoch:
-            raise InvalidArgumentError(f"Epoch {epoch} of {self._key[1]!r} does not follow {self._epoch}.")
+            raise InvalidArgumentError(
+                f"Epoch {epoch} of subscription {self._key[1]!r} does not follow epoch {self._epoch}: give a later "
+                "epoch."
+            )
         mask = batch_mask(batch_size) if ack_set else 0
         at = self._chain.clamp_position(position)
         self._epoch, self._n = epoch, NO_RECORD
@@ -175,7 +178,7 @@ class Cursor:
         return self._chain.clamp_position(position)
 
     def apply_chain(self, chain: LedgerChain) -> bool:
-        """Continue with a chain of another shape, in which ledgers have ended, were added or were trimmed.
+        """Continue with a new chain, in which ledgers have ended, were added or were trimmed.
 
         Returns:
             True if the mark-delete position moved. Trimmed entries count as acknowledged.
@@ -194,7 +197,10 @@ class Cursor:
         return self._holes.ack_set(ledger, entry) or 0
 
     def is_at_end(self, position: Position) -> bool:
-        """Return True if no entry is deliverable from a position on; it may be False even so (see `LedgerChain`)."""
+        """Return True if no entry is deliverable from a position on.
+
+        The result is False, too, if only empty ledgers follow the position's ledger.
+        """
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
@@ -202,7 +208,7 @@ class Cursor:
 
         Args:
             start: The last call's `next`, or an earlier position for redelivery.
-            max_entries: Maximum number of entries in all ranges together, and thus also of ranges.
+            max_entries: Maximum number of entries in all ranges together.
         """
         position = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
         ledger, entry = self._chain.normalize_position(*position)
@@ -229,20 +235,21 @@ class Cursor:
 
     @property
     def unrecorded(self) -> bool:
-        """True if there are changes for `take_change`."""
+        """True if there are changes that `take_change` has not returned yet."""
         return self._snapshot_due or self._moved or bool(self._news)
 
     def take_change(self, n: int) -> CursorRecord | None:
-        """Return the changes since the last record, for the journal's frame `n`; None if there are none.
+        """Return a record of the changes since the last record, for the journal's frame `n`; None without changes.
 
         Raises:
-            InvalidArgumentError: `n` is not above that of the epoch's last record: of two records with the same rank,
-                only one would count.
+            InvalidArgumentError: `n` is not above the n of the epoch's last record.
         """
         if not self.unrecorded:
             return None
         if n <= self._n:
-            raise InvalidArgumentError(f"Frame {n} of cursor {self._key[1]!r} does not follow frame {self._n}.")
+            raise InvalidArgumentError(
+                f"Frame {n} of cursor {self._key[1]!r} does not follow frame {self._n}: give a later frame's number."
+            )
         self._n = n
         if self._snapshot_due:
             self._news = AckHoles()
@@ -257,7 +264,7 @@ class Cursor:
         self._snapshot_due = True
 
     def snapshot(self) -> CursorRecord:
-        """Return the whole cursor. Call `take_change` first, because a snapshot has only the changes up to its n."""
+        """Return the whole cursor as of its last record. Call `take_change` first, so that no change is unrecorded."""
         assert not self.unrecorded, "take the change before the snapshot"
         return CursorRecord("snapshot", *self._key, self._epoch, self._n, self.mark_delete, self.ack_holes)
 
@@ -267,13 +274,17 @@ class Cursor:
         return ledger < self._ledger or (ledger == self._ledger and entry < self._entry)
 
     def _is_behind(self, ledger: int, entry: int) -> bool:
-        """Return True if the entry is before the mark-delete position; any other entry must exist."""
+        """Return True if the entry is before the mark-delete position.
+
+        Raises:
+            InvalidArgumentError: the entry is not before it, and the topic has no such entry yet.
+        """
         if self._is_before_mark(ledger, entry):
             return True
         if not self._chain.holds_entry(ledger, entry):
             raise InvalidArgumentError(
-                f"Entry {ledger}:{entry} does not exist and cannot be acknowledged on {self._key[1]!r} (the topic ends "
-                f"at {self._chain.end}): acknowledge only delivered messages."
+                f"Entry {ledger}:{entry} does not exist and cannot be acknowledged on subscription {self._key[1]!r} "
+                f"(the topic ends at {self._chain.end}): acknowledge only delivered messages."
             )
         return False
 
@@ -305,7 +316,7 @@ class Cursor:
             yield from self._holes.unacked_runs(ledger, first, end)
 
     def _advance(self) -> None:
-        """Move the mark-delete position past acknowledged runs, missing entries and ends of ledgers, one per round."""
+        """Move the mark-delete position past acknowledged entries, trimmed entries and the ends of ledgers."""
         while True:
             gap = self._holes.take_run(self._ledger, self._entry)
             ledger, entry = self._chain.normalize_position(self._ledger, gap)

@@ -6,8 +6,8 @@
     to Spark     every slot begins at the mark-delete position, and readers skip the ack holes of the broker's last row
                  (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
 
-Rows are written only under an epoch that the owner has committed in the record. Otherwise two processes could write
-under one epoch, and a row of the one that lost the race could hide messages after the other's seek back.
+An owner writes cursor rows only under an epoch that it has committed in the subscription's record. Otherwise two
+processes could use one epoch, and a row of the loser could hide messages after a seek back by the winner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 _BLOCK = 1 << 20
-"""Number of entries that are examined together."""
+"""Number of entries whose key slots are computed in one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,12 @@ class KeyedEntry:
 
 
 def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-    """Return, as holes, the entries that slots of a Shared subscription have read beyond the slowest position."""
+    """Return, as ack holes, the entries of a Shared subscription that its slots have read beyond the slowest slot.
+
+    Args:
+        positions: The position of each slot.
+        chain: The topic's ledgers.
+    """
     holes = AckHoles()
     start, end = min(positions.values()), max(positions.values())
     of_slot = [positions[slot] for slot in sorted(positions)]
@@ -69,7 +74,7 @@ def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHo
 
 
 def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]) -> AckHoles:
-    """Return, as holes, the messages that slots of a Key_Shared subscription have read beyond the slowest position.
+    """Return, as ack holes, the messages of a Key_Shared subscription that its slots have read beyond the slowest slot.
 
     Args:
         positions: The position of each slot.
@@ -90,10 +95,10 @@ def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]
 def take_from_spark(
     record: SubscriptionRecord, rows: Iterable[CursorRow], beyond: AckHoles, incarnation: str
 ) -> tuple[SubscriptionRecord, CursorRecord]:
-    """Make the broker the owner: return the record to commit, and the snapshot from which its cursor continues.
+    """Make a broker the owner: return the record to commit, and the snapshot from which the broker's cursor continues.
 
     Args:
-        record: The subscription. No live consumer of Spark may own a slot.
+        record: The subscription. The caller has checked that no live consumer of Spark owns a slot.
         rows: The subscription's cursor rows, read after the record.
         beyond: The messages that slots have read beyond the mark-delete position; empty for Exclusive and Failover.
         incarnation: The broker incarnation that acquires the subscription.
@@ -103,7 +108,8 @@ def take_from_spark(
     """
     if record.face == "broker":
         raise InvalidArgumentError(
-            f"Subscription {record.name!r} is owned by a broker already: recover that broker first."
+            f"Subscription {record.name!r} is already owned by a broker: let that broker release it, or recover the "
+            "broker if it is dead."
         )
     row_list = list(rows)
     mark_delete = min(current_positions(record, row_list).values())
@@ -128,15 +134,16 @@ def broker_cursor(
     Args:
         record: The subscription.
         rows: The subscription's cursor rows, read after the record.
-        journal: The subscription's records in the broker's journal; records that the newest row covers may be missing.
+        journal: The subscription's cursor records in the broker's journal, at least those after its newest row.
 
     Raises:
         InvalidArgumentError: no broker owns the subscription.
-        CorruptCursorError: a record is damaged, or has a later epoch than the subscription's record.
+        CorruptCursorError: ack holes are damaged, or a change has a later epoch than every snapshot.
     """
     if record.face != "broker" or len(record.owners) != 1:
         raise InvalidArgumentError(
-            f"Subscription {record.name!r} is not owned by a broker: read the positions of its slots."
+            f"Subscription {record.name!r} is not owned by a broker and has no broker cursor: read the positions of "
+            "its slots instead."
         )
     owner = record.owners[0]
     begun_at = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
@@ -152,14 +159,14 @@ def broker_cursor(
 
 
 def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:
-    """Release a broker's subscription: return the record to commit when `last.to_row()` is durable.
+    """Release a broker's subscription to Spark: return the record to commit once the row `last.to_row()` is durable.
 
     Args:
-        record: The subscription as the broker owns it.
+        record: The subscription, which a broker owns.
         last: The subscription's cursor (`broker_cursor`).
 
     Raises:
-        InvalidArgumentError: no broker owns the subscription, or its epoch is not that of `last`.
+        InvalidArgumentError: no broker owns the subscription, or the owner's epoch is not the epoch of `last`.
     """
     if record.face != "broker" or record.owners[0].epoch != last.epoch:
         raise InvalidArgumentError(
@@ -169,9 +176,10 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
 
 
 def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> CursorRow | None:
-    """Return the row whose ack holes readers skip: a broker's last row; None if the subscription was reset since.
+    """Return the last row that a broker wrote, whose ack holes Spark's readers skip.
 
-    It is also None if that row has no holes. An end offset names the row by its (epoch, n).
+    Return None if the row has no ack holes, or if the subscription was reset after it. The end offset of a query names
+    the row by its (epoch, n).
     """
     whole = (row for row in rows if row.slot == WHOLE and row.epoch >= holes_since(record))
     newest = max(whole, key=lambda row: row.rank, default=None)
@@ -181,7 +189,7 @@ def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> Cur
 def unacked_rows(
     holes: AckHoles, ledger: LedgerId, entries: npt.NDArray[np.int64], batch_indexes: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Return a flag for each row: True if its message must be read, because the holes do not acknowledge it.
+    """Return a flag for each row: True if its message is not acknowledged, so that a reader must return it.
 
     Args:
         holes: The ack holes.

@@ -1,8 +1,8 @@
 """Ack holes: the messages that are acknowledged beyond a mark-delete position. Their number is not limited.
 
 A roaring bitmap for each ledger has the wholly acknowledged entries. For a partly acknowledged entry, the bits of its
-unacked messages are kept (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor, holes only grow. So
-joining them in any order, any number of times, gives the same holes.
+unacked messages are kept (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor, acknowledgements are only
+added. So the holes of its records can be joined in any order and any number of times, with the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 MAX_BATCH_MESSAGES: Final = 1 << 20
-"""Maximum size of a batch in ack sets, above what fits into maxMessageSize; limits the bits that a client can send."""
+"""Maximum number of messages of a batch in an ack set: more than fit into `maxMessageSize`, and few enough to store."""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
@@ -85,11 +85,11 @@ class AckHoles:
         return sorted(self._whole.keys() | self._partial.keys())
 
     def whole(self, ledger: int) -> BitMap64 | None:
-        """Return the wholly acknowledged entries of a ledger; the caller must not change the bitmap."""
+        """Return a ledger's wholly acknowledged entries, which the caller must not change; None if there are none."""
         return self._whole.get(ledger)
 
     def partial(self, ledger: int) -> dict[int, int]:
-        """Return the unacked bits of a ledger's partly acknowledged entries; the caller must not change the mapping."""
+        """Return the unacked bits of a ledger's partly acknowledged entries, by entry; callers must not change them."""
         return self._partial.get(ledger, {})
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
@@ -155,7 +155,10 @@ class AckHoles:
             del self._partial[ledger]
 
     def take_run(self, ledger: int, entry: int) -> int:
-        """Drop the run of wholly acknowledged entries from `entry` on; return the first entry after the run."""
+        """Drop the run of wholly acknowledged entries that begins at `entry`; return the first entry after the run.
+
+        If `entry` is not wholly acknowledged, nothing is dropped and `entry` is returned.
+        """
         whole = self._whole.get(ledger)
         if whole is None or entry not in whole:
             return entry
@@ -219,7 +222,13 @@ class AckHoles:
                 self.narrow(ledger, entry, unacked)
 
     def put(self, ledger: int, whole: BitMap64, partial: Iterable[tuple[int, int]]) -> None:
-        """Set a ledger's holes to those that were read from storage."""
+        """Store the holes of a ledger that has none yet.
+
+        Args:
+            ledger: The ledger.
+            whole: The wholly acknowledged entries.
+            partial: (entry, unacked bits) of each partly acknowledged entry.
+        """
         if whole:
             self._whole[ledger] = whole
         bits = dict(partial)
@@ -243,7 +252,7 @@ def gap_from(acked: BitMap64, entry: int) -> int:
 
 
 def next_from(acked: BitMap64 | None, entry: int, end: int) -> int:
-    """Return the first entry from `entry` on that is in the bitmap, or `end`."""
+    """Return the first entry from `entry` on that is in the bitmap; `end` if there is none or no bitmap."""
     if acked is None:
         return end
     try:

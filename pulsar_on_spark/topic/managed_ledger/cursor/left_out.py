@@ -1,7 +1,8 @@
-"""Entries that readers skip because a broker's clients acknowledged them one by one, before Spark got the subscription.
+"""Entries that Spark's readers skip, because a broker's clients acknowledged them individually before the handover.
 
-When a broker releases a subscription, every slot is at the mark-delete position. The acknowledgements beyond it are ack
-holes in the broker's last row. An end offset names that row by its (epoch, n), so that a replayed batch is the same.
+When a broker releases a subscription, every slot begins at the mark-delete position. The acknowledgements beyond it are
+ack holes in the broker's last cursor row. A query's end offset names that row by its (epoch, n), so that a replayed
+batch skips the same entries.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class LeftOut:
 
 
 def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries to skip; while a broker owns the subscription, those of its cursor as the rows have it."""
+    """Return the acknowledgements that a reader of the subscription skips; None if there are none to skip.
+
+    While a broker owns the subscription, these are the acknowledgements in its cursor rows, without those that are only
+    in its journal.
+    """
     if record.face == "broker":
         at = broker_cursor(record, rows, ())
         return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))
@@ -63,19 +68,19 @@ def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut |
 
 
 def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries that a batch skips, as the newest row of a broker has them; None if it skips none.
+    """Return the acknowledgements that a batch skips, from a broker's newest row; None if it skips none.
 
-    That row is the one that the batch's offset names, or a later one: its clients have acknowledged further messages,
-    which need not be read again.
+    The newest row is the row that the batch's offset names or a later one, with further acknowledgements of a broker's
+    clients.
 
     Args:
         topic: The topic's full name, for the error.
-        named: (epoch, n) of the row that the offset names; None if it names none.
-        epoch: The epoch under which the batch was planned, the highest of its slots.
-        rows: The subscription's rows.
+        named: (epoch, n) of the row that the offset names; None if the offset names no row.
+        epoch: The epoch under which the batch was planned: the highest epoch of its slots.
+        rows: The subscription's cursor rows.
 
     Raises:
-        MetadataError: the named row is missing.
+        MetadataError: the row that the offset names is missing, and there is no later one.
     """
     row = max((row for row in rows if row.slot == WHOLE), key=lambda row: row.rank, default=None)
     if named is not None and (row is None or row.rank < named):
@@ -87,7 +92,7 @@ def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[
 
 
 def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[int, int]:
-    """Return the number of acknowledged messages in the slices, and their approximate bytes."""
+    """Return the number of messages in the slices that the ack holes acknowledge, and their approximate bytes."""
     rows = size = 0
     for slice_ in slices:
         slice_holes = holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)

@@ -1,4 +1,4 @@
-"""The bytes of a cursor: its records in the journal, and its ack holes there and in the cursors table.
+"""The binary formats of a cursor: its records in the journal, and its ack holes in those records and the cursors table.
 
 A record is a **snapshot** (the whole cursor) or a **change** (the mark-delete position, and new acknowledgements beyond
 it since the last record). Within an epoch, acknowledgements are only added, so changes may be applied in any order and
@@ -11,7 +11,7 @@ any number of times. Every move back begins a new epoch with a snapshot.
               portable format), varint count of partly acked entries, each: varint step, varint length + unacked bits
 
 Numbers are little-endian. A checksum covers the version before it and all bytes after it. It is verified first, because
-the roaring format has no checksum and its library may do anything with a damaged bitmap.
+the roaring format has no checksum, and its library may crash on a damaged bitmap or read it as other entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import MAX_BATCH_MESSAGES
 
 FORMAT_VERSION: Final = 1
 NO_RECORD: Final = -1
-"""The n of a cursor that has no record of its epoch in the journal yet; it is below the number of any frame."""
+"""The n of a cursor without a record of its epoch in the journal; the number of every journal frame is above it."""
 RecordKind = Literal["snapshot", "change"]
 
 _KINDS: Final[tuple[RecordKind, ...]] = ("snapshot", "change")
@@ -78,10 +78,13 @@ class CursorRecord:
         """Return a snapshot with the same acknowledgements under a new epoch, for a new owner.
 
         Raises:
-            InvalidArgumentError: the epoch is not above that of this record.
+            InvalidArgumentError: the epoch is not above the epoch of this record.
         """
         if epoch <= self.epoch:
-            raise InvalidArgumentError(f"Epoch {epoch} of {self.subscription!r} does not follow {self.epoch}.")
+            raise InvalidArgumentError(
+                f"Epoch {epoch} of subscription {self.subscription!r} does not follow epoch {self.epoch}: give a later "
+                "epoch."
+            )
         return replace(self, kind="snapshot", epoch=epoch, n=NO_RECORD)
 
     def to_row(self) -> CursorRow:
@@ -102,7 +105,8 @@ def encode(record: CursorRecord) -> bytes:
     """Encode a record.
 
     Raises:
-        InvalidArgumentError: the topic id is not 32 hex digits, or a number does not fit 63 bits.
+        InvalidArgumentError: the topic id is not 32 hex digits in lower case, or a number is negative or does not fit
+            63 bits.
     """
     topic_id, name = record.topic_id, record.subscription.encode()
     try:
@@ -110,21 +114,26 @@ def encode(record: CursorRecord) -> bytes:
     except ValueError:
         topic_bytes = b""
     if len(topic_bytes) != _TOPIC_ID_BYTES or topic_bytes.hex() != topic_id:
-        raise InvalidArgumentError(f"Topic id {topic_id!r} of a cursor is not 32 hex digits.")
+        raise InvalidArgumentError(
+            f"Cursor {record.subscription!r} has the topic id {topic_id!r}, which is not 32 hex digits in lower case."
+        )
     numbers = (record.epoch, record.n, record.mark_delete.ledger, record.mark_delete.entry)
     if not all(0 <= number <= _MAX_INT64 for number in numbers):
-        raise InvalidArgumentError(f"Cursor {record.subscription!r} has a number out of range: {numbers}.")
+        raise InvalidArgumentError(
+            f"Cursor {record.subscription!r} has a number out of range among (epoch, n, ledger, entry) = {numbers}: "
+            f"each must be from 0 to {_MAX_INT64}."
+        )
     kind = bytes((_KINDS.index(record.kind),))
     head = [kind, topic_bytes, varint(len(name)), name, *map(varint, numbers)]
     return _sealed(b"".join([*head, record.ack_holes]))
 
 
 def decode(data: bytes) -> CursorRecord:
-    """Decode a record, and check its ack holes, too.
+    """Decode a record, and check that its ack holes can be decoded.
 
     Raises:
         CorruptCursorError: the bytes are not an intact record.
-        FormatVersionError: a newer version wrote it.
+        FormatVersionError: the record has another format version than `FORMAT_VERSION`.
     """
     reader = _opened(data, "cursor record")
     kind = reader.take(1)[0]
@@ -142,7 +151,7 @@ def decode(data: bytes) -> CursorRecord:
 
 
 def encode_holes(holes: AckHoles) -> bytes:
-    """Encode ack holes for records and rows; empty for none."""
+    """Encode ack holes for cursor records and rows; return no bytes if there are no holes."""
     if not holes:
         return b""
     ledgers = holes.ledgers
@@ -167,12 +176,12 @@ def decode_holes(data: bytes) -> AckHoles:
 
     Raises:
         CorruptCursorError: the bytes are damaged.
-        FormatVersionError: a newer version wrote them.
+        FormatVersionError: the bytes have another format version than `FORMAT_VERSION`.
     """
     holes = AckHoles()
     if not data:
         return holes
-    reader = _opened(data, "ack holes")
+    reader = _opened(data, "set of ack holes")
     ledger = 0
     for _ in range(reader.varint()):
         ledger = reader.step(ledger)
@@ -191,30 +200,30 @@ def decode_holes(data: bytes) -> AckHoles:
 
 
 def replay_records(records: Iterable[CursorRecord]) -> CursorRecord:
-    """Return the cursor after these records, which may be in any order, stale or repeated.
+    """Return the state of one cursor after all its records, which may be in any order, stale or repeated.
 
-    The newest snapshot counts, with all changes of its epoch. The records must include the row in the cursors table, if
-    there is one, and all records in journals that may be newer than that row.
+    The newest snapshot counts, with all changes of its epoch. The records must include the cursor's row in the cursors
+    table, if there is one, and all records in journals that may be newer than that row.
 
     Returns:
         A snapshot; its n is the largest of its epoch.
 
     Raises:
-        InvalidArgumentError: there are no records, or records of two cursors.
-        CorruptCursorError: there are changes of an epoch but no snapshot of it, or a record's holes are damaged.
+        InvalidArgumentError: there are no records, or the records are of more than one cursor.
+        CorruptCursorError: the newest epoch has changes but no snapshot, or a record's ack holes are damaged.
     """
     record_list = list(records)
     keys = {record.cursor_key for record in record_list}
     if len(keys) != 1:
         raise InvalidArgumentError(
-            f"Records of {len(keys)} cursors cannot be replayed together: give the records of one cursor."
+            f"Records of {len(keys)} cursors cannot be replayed: give the records of exactly one cursor."
         )
     base = max((record for record in record_list if record.kind == "snapshot"), key=lambda r: r.rank, default=None)
     newest = max(record.epoch for record in record_list)
     if base is None or base.epoch < newest:
         raise CorruptCursorError(
             f"Cursor {record_list[0].subscription!r} of topic {record_list[0].topic_id} has changes of epoch {newest} "
-            "but no snapshot of it: read the cursors table and the whole journal again."
+            "but no snapshot of that epoch: read the cursors table and the whole journal again."
         )
     changes = [record for record in record_list if record.epoch == base.epoch]
     mark_delete = max(record.mark_delete for record in changes)
@@ -275,16 +284,21 @@ def _sealed(body: bytes) -> bytes:
 
 def _opened(data: bytes, what: str) -> _Reader:
     if len(data) < _HEADER_BYTES:
-        raise CorruptCursorError(f"A {what} of {len(data)} bytes is too short: take another copy.")
+        raise CorruptCursorError(f"A {what} of {len(data)} bytes is too short: read it from another copy.")
     if crc32c(data[_HEADER_BYTES:], crc32c(data[:1])) != int.from_bytes(data[1:_HEADER_BYTES], "little"):
-        raise CorruptCursorError(f"A {what} of {len(data)} bytes does not match its checksum: take another copy.")
+        raise CorruptCursorError(
+            f"A {what} of {len(data)} bytes does not match its checksum: read it from another copy."
+        )
     if data[0] != FORMAT_VERSION:
-        raise FormatVersionError(f"A {what} has format version {data[0]}: this version reads {FORMAT_VERSION}.")
+        raise FormatVersionError(
+            f"A {what} has format version {data[0]}, and this version of pulsar_on_spark reads only {FORMAT_VERSION}: "
+            "use the version of pulsar_on_spark that wrote it."
+        )
     return _Reader(data, _HEADER_BYTES, what)
 
 
 class _Reader:
-    """Reader of consecutive numbers and bytes; reading past the end is an error."""
+    """Reader of consecutive numbers and bytes; a read past the end raises CorruptCursorError."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -320,4 +334,6 @@ class _Reader:
         return self.take(len(self._data) - self._at)
 
     def damage(self, reason: str) -> CorruptCursorError:
-        return CorruptCursorError(f"A {self._what} of {len(self._data)} bytes is damaged, {reason}: take another copy.")
+        return CorruptCursorError(
+            f"A {self._what} of {len(self._data)} bytes is damaged ({reason}): read it from another copy."
+        )

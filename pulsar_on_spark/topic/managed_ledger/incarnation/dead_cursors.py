@@ -1,7 +1,7 @@
 """Saving the cursor records in a dead broker's journal to the cursors table, before subscriptions get a new owner.
 
-`sealing/trim.py` also does this before it trims a journal. This module does it at once, for a new owner that needs one
-of the dead broker's subscriptions and cannot wait until the whole journal is sealed.
+`sealing/trim.py` also saves the records before it trims a journal. This module saves them at once, for a new owner of
+one of the dead broker's subscriptions that cannot wait until the whole journal is sealed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeadOwners:
         """If a broker is dead, recover its journal and save its cursor records to the cursors table.
 
         Returns:
-            The state of the broker's lease; EXPIRED means that its cursors are saved.
+            The state of the broker's lease. If it is EXPIRED, the broker was dead and its cursors are saved now.
 
         Raises:
             JournalUndecidedError, CorruptCursorError: the broker's journal cannot be closed or read now.
@@ -77,9 +77,9 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
     Any process may call this, any number of times. A call reads the untrimmed part of the journal.
 
     Raises:
-        InvalidArgumentError: the journal is not closed: recover it first.
-        JournalUndecidedError: a frame cannot be read from any copy, because a path is unreachable or damaged.
-        CorruptCursorError: a record cannot be read.
+        InvalidArgumentError: the journal is not CLOSED: recover it first.
+        JournalUndecidedError: a frame cannot be read from any copy, because storage paths are unreachable or damaged.
+        CorruptCursorError: a cursor record is damaged.
         MetadataError: the metadata cannot be read or written.
     """
     for attempt in range(_ATTEMPTS):
@@ -87,7 +87,9 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
         if found is None:
             return  # the journal was removed, which happens only after its cursors are in the table
         if found.record.last_frame is None:
-            raise InvalidArgumentError(f"The journal of incarnation {incarnation} is not closed: recover it first.")
+            raise InvalidArgumentError(
+                f"The journal of incarnation {incarnation} in {root.place} is not closed: run `pulsarpy recover` first."
+            )
         try:
             end = found.record.last_frame + 1
             snapshot_cursors(root.store, frames_of(found, root.current_journal_paths, found.floor, end))

@@ -1,4 +1,4 @@
-"""The hosts of journals: a journal on the disks of another host cannot be read or recovered here, by design."""
+"""The hosts of journals: a journal on the disks of another host can be read and recovered only on that host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pulsar_on_spark.metadata.state import RecentView
 
 
 def other_host(view: RecentView, incarnation: str) -> str | None:
-    """Return a host of a journal whose files are all on other hosts; None if a file may be reached from this host."""
+    """Return a host of an incarnation's journal if all its files are on other hosts.
+
+    Return None if a file may be reachable from this host, or if the journal has no files.
+    """
     row = view.get(IncarnationRecord, incarnation)
     used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()
     hosts = {path.host for path in view.all(PathRecord) if path.path_id in used}

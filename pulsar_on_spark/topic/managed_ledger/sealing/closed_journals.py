@@ -1,4 +1,4 @@
-"""Sealing, trimming and removing the closed journals of dead brokers, by any process."""
+"""Sealing, trimming and removal of the CLOSED journals of dead brokers, which any process may do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_PASSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClosedJournals:
-    """The work on closed journals: numbers of sealed entries, of deleted journal files, and of removed journals."""
+    """The work done on CLOSED journals: numbers of sealed entries, deleted journal files and removed journals."""
 
     sealed_entries: int = 0
     deleted_files: int = 0
@@ -28,9 +28,14 @@ class ClosedJournals:
 
 
 def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
-    """Seal and trim all closed journals. A problem with one journal is logged and does not stop the others.
+    """Seal and trim all CLOSED journals. A problem with one journal is logged, and the other journals are continued.
 
-    Files are deleted `grace_s` seconds after their trim, so it takes two calls to remove a journal.
+    Files are deleted at the earliest `grace_s` seconds after their trim, so a journal is removed by a second call.
+
+    Args:
+        root: The root.
+        on_problem: Called with a description of each problem.
+        grace_s: Seconds for which journal files are kept after their trim.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -47,7 +52,7 @@ def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: fl
                 error,
                 extra={"incarnation": incarnation},
             )
-            on_problem(f"journal of incarnation {incarnation}: {error}")
+            on_problem(f"the journal of incarnation {incarnation} cannot be sealed or trimmed yet: {error}")
         else:
             files += trimmed.deleted_files
             cleared += trimmed.is_cleared

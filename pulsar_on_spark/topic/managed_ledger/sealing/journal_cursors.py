@@ -25,9 +25,9 @@ Rank: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class CursorsInFrames:
-    """The rank of each subscription's newest cursor record, by frame, in frames [begin, end), which were read in order.
+    """The rank of each subscription's newest cursor record in each of the frames [begin, end), added in order.
 
-    If frames are skipped, the earlier ones are dropped.
+    If a frame is added that does not follow the last one, all earlier frames are dropped.
     """
 
     begin: FrameNumber = 0
@@ -35,7 +35,7 @@ class CursorsInFrames:
     _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
 
     def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
-        """Skip lost frames [begin, end), so that trimming does not wait for their records."""
+        """Add lost frames [begin, end) as frames without records, so that trimming does not wait for them."""
         if begin != self.end:
             self.begin, self._ranks = begin, {}
         self.end = end
@@ -74,16 +74,16 @@ class CursorsInFrames:
 
 
 def cursor_records(frame: Frame) -> list[CursorRecord]:
-    """Return the records of a CURSOR frame (raises as `CursorsInFrames.add_frames`)."""
+    """Return the cursor records of a CURSOR frame; errors are those of `CursorsInFrames.add_frames`."""
     return [decode(record) for _, record in frame.cursor_records()]
 
 
 def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> list[CursorKey]:
-    """Return the subscriptions whose records at these ranks are not covered by durable metadata.
+    """Return the subscriptions whose cursor records at these ranks are not covered by durable metadata.
 
-    A record is covered if a row of the same or a higher rank exists, which has its contents. It is also covered if it
-    no longer counts, because the subscription was deleted, reset, or acquired by another owner under a later epoch.
-    Each case must be seen in tables that are synced up to the version read.
+    A record is covered if the cursors table has a row of the same or a higher rank, which includes its contents. It is
+    also covered if it no longer counts, because the subscription was deleted, reset, or acquired by another owner under
+    a later epoch. Only durable views of both tables count.
 
     Raises:
         MetadataError: the tables cannot be read.
@@ -94,7 +94,7 @@ def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> li
 def _uncovered(
     store: MetadataStore, ranks: Mapping[CursorKey, Rank]
 ) -> list[tuple[CursorKey, SubscriptionRecord, list[CursorRow]]]:
-    """Return the keys of `not_snapshotted`, each with the subscription and its rows."""
+    """Return the keys of `not_snapshotted`, each with the subscription's record and its cursor rows."""
     if not ranks:
         return []
     # Read in this order, because a subscription's record is in the main table before any of its rows.
@@ -117,12 +117,14 @@ def _uncovered_by(
 
 
 def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
-    """Append rows with the cursors that result from all records in a CLOSED log's frames, given in any order.
+    """Append the cursors that result from all records in a CLOSED log's frames to the cursors table.
 
-    Any process may call this, any number of times: a row repeats the log's content, and the largest (epoch, n) counts.
+    Any process may call this, any number of times: of a cursor's rows, the largest (epoch, n) counts. Cursors that the
+    table covers already are left out. The frames may be in any order.
 
     Raises:
-        CorruptCursorError: a record cannot be read, or has a later epoch than the subscription's record.
+        CorruptJournalError, FormatVersionError: a frame or a record cannot be read.
+        CorruptCursorError: a record is damaged, or has a later epoch than the subscription's record.
         MetadataError: the table cannot be read or written.
     """
     by_cursor: dict[CursorKey, list[CursorRecord]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The entries of journal frames in columns, sorted by ledger, so that a sealer can split many entries together."""
+"""The entries of journal frames as columns, sorted by ledger, so that a sealer can decode many entries in one call."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class JournalEntries:
     Attributes:
         ledgers: The ids of the ledgers, ascending.
         counts: The number of entries of each ledger.
-        taken_min_ms: The time at which the broker received each ledger's first entry, in milliseconds since 1970.
-        taken_max_ms: The time at which the broker received each ledger's last entry, in milliseconds since 1970.
+        taken_min_ms: The earliest time at which the broker received an entry of each ledger, in ms since 1970.
+        taken_max_ms: The latest time at which the broker received an entry of each ledger, in ms since 1970.
     """
 
     ledgers: Int64s
@@ -41,7 +41,7 @@ class JournalEntries:
     _size_bytes: Int64s
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
-        """Yield the entries of some ledgers, in groups large enough for columns but fitting into the CPU's cache."""
+        """Yield the entries of some ledgers, in groups of about `RECORD_BATCH_BYTES` and at most `GROUP_ENTRIES`."""
         row_numbers = np.arange(len(self._rows))
         if not set(self.ledgers.tolist()).issubset(wanted):
             row_numbers = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
@@ -93,8 +93,8 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
         at = int(np.flatnonzero(is_gap)[0])
         frame = frames[int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), rows[at], side="right"))]
         raise CorruptJournalError(
-            f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where {entry_ids[at - 1] + 1} follows, which no "
-            "broker writes: report this as a defect."
+            f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where "
+            f"{ledger_ids[at]}:{entry_ids[at - 1] + 1} must follow, which no broker writes: report this as a defect."
         )
     payloads = pa.concat_arrays([batch.column("payload") for batch in batches])
     offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, 4 * payloads.offset)

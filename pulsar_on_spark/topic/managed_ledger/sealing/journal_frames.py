@@ -1,6 +1,6 @@
-"""Reader of the frames of one incarnation's log, in order and with every byte verified, for the sealer and trimmers.
+"""Reader of the frames of one incarnation's log, in order, for sealers and trimmers. It verifies every byte.
 
-A frame is read from any good copy. If a copy has a damaged frame or lacks an acknowledged one, another copy is used.
+If a copy of a file has a damaged frame or lacks an acknowledged one, another copy is read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class JournalLag:
 
 
 class JournalFrames:
-    """Reader of a log's frames from one frame on. A frame that does not exist yet may be read later.
+    """Reader of a log's frames from one frame on. If the next frame does not exist yet, a later call may return it.
 
     Args:
         incarnation: The log's incarnation.
         paths: Returns the root's storage paths.
         begin: The first frame.
         files: The operating system.
-        given_up: Ranges, in order, of frames without a good copy, which an operator allowed to skip.
+        given_up: Ranges, in order, of frames without a good copy, which an operator has given up.
     """
 
     def __init__(
@@ -63,28 +63,28 @@ class JournalFrames:
         self._reader = LogReader(incarnation, paths, Frame, begin, files)
         self._record: LogRecord | None = None
         self._failing: set[PathId] = set()
-        """Paths whose last file had no known size; they are tried last, because an object store may fail slowly."""
+        """Paths on which a file's size could not be read. They are tried last: an object store may fail slowly."""
 
     @property
     def next(self) -> FrameNumber:
-        """The number of the next frame."""
+        """The number of the frame that `read` returns next."""
         return self._reader.walk.next
 
     @property
     def lac(self) -> FrameNumber:
-        """The highest LAC in the frames that were read."""
+        """The highest last-add-confirmed (LAC), as a frame number, in the frames that were read."""
         return self._reader.walk.lac
 
     def begin_pass(self) -> None:
-        """Begin a pass, which ends with the frames that exist now (see `LogReader.begin_pass`)."""
+        """Begin a pass, which reads each file up to its length when first used (see `LogReader.begin_pass`)."""
         self._reader.begin_pass()
 
     def read(self, record: LogRecord) -> Frame | None:
-        """Read the next frame; None if it does not exist yet, or if the record does not name its fragment's start yet.
+        """Return the next frame; None if it does not exist yet, or if the record lacks its fragment's first frame.
 
         Raises:
-            JournalUndecidedError: an acknowledged frame cannot be read from any copy.
-            FormatVersionError: a newer version wrote it.
+            JournalUndecidedError: the frame is acknowledged, but cannot be read from any copy.
+            FormatVersionError: the frame has a newer format version than this reader knows.
         """
         reader = self._reader
         self._see(record)
@@ -97,17 +97,17 @@ class JournalFrames:
             self.close()
             raise JournalUndecidedError(
                 f"Frame {self.next} of incarnation {self._incarnation} is acknowledged, but no copy of it can be read "
-                f"now ({causes}): bring its storage paths back, or give it up with `pulsarpy recover`."
+                f"now ({causes}): make its storage paths reachable again, or give the frame up with `pulsarpy recover`."
             )
         return frame
 
     @property
     def given_up(self) -> FrameRange | None:
-        """The range of given-up frames that has the next frame; None if the next frame is not given up."""
+        """The given-up range that contains the next frame; None if the next frame is not given up."""
         return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
 
     def pass_given_up(self) -> None:
-        """Skip the frames that were given up, if the next frame is one of them."""
+        """Skip given-up frames, if the next frame is given up."""
         while (lost := self.given_up) is not None:
             self.pass_over(lost[1])
 
@@ -121,12 +121,12 @@ class JournalFrames:
         self._reader.rewind(frame)
 
     def lag(self, record: LogRecord) -> JournalLag:
-        """Return the size of the log from the next frame on."""
+        """Return the size of the log from the next frame on. The reader continues with `record`."""
         self._see(record)
         return self.unread(self._reader.walk.resolved)
 
     def unread(self, record: LogRecord) -> JournalLag:
-        """Return the lag by a record that need not be the reader's, without an effect on a pass that is running."""
+        """Return the size of the log in `record` from the next frame on, without an effect on a running pass."""
         size_bytes = unknown = 0
         counted: set[Copy] = set()
         in_use = self._reader.walk.copy
@@ -194,7 +194,7 @@ def frames_of(
     end: FrameNumber,
     files: FileOps = OS_FILES,
 ) -> Iterator[Frame]:
-    """Yield frames [begin, end) of a log, without given-up frames (raises as `JournalFrames.read`)."""
+    """Yield frames [begin, end) of a log, without given-up frames; errors are those of `JournalFrames.read`."""
     incarnation = IncarnationId(found.row.incarnation)
     with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
         frames.pass_given_up()

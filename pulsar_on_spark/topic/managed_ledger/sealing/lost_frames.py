@@ -1,8 +1,8 @@
-"""Acknowledged frames of a CLOSED journal without any good copy: finding their lost entries, and giving them up.
+"""Acknowledged frames of a CLOSED journal that have no good copy: their search, and an operator's giving them up.
 
-One such frame stops the sealer, and thus also the trimmer, because they must not skip it by themselves. If its copies
-cannot come back, an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer continues
-after them, and the records of their ledgers name the lost entries. Only frames that the `SealRecord` names are skipped.
+One such frame stops the sealer, and thus also the trimmer, because they must not skip it on their own. If its copies
+cannot be restored, an operator gives the frame up. Then the incarnation's `SealRecord` names it, the sealer continues
+after it, and the records of its ledgers name the lost entries. No other frame is skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LostFrames:
     Attributes:
         begin: The first frame.
         end: The number after the last frame.
-        entries: Number of entries in the frames; None if it is unknown, because their headers are also damaged.
+        entries: Number of entries in the frames; None if it is unknown, because no frame directory can be read either.
         topics: The topics of the entries; if the entries are unknown, all topics with a ledger in the journal.
         reason: The reason why the frames cannot be read from any copy.
     """
@@ -47,7 +47,7 @@ class LostFrames:
 
 
 def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
-    """Find the unreadable frames of a CLOSED journal, and give them up if `commit` is set.
+    """Return the unreadable frames of a CLOSED journal, and give them up if `commit` is set.
 
     Args:
         root: The root.
@@ -55,19 +55,20 @@ def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool
         commit: True to give up the unreadable frames; False to only report them.
 
     Raises:
-        InvalidArgumentError: the incarnation is unknown, or not CLOSED, because its broker may still write or it was
-            not recovered yet.
+        InvalidArgumentError: the incarnation is unknown, or its journal is not CLOSED, because its broker is live or
+            was not recovered yet.
         MetadataError: the metadata cannot be read or written.
     """
     log_ = sealed_log(root.store.view(), incarnation)
     if log_ is None:
         raise InvalidArgumentError(
-            f"There is no journal of incarnation {incarnation} in {root.place}: give one that `pulsarpy status` lists."
+            f"There is no journal of incarnation {incarnation} in {root.place}: give an incarnation that "
+            "`pulsarpy status` lists."
         )
     if log_.record.state is not LogState.CLOSED:
         raise InvalidArgumentError(
-            f"The journal of incarnation {incarnation} is {log_.record.state.name}: stop its broker and run "
-            "`pulsarpy recover` first."
+            f"The journal of incarnation {incarnation} in {root.place} is {log_.record.state.name}: stop its broker "
+            "and run `pulsarpy recover` first."
         )
     lost = list(_lost(root, log_))
     if commit and lost:
@@ -107,9 +108,9 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
 
 
 def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
-    """Return the lost frame if a copy has its directory; else all frames from it to the end of its fragment.
+    """Return the lost frame alone if a copy of its directory can be read; else all frames to the end of its fragment.
 
-    Frames that are sealed already lose only their cursor records, not their entries.
+    A lost frame that is already sealed loses no entries, only its cursor records.
     """
     incarnation = IncarnationId(found.row.incarnation)
     with closing(LogReader(incarnation, root.current_journal_paths, FrameHead, number, OS_FILES)) as heads:

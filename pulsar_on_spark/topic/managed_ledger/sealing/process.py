@@ -1,11 +1,11 @@
-"""The sealer's own process: outside the broker's event loop, within a CPU budget, and ending with its parent.
+"""The child process of a broker that seals and trims its journal, within a CPU budget. It ends with its parent.
 
     parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
 
 The child seals when enough bytes are unsealed, or when bytes have been unsealed for long enough (`SealingPolicy`). It
 reports in shared memory how many bytes of the journal are unsealed, and that it is alive. If too many bytes are
-unsealed, or the child is silent for long, producers must wait (back-pressure), so that an unsealed journal does not
-fill its disks.
+unsealed, or if the child has not reported for 45 s, producers must wait (back-pressure), so that an unsealed journal
+does not fill its disks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.25
-"""Interval of the child's checks for work, and for its parent."""
+"""Default interval at which the child checks if there is work, and if its parent still lives."""
 _LAG_INTERVAL_S = 1.0
 """Interval of measurements of the unsealed bytes during a pass."""
 _MAX_PAUSE_S = 1.0
@@ -52,12 +52,12 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SealingPolicy:
-    """When and how fast to seal.
+    """The times and the speed of sealing.
 
     Attributes:
         backlog_bytes: Minimum unsealed bytes of the journal for a pass.
-        ledger_bytes: Minimum unsealed bytes for a pass per ledger of the last pass, because a pass writes a segment for
-            each ledger. Together at most a quarter of the lag limit is required.
+        ledger_bytes: Minimum unsealed bytes for a pass, per ledger in the last pass, because a pass writes a segment
+            for each ledger. The sum over all ledgers is limited to a quarter of `lag_limit_bytes`.
         tail_bytes: Unsealed bytes from which on a pass also seals the file that is being written, up to the LAC.
         max_age_s: Age in seconds at which unsealed entries are sealed regardless of their size, including the tail.
         interval_s: Minimum seconds between the beginnings of two passes.
@@ -80,9 +80,9 @@ class SealingPolicy:
     grace_s: float = GRACE_S
 
     def lag_bytes(self, lag: JournalLag) -> int:
-        """Return the lag in bytes; a file of unknown size counts as 1/8 of the limit, by default a full file's size.
+        """Return the lag in bytes. A file of unknown size counts as 1/8 of `lag_limit_bytes`.
 
-        So one unreachable file does not make producers wait, but a journal with many such files stops growing.
+        So producers need not wait because of one unreachable file, but they must wait if there are many.
         """
         return lag.bytes + lag.unknown_files * (self.lag_limit_bytes // _UNKNOWN_FILES)
 
@@ -123,10 +123,10 @@ class CpuBudget:
 
 
 class SealingProcess:
-    """The parent's handle of the child, to start it, stop it and read its gauges. For the incarnation's process only.
+    """The broker's handle of its sealing process, to start it, stop it and read its gauges.
 
     Args:
-        root: The root's path.
+        root: The place of the root.
         incarnation: The open incarnation whose log is sealed.
         policy: The times and the speed of sealing.
     """
@@ -158,7 +158,7 @@ class SealingProcess:
         receiver.close()
 
     def stop(self) -> None:
-        """End the child after its current pass. If that takes too long, kill the child, which does no harm."""
+        """Request the child's end, and kill it if it still runs after 10 s, which does no harm."""
         if self._stop is not None:
             self._stop.close()
             self._stop = None
@@ -167,17 +167,17 @@ class SealingProcess:
         self._close()
 
     def is_alive(self) -> bool:
-        """Return True if the child runs; a child that was fenced or has failed does not."""
+        """Return True if the child runs. It has ended if its incarnation was fenced, or after an unexpected error."""
         return self._process is not None and self._process.is_alive()
 
     @property
     def pid(self) -> int | None:
-        """The child's process id."""
+        """The child's process id; None before the first start and after a stop."""
         return None if self._process is None else self._process.pid
 
     @property
     def lag_bytes(self) -> int:
-        """The unsealed bytes of the journal, counting one copy, at the child's last report."""
+        """The unsealed bytes of the journal, counting one copy of each file, at the child's last report."""
         return self._gauges.lag_bytes.value
 
     @property
@@ -187,21 +187,21 @@ class SealingProcess:
 
     @property
     def requests(self) -> meter.Counts:
-        """The requests to object stores of all children."""
+        """The requests to object stores by all children that this handle has started."""
         return meter.counts_in(self._gauges.requests)
 
     @property
     def lag_limit_bytes(self) -> int:
-        """The limit of `lag_bytes` (see `SealingPolicy`)."""
+        """The value of `lag_bytes` above which producers must wait (see `SealingPolicy`)."""
         return self._policy.lag_limit_bytes
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the child's last sign of life; `start` is no sign of life."""
+        """The seconds since the child last reported that it is alive; before its first report, since this was made."""
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """Return True if producers must wait, because too many bytes are unsealed or the child is silent."""
+        """Return True if producers must wait: too many bytes are unsealed, or the child has not reported for 45 s."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -218,7 +218,7 @@ class SealingProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Gauges:
-    """Shared memory between parent and child. Times are on the system's monotonic clock.
+    """The child's reports in memory that it shares with its parent. Times are on the system's monotonic clock.
 
     Only the child writes, one word at a time. There are no locks, because a killed child would never release a lock.
     """
@@ -230,7 +230,7 @@ class _Gauges:
 
 
 class _StoppedError(Exception):
-    """The child must end, because the parent requested it or is gone."""
+    """The parent has requested the child's end, or is dead."""
 
 
 def _run(
@@ -241,7 +241,7 @@ def _run(
     gauges: _Gauges,
     stop: Connection,
 ) -> None:
-    """Run the child process until it has to end."""
+    """Run the child process until the parent ends or requests its end, or the incarnation has ended."""
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
@@ -256,7 +256,7 @@ def _run(
 
 
 class _Worker:
-    """The child's loop: it decides when to seal and to trim, one pass at a time."""
+    """The child's loop, which decides when to run a pass of the sealer or of the trimmer."""
 
     def __init__(
         self,
@@ -280,10 +280,10 @@ class _Worker:
         self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
-        """Seal and trim until the parent is gone or requests the end, or the incarnation has ended.
+        """Seal and trim until an error ends the loop.
 
         Raises:
-            _StoppedError: the parent is gone, or has requested the end.
+            _StoppedError: the parent is dead, or has requested the end.
             JournalFencedError: the incarnation has ended.
         """
         sealed_at_s = trimmed_at_s = 0.0
@@ -305,21 +305,21 @@ class _Worker:
 
     @contextmanager
     def _putting_off(self, what: str) -> Iterator[None]:
-        """Catch a failure, so that the work is retried later. Log when failures begin, change their type, and end."""
+        """Catch and log a failure, so that the work is retried later; do not log repeated failures of the same type."""
         try:
             yield
         except JournalFencedError:
             raise
         except (PulsarpyError, OSError) as error:
             if self._put_off.get(what) is not type(error):
-                log.warning("%s is put off, and tried again until it is done: %s", what, error)
+                log.warning("%s is put off, and retried until it succeeds: %s", what, error)
             self._put_off[what] = type(error)
         else:
             if self._put_off.pop(what, None) is not None:
                 log.warning("%s works again.", what)
 
     def _seal(self, now_s: float) -> bool:
-        """Run a pass if one is due; return True if it sealed entries."""
+        """Run a pass of the sealer if enough bytes are unsealed or too old; return True if the pass read frames."""
         policy = self._policy
         lag_bytes = self._note_lag()
         if lag_bytes == 0:

@@ -1,7 +1,7 @@
-"""From journal frames to a segment file: entries of many ledgers, sorted by ledger and entry, are split into rows.
+"""Builder of a segment file from journal frames: entries of many ledgers, sorted by ledger and entry, become rows.
 
-All rows of a ledger in a file are one segment, even if they are scattered: each chunk of frames adds rows of every
-ledger that it has.
+All rows of a ledger in a file are one segment. They are not adjacent if several chunks of frames have entries of the
+ledger.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedFile
 
 MAX_FILE_BYTES = 256 << 20
 MAX_FILE_SEGMENTS = 20_000
-"""A file ends after the chunk that exceeds `MAX_FILE_BYTES` or this number, because one commit lists all segments."""
+"""Number of segments at which a file ends, because one commit lists all of them. A file ends after a whole chunk."""
 _NEVER_MS = 2**63 - 1
 
 
 class SealedFileBuilder:
-    """Builder of one file. For one thread at a time; call `finish` once, or `abort`.
+    """Builder of one segment file. For one thread at a time; call either `finish` or `abort`, once.
 
     Args:
         paths: The storage paths that copies may be written to.
@@ -58,7 +58,7 @@ class SealedFileBuilder:
 
     @property
     def is_full(self) -> bool:
-        """True if the file should end here."""
+        """True if the file has reached `MAX_FILE_BYTES` or `MAX_FILE_SEGMENTS`, so that the caller should finish it."""
         return self._writer.size_bytes >= MAX_FILE_BYTES or len(self._segments) >= MAX_FILE_SEGMENTS
 
     def add(self, entries: JournalEntries, ledgers: Mapping[LedgerId, LedgerRecord], pace: Callable[[], None]) -> None:
@@ -66,7 +66,7 @@ class SealedFileBuilder:
 
         Raises:
             CorruptJournalError: the entries of a ledger do not follow its earlier entries.
-            NotEnoughCopiesError: fewer than ack-quorum copies are left.
+            NotEnoughCopiesError: fewer than ack-quorum copies can still be written.
         """
         times_of_ledgers = zip(
             *(column.tolist() for column in (entries.ledgers, entries.taken_min_ms, entries.taken_max_ms)), strict=True
@@ -79,7 +79,7 @@ class SealedFileBuilder:
         self._packer.flush()
 
     def finish(self) -> SealedFile:
-        """Make the file durable.
+        """Make the file durable, and return it with a segment record for each ledger.
 
         Raises:
             NotEnoughCopiesError: fewer than ack-quorum copies became durable.
@@ -123,8 +123,8 @@ class SealedFileBuilder:
                 segment = self._segments[ledger] = _Segment(ledgers[ledger], first_entry)
             elif first_entry != segment.end:
                 raise CorruptJournalError(
-                    f"The journal has entry {ledger}:{first_entry} where {segment.end} follows, which no broker "
-                    "writes: report this as a defect."
+                    f"The journal has entry {ledger}:{first_entry} where {ledger}:{segment.end} must follow, which no "
+                    "broker writes: report this as a defect."
                 )
             published_ms = taken_ms[ledger] if min_ms > max_ms else (min_ms, max_ms)
             segment.count(decoded.entry_rows[first:end], size_bytes, published_ms)
@@ -132,7 +132,7 @@ class SealedFileBuilder:
 
 
 class _Segment:
-    """The part of a file that belongs to one ledger."""
+    """The rows of one ledger in a file, counted for the segment's record."""
 
     def __init__(self, ledger: LedgerRecord, first_entry: int) -> None:
         self.places = SegmentPlaces()

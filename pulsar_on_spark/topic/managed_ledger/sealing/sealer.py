@@ -1,9 +1,10 @@
 """The sealer copies the entries of an incarnation's journal to sealed segments, in passes and in the order of frames.
 
-A pass reads the frames that may be read (`JournalFrames`), splits their entries, chunk by chunk, into rows of segment
-files (`SealedFileBuilder`), and commits each file together with the frame up to which it seals the log (`decide_seal`).
-A file is written while the previous one is made durable and committed. A pass that is overtaken, fails or is killed
-leaves files that no topic names. The next pass begins at the frame that the main table names.
+A pass reads acknowledged frames (`JournalFrames`), splits their entries, chunk by chunk, into rows of segment files
+(`SealedFileBuilder`), and commits each file together with the frame up to which it seals the log (`decide_seal`). A
+file is written while the previous file is synced and committed. If another sealer is first, or if a pass fails or is
+killed, its uncommitted files belong to no topic. The next pass begins at the frame up to which the main table says that
+the log is sealed.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import FrameSpan, Sealed
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
-"""Bytes of a chunk: frames that are sorted by ledger together. A sealer holds about twice as much memory. Chunks of
-32 MiB were no faster."""
+"""Bytes of a chunk, which is a run of frames whose entries are sorted by ledger together. A sealer needs about twice as
+much memory. Chunks of 32 MiB were no faster."""
 MAX_CHUNK_BYTES = 96 << 20
-"""Maximum bytes of a chunk with many ledgers; in small chunks a ledger's rows share batches with many other ledgers."""
+"""Maximum bytes of a chunk with many ledgers. Chunks grow with the number of ledgers, so that batches are not shared by
+too many of them."""
 MAX_PASS_BYTES = 1 << 30
 """Bytes of the journal after which a pass ends, so that trimming can run between passes."""
 PACE_S = 1.0
@@ -58,7 +60,8 @@ class SealReport:
         journal_bytes: Bytes of the frames that were read.
         file_bytes: Bytes of the segment files, counting one copy.
         seconds: Duration of the pass.
-        lost: True if another sealer sealed some of the frames first, so that this pass ended early.
+        lost: True if the pass ended early, because another sealer sealed some of its frames first, or a recovery took
+            over the log.
     """
 
     entries: int = 0
@@ -75,8 +78,10 @@ class Sealer:
     Args:
         root: The root.
         incarnation: The log's incarnation.
-        is_live: True if the caller belongs to the incarnation's own process. The log must then be OPEN, else CLOSED.
-        pace: Called between batches, to limit the speed; its errors end the pass.
+        is_live: True if the caller belongs to the live incarnation, whose log must be OPEN; False for a dead one, whose
+            log is sealed only if it is CLOSED.
+        pace: Called between batches, and at least every `PACE_S` seconds while a file is synced; it may wait, to limit
+            the speed. Its errors end the pass.
         files: The operating system.
         max_message_size_bytes: The broker's `maxMessageSize`.
     """
@@ -104,14 +109,16 @@ class Sealer:
         self._ledgers: dict[LedgerId, LedgerRecord] = {}
 
     def seal(self, *, tail: bool) -> SealReport:
-        """Seal the entries that are unsealed now in one pass, up to a limit of bytes.
+        """Seal the currently unsealed entries in one pass, up to `MAX_PASS_BYTES`.
+
+        Nothing is done if the log of a dead incarnation is unknown or not CLOSED.
 
         Args:
             tail: True to seal also the acknowledged entries in files that are still being written.
 
         Raises:
             JournalFencedError: this is the incarnation's own sealer, and the incarnation was taken over or has ended.
-            JournalUndecidedError: no copy of an acknowledged frame can be read.
+            JournalUndecidedError: an acknowledged frame cannot be read from any copy.
             NotEnoughCopiesError: new files can be written on fewer storage paths than the ack quorum.
             MetadataError: the metadata cannot be read or written.
         """
@@ -139,7 +146,7 @@ class Sealer:
         return self._positioned(log_).lag(log_.record)
 
     def close(self) -> None:
-        """Close the open files; a later pass opens them again."""
+        """Close the open files; a later pass opens the files that it needs."""
         if self._frames is not None:
             self._frames.close()
             self._frames = None
@@ -153,7 +160,8 @@ class Sealer:
         log_ = sealed_log(self._root.store.view(), self.incarnation)
         if self._is_live and (log_ is None or log_.record.state is not LogState.OPEN):
             raise JournalFencedError(
-                f"Incarnation {self.incarnation} of {self._root.place} is no longer open: start its process again."
+                f"The journal of incarnation {self.incarnation} in {self._root.place} is no longer open for its "
+                "broker: restart that broker."
             )
         return None if log_ is None or (not self._is_live and log_.record.state is not LogState.CLOSED) else log_
 
@@ -172,17 +180,20 @@ class Sealer:
         return SealedFileBuilder(paths, quorum, self._max_message_size_bytes, self._files)
 
     def _known(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerRecord]:
-        """Return, by id, the log's ledgers whose topics exist, read after the frames so that none is missing."""
+        """Return, by id, the log's ledgers whose topics exist, from a view that is newer than the frames read."""
         if not self._ledgers.keys() >= set(ledgers):
             log_ = sealed_log(self._root.store.view(), self.incarnation)
             self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in log_.ledgers()} if log_ else {}
         return self._ledgers
 
     def _commit(self, span: FrameSpan, builder: SealedFileBuilder | None) -> SealedFile | None:
-        """Make a file durable and commit it with its frames.
+        """Make a file durable, and commit it together with the span of frames that it seals.
+
+        Returns:
+            The committed file; None if there was no file, or if all its topics are deleted.
 
         Raises:
-            _LostError: another process has sealed these frames or taken over the log; the file is deleted.
+            _LostError: another process has sealed these frames or taken over the log; the new file is deleted.
         """
         sealed = None if builder is None else builder.finish()
         if sealed is not None and sealed.written.failures:
@@ -212,7 +223,7 @@ class Sealer:
 
 
 def _chunk_bytes(ledgers: int) -> int:
-    """Return the size limit of a chunk with entries of several ledgers."""
+    """Return the size in bytes at which a chunk with entries of this many ledgers ends."""
     return min(max(CHUNK_BYTES, ledgers * SHARED_BATCH_BYTES), MAX_CHUNK_BYTES)
 
 
@@ -221,7 +232,7 @@ class _LostError(Exception):
 
 
 class _Pass:
-    """One pass. It reads and encodes in the caller's thread, and syncs and commits in another thread."""
+    """One pass of a sealer: it reads and encodes in the caller's thread, and syncs and commits in a second thread."""
 
     def __init__(self, sealer: Sealer, frames: JournalFrames, found: SealedLog, *, tail: bool) -> None:
         self._sealer = sealer
@@ -235,7 +246,7 @@ class _Pass:
         self._ledgers: set[LedgerId] = set()
 
     def run(self) -> SealReport:
-        """Seal frames up to the limit of bytes, or to the last frame that exists now."""
+        """Seal frames until `MAX_PASS_BYTES` are read or no frame is left that may be sealed."""
         started = time.monotonic()
         self._frames.begin_pass()
         lost = False
@@ -257,7 +268,7 @@ class _Pass:
         return SealReport(self._entries, len(self._ledgers), self._journal_bytes, self._file_bytes, seconds, lost)
 
     def _chunk(self) -> list[Frame]:
-        """Read the next frames that may be sealed."""
+        """Read the next frames that may be sealed, up to the size of a chunk; empty if there are none now."""
         record, frames = self._found.record, self._frames
         if (lost := frames.given_up) is not None:
             # The file with the earlier entries was finished, because the entries of a segment have no gaps.
@@ -302,7 +313,7 @@ class _Pass:
         self._journal_bytes += sum(frame.header.size_bytes for frame in frames)
 
     def _submit(self, executor: ThreadPoolExecutor) -> None:
-        """Commit the builder's file, after the previous file was committed."""
+        """Begin to commit the builder's file, once the previous file is committed."""
         self._await_commit()
         if self._frames.next > self._begin:
             span = FrameSpan(self._sealer.incarnation, self._found.record.state, self._begin, self._frames.next)

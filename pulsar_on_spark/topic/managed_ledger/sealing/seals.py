@@ -1,8 +1,9 @@
-"""An incarnation's progress of sealing and trimming in the main table, and its next commits, decided on one view.
+"""An incarnation's progress of sealing and trimming in the main table, and the commits that advance it.
 
-The rules are in `ledger.journal.sealing`; this module applies them to the records of the main table. All commits use
-the incarnation's `seal` key, and so does a takeover. So after a takeover, the sealer of the fenced incarnation must
-decide again, sees that its log is not OPEN, and commits nothing.
+Each commit is decided on one view. The rules are in `ledger.journal.sealing`, and this module applies them to the
+records of the main table. All these commits, and a takeover, advance the incarnation's `seal` key. So after a takeover,
+a commit by the sealer of the fenced incarnation fails. The sealer decides again, sees that its log is not OPEN, and
+commits nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, WriteId
 
 _CLOSES_AT_ONCE = 100
-"""Maximum number of ledgers that one commit closes: each row names all keys of the commit, a key for each topic."""
+"""Maximum number of ledgers that one commit closes. Each row of a commit lists all its keys, one for each topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class SealedLog:
 
     @property
     def marks(self) -> SealMarks:
-        """The marks of the log. Only in a CLOSED log are ledgers checked for close rows."""
+        """The frames up to which the log is sealed and trimmed, and whether all its ledgers have close rows.
+
+        `has_ends` is always False unless the log is CLOSED.
+        """
         has_ends = self.record.state is LogState.CLOSED and not _unended(self)
         return SealMarks(self.seal.sealed_before, self.seal.trimmed_before, has_ends)
 
@@ -58,7 +62,7 @@ class SealedLog:
 
     @property
     def floor(self) -> FrameNumber:
-        """The first frame that is not trimmed and that fragments of the record have."""
+        """The first frame that is not trimmed and whose fragment is still in the log's record."""
         begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
         return max(next(begins, 0), self.seal.trimmed_before)
 
@@ -113,10 +117,19 @@ class SealedFile:
 
 
 def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: datetime) -> Change | None:
-    """Commit the entries of a span; None if another process has sealed the frames or taken over the log.
+    """Return the commit that seals a span of frames.
+
+    Return None if another process has sealed the frames or taken over the log, or if garbage collection has aborted
+    the write of `sealed`.
+
+    Args:
+        view: The view on which the commit is decided.
+        span: The frames that were read.
+        sealed: The file with their entries; None if they have no entries of existing topics.
+        now: The time of the commit.
 
     Raises:
-        MetadataError: a segment does not follow the ledger's sealed segments, although the frames are adjacent.
+        MetadataError: a segment does not follow its ledger's sealed entries, and no given-up frames explain the gap.
     """
     log_ = sealed_log(view, span.incarnation)
     if log_ is None:
@@ -141,7 +154,9 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
 
 
 def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
-    """Write close rows for some ledgers of a CLOSED, completely sealed log; None if all ledgers have a close row.
+    """Return a commit that writes close rows for up to 100 ledgers of a CLOSED, completely sealed log.
+
+    Return None if all ledgers have a close row, or if the log is not completely sealed.
 
     Raises:
         MetadataError: a ledger has fewer sealed entries than its close row says, and no given-up frames explain that.
@@ -159,12 +174,17 @@ def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
 
 
 def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, FrameNumber], bool]) -> FrameNumber:
-    """Return the frame before which the log, in a durable view, may be trimmed (see `sealing.trimmable_before`)."""
+    """Return the frame before which the log may be trimmed (see `sealing.trimmable_before`).
+
+    Args:
+        found: The log, in a durable view.
+        is_snapshotted: Returns True if the cursors table covers the cursor records of frames [begin, end).
+    """
     return sealing.trimmable_before(found.record, found.marks, is_snapshotted)
 
 
 def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now: datetime) -> Change | None:
-    """Commit that frames below `before` need no journal files; None if that is committed already or not allowed."""
+    """Return the commit that trims the log below frame `before`; None if that is done already or not allowed."""
     log_ = sealed_log(view, incarnation)
     if log_ is None or not sealing.may_trim(log_.record, log_.marks, before):
         return None
@@ -173,7 +193,10 @@ def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now
 
 
 def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
-    """Remove a CLOSED log's fragments whose files are deleted; if none is left, delete the log's record."""
+    """Return the commit that removes a CLOSED log's fragments whose files are deleted; None if there are none.
+
+    If no fragment is left, the commit deletes the records of the log.
+    """
     log_ = sealed_log(view, incarnation)
     remaining = None if log_ is None else sealing.pruned(log_.record, log_.marks, deleted)
     if log_ is None or remaining is None:
@@ -210,13 +233,13 @@ def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
 
 
 def _given_up_in_all(found: SealedLog) -> GivenUp:
-    """Return the given-up frames of the whole log, and an unknown run if it was closed without some paths."""
+    """Return the given-up frames of the whole log; a log closed without some paths has one more unknown run."""
     of_frames = _given_up(found, found.seal.sealed_before)
     return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
 
 
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """Return the lost entries of a ledger, including given-up entries after its last sealed entry.
+    """Return the lost entries of a ledger, including those after its last sealed entry.
 
     Raises:
         MetadataError: the ledger's close row has more entries than are sealed, and no given-up frames explain that.
@@ -228,8 +251,8 @@ def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tup
     if end > sealed:
         if not given_up.explains_gaps(map(_entries, lost)):
             raise MetadataError(
-                f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
-                f"but {sealed} are sealed: restore the metadata of this root."
+                f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} should have {end} entries by its "
+                f"records, but only {sealed} are sealed: restore the metadata of this root."
             )
         return lost
     one_more = EntryRange(LedgerId(ledger.ledger_id), sealed, EntryId(sealed + 1))
@@ -242,7 +265,7 @@ def _has_ledger(view: View, segment: SegmentRecord) -> bool:
 
 
 def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[SegmentRecord]) -> list[LedgerRecord]:
-    """Return the ledgers with a gap before a segment, because frames were given up, with the gap as lost entries.
+    """Return the ledgers in which given-up frames left a gap before a segment, with the gap as lost entries.
 
     Raises:
         MetadataError: a segment does not follow the ledger's sealed entries, and no given-up frames explain the gap.

@@ -1,7 +1,7 @@
-"""Trimming: journal files are deleted when the main table shows durably that no reader needs them.
+"""Trimming of journals: files are deleted after the main table shows durably that no reader needs them.
 
-    a CLOSED log is completely sealed      -> write close rows: its ledgers end after their last entries
-    cursor records are not in the table    -> append those of a CLOSED log; the owner of an OPEN log appends its own
+    a CLOSED log is completely sealed      -> commit a close row for each of its ledgers
+    cursor records are not in the table    -> append them if the log is CLOSED; the owner of an OPEN log appends its own
     fragments are sealed, cursors saved    -> commit the trim
     the grace period for readers is over   -> delete the files, by the names in the record, never by a listing
     files of a CLOSED log are deleted      -> remove them from its record; delete the record after the last file
@@ -50,13 +50,13 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import (
 log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""Seconds for which files are kept after their trim; later readers find them deleted, and the entries in segments."""
+"""Seconds for which files are kept after their trim, for readers that still use a view from before the trim."""
 _MAX_CLOSE_COMMITS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TrimReport:
-    """The result of a trimmer.
+    """The result of one call of `Trimmer.trim`.
 
     Attributes:
         deleted_files: Number of journal files deleted, counting each copy.
@@ -78,8 +78,8 @@ class Trimmer:
     Args:
         root: The root.
         incarnation: The log's incarnation.
-        cursors: The cursor records that the log's sealer has read; the trimmer reads frames that are missing in it.
-        waiting_for: Returns the cursors of which the records at these ranks are not durable in the tables; for tests.
+        cursors: The cursor records that the log's sealer has read. The trimmer reads missing frames from the journal.
+        waiting_for: Replacement of `not_snapshotted`, for tests.
         grace_s: Seconds for which files are kept after their trim.
         files: The operating system.
     """
@@ -102,14 +102,14 @@ class Trimmer:
         self._files = files
         self._deleted: set[Copy] = set()
         self._kept: set[Copy] = set()
-        """Files that could not be deleted, as was logged."""
+        """Files that could not be deleted, each of which was logged once."""
         self._waiting: tuple[CursorKey, ...] = ()
 
     def trim(self) -> TrimReport:
-        """Take all steps that are possible now.
+        """Take all steps of trimming that are possible now, from close rows to the deletion of files.
 
         Raises:
-            JournalUndecidedError: frames whose cursor records are needed cannot be read.
+            JournalUndecidedError: a frame whose cursor records are needed cannot be read from any copy.
             CorruptCursorError: a cursor record is damaged.
             MetadataError: the metadata cannot be read or written.
         """
@@ -147,7 +147,7 @@ class Trimmer:
         return not self._waiting
 
     def _snapshot(self, found: SealedLog) -> None:
-        """Append the cursors to the cursors table, because a CLOSED log has no owner that does it."""
+        """Append the cursors of a CLOSED log, which has no live owner to do so, to the cursors table."""
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
@@ -181,7 +181,7 @@ class Trimmer:
         return TrimReport(count, before, self._waiting, is_cleared)
 
     def _delete_file(self, path: JournalPath, copy: Copy) -> int:
-        """Delete a journal file; return 0 if its path cannot be reached, so that a later trim tries again."""
+        """Delete a journal file, and return the number of deleted files; 0 if its path cannot be reached now."""
         file = JournalFileId(copy.file)
         try:
             count = delete_file(path, self._incarnation, file, self._files)
@@ -216,10 +216,10 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
 
 
 def clear_directories(root: RootHandle, view: DurableView) -> int:
-    """Delete the files that incarnations with a removed log have on storage paths; return their number.
+    """Delete the files on storage paths of incarnations whose log was removed; return the number of deleted files.
 
-    A listing finds the incarnations, and their deleted records decide. Files of incarnations that never had a record
-    are kept.
+    A listing names the incarnations, and an incarnation's files are deleted only if the view shows that its record was
+    deleted. Files of incarnations that never had a record are kept.
     """
     count = 0
     for path in root.journal_paths(view).values():

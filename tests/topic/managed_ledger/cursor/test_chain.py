@@ -54,7 +54,7 @@ def test_an_empty_chain_leaves_every_place_unchanged() -> None:
 
 def test_impossible_values_are_refused() -> None:
     for ledger, end in ((3, 11), (9, 8)):
-        with pytest.raises(InvalidArgumentError, match="not open at the end"):
+        with pytest.raises(InvalidArgumentError, match="only the topic's last ledger grows"):
             chain().grow_ledger(LedgerId(ledger), end)
     with pytest.raises(InvalidArgumentError, match="order of their ids"):
         LedgerChain([LedgerExtent(LedgerId(2), 1, True), LedgerExtent(LedgerId(2), 1, True)])

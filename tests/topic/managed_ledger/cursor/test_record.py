@@ -90,7 +90,7 @@ def test_every_flipped_bit_is_found() -> None:
         for bit in range(len(data) * 8):
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(CorruptCursorError, match="take another copy"):
+            with pytest.raises(CorruptCursorError, match="from another copy"):
                 decode(bytes(flipped))
 
 
