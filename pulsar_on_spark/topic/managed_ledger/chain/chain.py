@@ -1,7 +1,8 @@
 """A topic's chain of ledgers: its end, and the entries between two positions.
 
-Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone, and
-resolved to batches of files. So the same range always has the same messages, even if segments were merged meanwhile.
+Pure functions of a metadata view. A position is the next entry to read. A range of positions is planned from the
+metadata alone, and resolved to batches of files when it is read. So the same range always has the same messages, even
+if segments are merged in between.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lost entries in a range: the topic, the reason in words, and the position from which on they are lost."""
+    """Lost entries in a range: the topic, the reason in words, and the position of the first lost entry."""
 
     topic: str
     reason: str
@@ -37,10 +38,11 @@ def is_open(view: View, ledger: LedgerRecord) -> bool:
 
 
 def read_limit(view: View, topic_id: str) -> Position:
-    """Return the limit for readers: the readable end of the first unfinished ledger or, without one, the chain's end.
+    """Return the position up to which readers may read: the readable end of the first unfinished ledger of a broker.
 
-    A ledger is unfinished if it is open, or if some of its entries are not readable in this view. In a view without
-    journals (any view but a `TailView`), unsealed entries are not readable.
+    A broker's ledger is unfinished if it is open, or if some of its entries are not readable in this view. In a view
+    without journals (any view but a `TailView`), unsealed entries are not readable. Without an unfinished ledger, the
+    limit is the end of the topic's last segment or, without segments, of its trimmed entries.
     """
     for ledger in view.all(LedgerRecord, topic_id):
         if ledger.incarnation is not None:
@@ -54,7 +56,7 @@ def read_limit(view: View, topic_id: str) -> Position:
 
 
 def trimmed_before(view: View, topic_id: str) -> Position:
-    """Return the end of a topic's trimmed entries: all entries before it were deleted on purpose."""
+    """Return the position after a topic's trimmed entries, which were deleted on purpose; EARLIEST without any."""
     trim = view.get(TrimRecord, topic_id)
     return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
 
@@ -66,7 +68,7 @@ def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
-    """Return the number of entries of a broker's closed ledger; None if this view does not tell it."""
+    """Return the number of entries of a broker's closed ledger; None if it is unknown in this view."""
     if ledger.entries is None and isinstance(view, TailView):
         return view.end_by_force(ledger.topic_id, ledger.ledger_id)
     return ledger.entries
@@ -93,10 +95,10 @@ class RangePlan:
         """Check that nothing in the range is lost.
 
         Args:
-            remedy: The end of the error's sentence: how to go on without the lost messages.
+            remedy: The end of the error's sentence, which says how to continue without the lost messages.
 
         Raises:
-            DataLossError: something is lost.
+            DataLossError: entries in the range are lost.
         """
         if self.losses:
             first = self.losses[0]
@@ -106,7 +108,7 @@ class RangePlan:
 
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
-    """Find the entries of [start, end). Entry ids of a ledger are dense, so missing ids are a loss, never skipped."""
+    """Return the slices of the entries in [start, end). Entry ids of a ledger are dense, so missing ids are losses."""
     slices: list[SegmentSlice] = []
     lost: list[Loss] = []
     for piece in walk_range(view, topic, topic_id, partition, start, end):
@@ -120,7 +122,7 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """Yield the slices and losses of `plan_range` in the order of the chain; only consumed pieces cost time.
+    """Yield the slices and losses of `plan_range` in the order of the chain; each is computed when it is requested.
 
     A range from `EARLIEST` starts after the trimmed entries, which are then no loss.
     """
@@ -151,7 +153,7 @@ def walk_range(
             yield Loss(topic, f"entries {position} to {ledger}:{first} are gone", position)
         elif ledger > start.ledger and not start_seen:
             # The ledger of the start position is gone, so it is unknown if it had entries from that position on.
-            yield Loss(topic, f"what followed {position} in its ledger is gone", position)
+            yield Loss(topic, f"the entries from {position} on in its ledger are gone", position)
         start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
         if first < stop:
@@ -164,7 +166,7 @@ def walk_range(
 
 
 def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
-    """Return the positions in [start, end) at which entries begin that an operator gave up with frames or paths."""
+    """Return the positions in [start, end) at which lost entries begin, because an operator gave up frames or paths."""
     positions = (
         Position(LedgerId(ledger.ledger_id), EntryId(first))
         for ledger in view.all(LedgerRecord, topic_id)
@@ -174,7 +176,10 @@ def _given_up(view: View, topic_id: str, start: Position, end: Position) -> dequ
 
 
 def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
-    """Return the end of a ledger without a close row if its log was closed without some paths: it may be too low."""
+    """Return the known end of a ledger without a close row if its log was closed without some paths; else nothing.
+
+    Entries after this end may be lost.
+    """
     owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
     if owner is None or ledger.entries is not None or not owner.given_up_paths:
         return ()
@@ -185,7 +190,7 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
     """Yield the losses at the positions in `lost` before `end`, and remove them from `lost`.
 
-    Positions in ledger `said` are left out, because the caller reports a loss in that ledger.
+    Positions in ledger `said` are removed without a loss, because the caller reports a loss in that ledger.
     """
     while lost and lost[0] < end:
         position = lost.popleft()
@@ -198,23 +203,26 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
     """Check that a position is in the topic: its ledger is in the chain, and its entry is not after the ledger's end.
 
     Raises:
-        DataLossError: the ledger is unknown or trimmed, or the entry is after the ledger's end.
+        DataLossError: the position is trimmed, its ledger is unknown, or its entry is after the ledger's end.
     """
     trimmed = trimmed_before(view, topic_id)
     if position in (EARLIEST, trimmed):
         return
     if position < trimmed:
         raise DataLossError(
-            f"Position {position} of {topic} was trimmed by retention: entries before {trimmed} are gone."
+            f"Position {position} of {topic} was trimmed by retention, and entries before {trimmed} are gone: read "
+            f"from {trimmed} or from the earliest message."
         )
     ledger = view.get(LedgerRecord, f"{topic_id}/{position.ledger:020d}")
     if ledger is None:
         raise DataLossError(
-            f"Position {position} of {topic} is outside the topic: ledger {position.ledger} does not exist."
+            f"Position {position} of {topic} is outside the topic, because ledger {position.ledger} does not exist: "
+            "give the position of a message of this topic."
         )
     if not is_open(view, ledger) and position.entry > readable_end(view, topic_id, position.ledger):
         raise DataLossError(
-            f"Position {position} of {topic} is outside the topic: ledger {position.ledger} ends before it."
+            f"Position {position} of {topic} is outside the topic, because ledger {position.ledger} ends before it: "
+            "give the position of a message of this topic."
         )
 
 

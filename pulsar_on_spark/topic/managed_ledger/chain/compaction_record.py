@@ -1,4 +1,4 @@
-"""The effects of a topic's compaction on its log: pure functions of a metadata view."""
+"""The positions that separate a topic's compacted ledger from its log. Pure functions of a metadata view."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def horizon_of(record: CompactionRecord | None) -> Position:
 
 
 def trim_limit(view: View, topic_id: str) -> Position | None:
-    """Return the position from which on nothing may be trimmed; None if the topic is not compacted.
+    """Return the position from which on no entry may be trimmed; None if the topic is not compacted.
 
-    Entries before it are in the compacted ledger. Entries from it on are only in the log, where Pulsar protects them by
-    the cursor `__compaction`.
+    Entries before the position are in the compacted ledger. Entries from it on are only in the log. Pulsar protects
+    these by the cursor `__compaction`.
     """
     record = view.get(CompactionRecord, topic_id)
     return None if record is None else horizon_of(record)
 
 
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
-    """Return the log's first position that is neither in the compacted ledger nor trimmed nor truncated.
+    """Return the position in the log after all compacted, trimmed and truncated entries.
 
-    If the ledger of that position is completely trimmed, it had ended there, and the next entry's position is returned.
+    If the topic has no segment there or later in that ledger, the first entry of the next segment is returned.
     """
     trim = view.get(TrimRecord, topic_id)
     at = horizon_of(record)
@@ -44,11 +44,11 @@ def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Pos
 
 
 def truncated_before(trim: TrimRecord) -> Position:
-    """Return the end of the truncated entries, which no compaction may restore; they may be trimmed or not."""
+    """Return the position after the truncated entries, trimmed or not, which no compaction may restore."""
     return Position(LedgerId(trim.truncated_ledger), EntryId(trim.truncated_entry))
 
 
 def waiting_bytes(view: View, topic_id: str) -> int:
-    """Return the key and value bytes in the log that are not compacted yet, to compare with a threshold."""
+    """Return the key and value bytes in the log that are not compacted yet, to compare with a compaction threshold."""
     start = log_start(view, topic_id, view.get(CompactionRecord, topic_id))
     return count_waiting(view, topic_id, start, chain.read_limit(view, topic_id)).bytes

@@ -1,4 +1,4 @@
-"""Slices: parts of segments to read, with their entries, their messages, and the batches of files that have them."""
+"""Slices: parts of segments to read, with their entries, their messages, and the file batches that contain them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SegmentSlice:
 
     @property
     def start_position(self) -> Position:
-        """The first entry of the slice."""
+        """The position of the slice's first entry."""
         return Position(LedgerId(self.segment.ledger_id), EntryId(self.first))
 
     @property
@@ -88,16 +88,16 @@ class SegmentSlice:
         return entry_runs(self.segment, self.first, self.end)
 
     def part(self, first: int, end: int) -> SegmentSlice:
-        """Return the part of the slice that has its entries in [first, end)."""
+        """Return the part of the slice with the entries in [first, end), which must overlap the slice."""
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class SliceBatch:
-    """A batch of a file that has entries of a slice.
+    """A record batch of a file that contains entries of a slice.
 
-    [first, end) are the segment's entries in the batch, even if the slice has only some of them. `rows` are the slice's
-    rows [begin, end) in the batch; None for all rows.
+    `number` is the batch's index in the file. [`first`, `end`) are the segment's entries in the batch, even if the
+    slice has only some of them. `rows` are the slice's rows [begin, end) in the batch; None for all rows.
     """
 
     number: int
@@ -117,7 +117,7 @@ def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[i
 
 
 def clipped(segment: SegmentRecord, end: int) -> SegmentRecord:
-    """Return the segment without its entries from `end` on; their rows stay in the file."""
+    """Return the segment without its entries from `end` on. The file still contains the rows of these entries."""
     if segment_end(segment) <= end:
         return segment
     part = SegmentSlice("", segment.topic_id, -1, segment, _NO_FILE, segment.first_entry, end)

@@ -21,8 +21,8 @@ class Waiting:
 
     Attributes:
         rows: Exact number of messages.
-        bytes: Key and value bytes.
-        enough: The end of the segment in which a limit is reached; the end of the range if none is.
+        bytes: Key and value bytes, estimated for parts of segments.
+        enough: The end of the segment in which a limit is first reached; the end of the range if no limit is reached.
     """
 
     rows: int
@@ -51,9 +51,9 @@ def count_waiting(
 
 
 def end_of_bytes(view: View, topic_id: str, start: Position, end: Position, max_bytes: int) -> Position:
-    """Return the end of the segment in which the bytes from `start` on reach a limit; `end` if they do not before it.
+    """Return the end of the segment in which the bytes from `start` on reach `max_bytes`; `end` if they do not.
 
-    Unlike `count_waiting`, it looks at no segment behind that one, so its cost does not grow with the backlog.
+    Unlike `count_waiting`, this reads no record of a later segment, so its cost does not grow with the backlog.
     """
     size = 0
     for part in _parts(view, topic_id, start, end):
@@ -99,7 +99,7 @@ def advance(
     *,
     at_least_one: bool,
 ) -> Position:
-    """Return the end of one step of reading, the furthest that obeys the limits without splitting an entry.
+    """Return the end of the longest step of reading that obeys the limits without splitting an entry.
 
     Args:
         found: The slices of [start, end), in order.

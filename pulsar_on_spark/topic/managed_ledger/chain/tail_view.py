@@ -1,4 +1,4 @@
-"""A reader's view: the main table at one version, plus acknowledged entries that are in journals and not sealed yet.
+"""A reader's view: the main table at one version, and acknowledged entries in journals that are not sealed yet.
 
 Entries in a journal appear as segments of their ledger, after its sealed segments, so that a planner treats both alike.
 These unsealed segments are in no table and name no file. `data_path.tail` makes such views.
@@ -21,10 +21,10 @@ R = TypeVar("R", bound=Record)
 
 
 class UnsealedSegment(SegmentRecord):
-    """Acknowledged entries of a ledger that are only in the journal. A batch has the entries in one frame.
+    """Acknowledged entries of a ledger that are only in the journal. Each of its batches has the entries of one frame.
 
-    `rows` and `entry_rows` are as the broker counted, `bytes` is the size of the entries as received, and publish times
-    are unknown.
+    `rows` and `entry_rows` are the broker's counts, `bytes` is the size of the entries as received, and the publish
+    times are unknown.
     """
 
     frames: JournalPlace
@@ -40,7 +40,7 @@ class TopicTail:
 
     Attributes:
         segments: The unsealed segments in the order of entries; none overlaps a sealed segment.
-        ends: By ledger, the number of entries of ledgers without a close row whose log was closed by force.
+        ends: By ledger, the number of entries of ledgers without a close row whose log a recovery closed.
     """
 
     segments: tuple[UnsealedSegment, ...] = ()
@@ -65,7 +65,7 @@ class TailView(View):
         return cls(base.state, base.version, base, tails, hidden)
 
     def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
-        """Return the number of entries of a ledger whose log was closed by force; None if it is unknown."""
+        """Return the number of entries of a ledger whose log a recovery closed; None if it is unknown."""
         return self.tails.get(topic_id, _NO_TAIL).ends.get(ledger_id)
 
     @override

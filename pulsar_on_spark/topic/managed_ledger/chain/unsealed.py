@@ -1,4 +1,4 @@
-"""Conversion of a ledger's entries in journal frames to an unsealed segment. Pure."""
+"""Conversion of a ledger's entries in journal frames to an `UnsealedSegment`. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 
 UNKNOWN_PUBLISH_MS = (0, 2**62)
-"""Publish times so far apart that a reader must look at the messages themselves."""
+"""Bounds of publish times (ms since 1970) so far apart that a reader must look at the messages themselves."""
 
 
 class IndexedRun(NamedTuple):
     """The entries [first, end) of one ledger in one frame.
 
-    `entry_rows` are runs (number of entries, messages in each entry), as the broker counted. `copy` is the file that
-    was read, and `position` the frame's position in it.
+    `entry_rows` are runs (number of entries, messages in each entry), as the broker counted them. `bytes` is the size
+    of the entries as received. `copy` is the file that was read, and `position` the frame's position in it.
     """
 
     frame: FrameNumber
@@ -39,7 +39,16 @@ def unsealed_segment(
     fragment: Fragment | None,
     runs: Sequence[IndexedRun],
 ) -> UnsealedSegment:
-    """Make a segment of adjacent runs in one fragment. It begins with entry `first`, which is in the first run."""
+    """Return an unsealed segment of adjacent runs in one fragment.
+
+    Args:
+        incarnation: The journal's incarnation.
+        topic_id: The topic.
+        ledger: The ledger.
+        first: The first entry of the segment, which is in the first run.
+        fragment: The fragment that has the runs; None to name only the file that was read as the copy.
+        runs: The runs of the ledger's entries, in order.
+    """
     entry_rows = _joined(runs, first)
     copies = fragment.copies if fragment is not None else (runs[0].copy,)
     return UnsealedSegment(

@@ -108,7 +108,7 @@ def take_from_spark(
     """
     if record.face == "broker":
         raise InvalidArgumentError(
-            f"Subscription {record.name!r} is already owned by a broker: let that broker release it, or recover the "
+            f"Subscription {record.name!r} is owned by a broker already: let that broker release it, or recover the "
             "broker if it is dead."
         )
     row_list = list(rows)

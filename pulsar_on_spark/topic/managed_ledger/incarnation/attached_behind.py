@@ -1,4 +1,7 @@
-"""Open ledgers of a broker that hide ledgers attached by Spark; they are switched to new ones at a limited rate."""
+"""Switches of a broker's topics to new ledgers, because Spark attached later ledgers, which the open ledger hides.
+
+Readers stop at the first open ledger. So the broker closes it and opens a new one, at a limited rate for each topic.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import has_attache
 from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 SWITCH_EVERY_S = 10.0
-"""Mean time between switches of a topic's ledger for Spark's writes: each switch leaves ledgers behind for good."""
+"""Minimum mean seconds between two such switches of a topic. Each switch adds a ledger to the chain for good."""
 SWITCHES_SAVED = 360
-"""Number of switches, an hour's, that a topic may make at once. After them, Spark's writes wait for the next switch."""
+"""Number of switches that a topic may make in a burst: those of an hour without any switch."""
 
 
 class AttachedBehind:
-    """The topics whose open ledger must be switched, and the rate limit for switches."""
+    """The topics whose open ledger hides a ledger that Spark attached, and the rate limit for their switches."""
 
     def __init__(self) -> None:
         self._topics: set[TopicId] = set()
         self._covered_s: dict[TopicId, float] = {}
-        """By topic, the time until which its past switches use up the rate limit; times in the past are removed."""
+        """By topic, the time at which its past switches no longer count towards the rate limit (monotonic clock)."""
         self._looked_at = -1
 
     def scan_changes(self, view: View, open_topics: Iterable[TopicId]) -> None:
@@ -33,14 +36,14 @@ class AttachedBehind:
         self._topics.update(each for each in topics if has_attached_behind(view, each))
 
     def due(self, ledgers: Mapping[TopicId, OpenLedger], now_s: float) -> list[TopicPart]:
-        """Return the topics, among those with these open ledgers, that are to be switched now."""
+        """Return the topics with an open ledger in `ledgers` that are to be switched at `now_s` (monotonic clock)."""
         self._topics.intersection_update(ledgers)
         self._covered_s = {topic_id: until_s for topic_id, until_s in self._covered_s.items() if until_s > now_s}
         latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
         return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
     def on_switch_requested(self, topic_id: TopicId) -> None:
-        """Remove a topic for which a new ledger was requested. If the request fails, a later scan finds it again."""
+        """Remove a topic for which a new ledger was requested. A later scan can add the topic again."""
         self._topics.discard(topic_id)
 
     def switched(self, topic_id: TopicId, now_s: float) -> None:

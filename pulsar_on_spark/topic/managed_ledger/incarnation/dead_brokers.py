@@ -1,6 +1,6 @@
 """Recovery of dead brokers' journals by readers and writers that depend on a dead broker's open ledger.
 
-A broker's lease decides only when recovery is tried. Recovery is safe at any time: it fences a broker that was slow.
+A broker's lease decides only when a recovery is tried. Recovery is safe at any time, because it fences a live broker.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 OBSERVE_EVERY_S = 0.5
 """Minimum time between two looks at the leases, which brokers renew every few seconds."""
 RETRY_AFTER_S = 3.0
-"""Minimum wait, and up to half as much more, before a recovery that failed or that another process began is tried."""
+"""Minimum seconds before a recovery is tried that has failed or that another process has begun. A random part of up to
+half as much is added."""
 
 
 def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
-    """Recover an incarnation now, even if its lease is valid: a live broker is fenced.
+    """Close an incarnation's journal, even if its lease is valid, and return the CLOSED log. A live broker is fenced.
 
     Args:
         root: The root.
@@ -42,14 +43,14 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 
     Raises:
         MetadataError: the metadata cannot be read or written.
-        JournalUndecidedError: the last acknowledged frame cannot be determined, because a path is unreachable or
-            damaged.
+        JournalUndecidedError: the journal is on another host, or the last acknowledged frame cannot be determined,
+            because a path is unreachable or damaged.
     """
     view = root.store.view()
     if (host := other_host(view, incarnation)) is not None:
         raise JournalUndecidedError(
-            f"The journal of {incarnation} is on the host {host}: start a broker or run `pulsarpy recover` there; "
-            "acknowledged messages stay in it."
+            f"The journal of incarnation {incarnation} in {root.place} is on the host {host}, where its acknowledged "
+            "messages are safe: start a broker or run `pulsarpy recover` on that host."
         )
     paths = preferred(root.writable_journal_paths(view), incarnation)
     root.announce_journals(paths)
@@ -58,7 +59,7 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 
 
 def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
-    """Recover dead brokers whose open ledgers hide entries that were attached after them.
+    """Recover dead brokers whose open ledgers hide entries that a writer attached to these topics.
 
     A lease that looks stale is watched for at most its duration. Errors are logged, not raised, because the attached
     entries are committed and readers try the recovery again.
@@ -74,11 +75,11 @@ def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
         if owners:
             DeadBrokers(root).recover_or_wait(view, owners)
     except (PulsarpyError, OSError) as error:
-        log.warning("It is unknown if brokers of the topics are alive; readers will check again: %s", error)
+        log.warning("It is unknown whether the brokers of the topics are alive; readers will check again: %s", error)
 
 
 class DeadBrokers:
-    """Watcher of the incarnations that a reader depends on; it recovers dead ones.
+    """Watcher of the broker incarnations on which a reader depends; it recovers dead incarnations.
 
     Args:
         root: The root.
@@ -92,21 +93,23 @@ class DeadBrokers:
         self.forget_leases()
 
     def forget_leases(self) -> None:
-        """Watch all leases from now on, as if none had been read before; waits before retries go on."""
+        """Forget what was observed of all leases, and watch them from now on. Waits before retries are kept."""
         self._watcher = LeaseWatcher(self._root.broker_leases(), self._clock)
         self._look_at_s = float("-inf")
         self._expired: set[IncarnationId] = set()
         self._late: set[IncarnationId] = set()
 
     def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover those of these incarnations that are dead. Leases are checked at intervals. Never raises.
+        """Recover the dead ones among these incarnations. Errors are logged, not raised.
+
+        Leases are read at most every `OBSERVE_EVERY_S` seconds.
 
         Args:
             view: The metadata.
             incarnations: The incarnations; CLOSED ones are ignored.
 
         Returns:
-            True if at least one incarnation was closed.
+            True if the journal of at least one incarnation was closed.
         """
         recovered = [self.recover_log(incarnation) for incarnation in self.dead_logs(view, incarnations)]
         return any(recovered)
@@ -114,12 +117,14 @@ class DeadBrokers:
     def dead_logs(
         self, view: RecentView, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
     ) -> list[IncarnationId]:
-        """Return those of these incarnations that are dead and whose journals are to be recovered now. Never raises.
+        """Return the incarnations among these that are dead and whose journals are to be recovered here and now.
+
+        Errors of reading leases are logged, not raised.
 
         Args:
             view: The metadata.
             incarnations: The incarnations; CLOSED ones are ignored.
-            known_dead: Incarnations that are certainly dead, so that their leases are not read.
+            known_dead: Incarnations that the caller knows to be dead; their leases are not read.
         """
         there = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
         self._observe([each for each in there if each not in known_dead])
@@ -127,7 +132,7 @@ class DeadBrokers:
         return [each for each in dead if self._is_due(view, each)]
 
     def recover_log(self, incarnation: IncarnationId) -> bool:
-        """Recover a dead broker's journal; return True if it is CLOSED afterwards. Never raises."""
+        """Recover a dead broker's journal; return True if it is CLOSED afterwards. Errors are logged, not raised."""
         log.warning(
             "The broker of incarnation %s has ended without closing its journal, or does not renew its lease: the "
             "journal is recovered.",
@@ -148,7 +153,7 @@ class DeadBrokers:
         except Exception:  # a defect; without a pause, each attempt would leave a commit behind
             self._retry_later(incarnation)
             log.exception(
-                "The journal of broker incarnation %s is not recovered because of a bug; it is retried.",
+                "The journal of broker incarnation %s is not recovered because of a bug; the recovery is retried.",
                 incarnation,
                 extra={"incarnation": incarnation},
             )
@@ -170,7 +175,10 @@ class DeadBrokers:
         return incarnation in self._late
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover like `recover_dead_logs`, but first wait until a lease that looks stale has run out or is renewed."""
+        """Do as `recover_dead_logs`, but first wait until each lease that looks stale has run out or is renewed.
+
+        Errors of reading leases during the wait are raised.
+        """
         waited = False
         while undecided := [incarnation for incarnation in incarnations if self._is_undecided(view, incarnation)]:
             if not waited:
@@ -194,7 +202,7 @@ class DeadBrokers:
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 
     def _observe(self, incarnations: Collection[IncarnationId]) -> None:
-        """Find out which leases of these incarnations have run out, unless leases were read very recently."""
+        """Find the expired and the late leases of these incarnations, unless leases were read very recently."""
         if not incarnations:
             self._expired = self._late = set()
         if not incarnations or self._clock() < self._look_at_s:
@@ -203,7 +211,7 @@ class DeadBrokers:
         try:
             self._watcher.observe_leases()
         except (PulsarpyError, OSError) as error:
-            log.warning("It is unknown now which brokers are alive: %s", error)
+            log.warning("The leases of brokers cannot be read now, so no broker counts as dead: %s", error)
             self._expired = self._late = set()
         else:
             expired = LeaseState.EXPIRED

@@ -1,9 +1,9 @@
-"""The storage side of one run of a broker: its lease, its journal, and the open ledgers of its topics.
+"""The storage side of a broker incarnation (one run of a broker): its lease, its journal, and its topics' open ledgers.
 
     start         acquire the lease, commit the incarnation's record, open the journal
     open, append  open a topic's ledger at its first publish; append entries to the journal in the order of their ids
-    close         close a ledger whose entries are all acknowledged, when the topic is unloaded or idle, its ledger is
-                  full, or Spark attached a later ledger
+    close         close a ledger whose entries are all acknowledged, if its topic is unloaded or idle, if the ledger is
+                  full, or if Spark has attached a later ledger
     stop          close all ledgers and the log, and release the lease; any process can recover a killed incarnation
 
 Commits are grouped: requests that arrive during a commit join the next one. All methods must be called in one event
@@ -43,13 +43,13 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver,
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Longest interval between two polls of the metadata; an incarnation that cannot poll does not renew its lease."""
+"""Maximum seconds between two polls of the metadata; an incarnation that cannot poll does not renew its lease."""
 CLOSE_IDLE_S = 600.0
 """Seconds without appends after which a ledger is closed."""
 
 
 class Incarnation:
-    """A broker's incarnation; create it by `start`."""
+    """A broker incarnation; `start` creates it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Incarnation:
         self._roll_over = roll_over
         self._asked_to_look = asyncio.Event()
         self._switching = asyncio.Lock()
-        """Held while ledgers of topics are replaced, or ended by a termination."""
+        """Held while a poll replaces ledgers of topics, and while a topic is terminated."""
         self._polling: asyncio.Task[None] | None = None
         self._reason: str | None = None
         self._trimmed_before: FrameNumber = 0
@@ -108,23 +108,23 @@ class Incarnation:
         lease_duration_s: float = DEFAULT_DURATION_S,
         roll_over: RollOver | None = None,
     ) -> Incarnation:
-        """Start an incarnation with a new id, a lease and a journal. It accepts entries afterwards.
+        """Start an incarnation with a new id, a lease and a journal, and return it when it can accept entries.
 
         Args:
             root: The root.
             entry_sink: Sink of the journal. It gets an `Appended` for each entry, and must pass it to `settle_entries`.
-            on_ended: Called with the reason when the incarnation is over: the process must stop serving, and exit. If
-                this start fails, it is not called, and an error is raised.
-            quorum: The quorum of the journal; the root's by default.
-            limits: The bounds of the journal.
+            on_ended: Called with the reason when the started incarnation ends unexpectedly. The process must then stop
+                serving, and exit.
+            quorum: The quorum of the journal; None for the root's.
+            limits: The bounds of the journal; None for the defaults.
             lease_duration_s: Seconds for which other processes wait for a renewal before they recover this incarnation.
-            roll_over: The rules by which topics switch to new ledgers; Pulsar's by default.
+            roll_over: The rules by which topics switch to new ledgers; None for Pulsar's defaults.
 
         Raises:
             NotEnoughCopiesError: journal files can be created on too few storage paths.
             StoragePathError: a storage path is on a network file system.
             StorageError: the lease cannot be written.
-            JournalFencedError: the record cannot be committed.
+            JournalFencedError: the incarnation's record cannot be committed.
         """
         rolls = roll_over or RollOver()
         made = cls(root, entry_sink, on_ended, quorum or root.quorum, limits, lease_duration_s, rolls)
@@ -134,7 +134,7 @@ class Incarnation:
             await made.journal.open()
             made._require_alive()
         except BaseException:
-            made._reason = made._reason or "its start was cut off"
+            made._reason = made._reason or "its start failed"
             made.journal.abandon_log()
             made._lease.stop()
             raise
@@ -167,7 +167,7 @@ class Incarnation:
         return self._ledgers
 
     async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
-        """Open a ledger for each topic without an open ledger in this incarnation. Return the errors of refused topics.
+        """Open a ledger for each topic that has none open in this incarnation; return the errors of topics without one.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -184,9 +184,9 @@ class Incarnation:
         return {topic_id: committed.refused[topic_id] for topic_id in missing.keys() & committed.refused.keys()}
 
     async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
-        """Close the topics' ledgers, and ledgers that earlier attempts left open, when all entries are acknowledged.
+        """Wait until all entries of the topics' ledgers have an outcome, then close these ledgers.
 
-        Errors are those of `open_ledgers`.
+        Drained ledgers that an earlier attempt could not close are closed, too. Errors are those of `open_ledgers`.
         """
         self._require_alive()
         retired = self._retire(topic_ids)
@@ -196,28 +196,28 @@ class Incarnation:
 
     @property
     def unclosed_topics(self) -> list[str]:
-        """Full names of the topics with a ledger that is not closed yet; no other broker can serve them."""
+        """Full names of the topics with a ledger that is not closed yet, so that no other broker can serve them."""
         return [ledger.part.name for ledger in (*self._ledgers.values(), *self._retired)]
 
     def retire_ledger(self, topic_id: TopicId) -> None:
-        """Stop appending to a topic's ledger; the poll closes it when all its entries have an ack quorum."""
+        """Stop appending to a topic's ledger; a poll closes the ledger when all its entries have an outcome."""
         self._retire([topic_id])
 
     async def terminate_topic(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
         """Terminate a topic, and close its ledger in the same commit.
 
         Args:
-            part: The topic; the caller appends no more entries to it.
+            part: The topic. The caller must append no more entries to it.
             ends: See `Termination`.
 
         Returns:
-            Ledger and entry of the topic's last message; (-1, -1) if there is none.
+            (ledger id, entry id) of the topic's last message; (-1, -1) if there is none.
 
         Raises:
             JournalFencedError: the incarnation is over.
             TopicNotFoundError: the topic was deleted.
             TopicOwnedElsewhereError: a ledger of the topic is open in another incarnation.
-            MetadataError: the commit failed; it may have been made.
+            MetadataError: the commit failed, or its outcome is unknown.
         """
         async with self._switching:
             topic_id = TopicId(part.topic_id)
@@ -241,7 +241,7 @@ class Incarnation:
                 await ledger.wait_until_drained()
 
     def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
-        """Stop appending to the topics' ledgers and queue them for closing."""
+        """Stop appending to the topics' ledgers, queue the ledgers for closing, and return them."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
         for ledger in retired:
             ledger.retire(
@@ -251,10 +251,9 @@ class Incarnation:
         return retired
 
     async def _close_retired(self) -> None:
-        """Close retired ledgers, including those that an earlier attempt did not close.
+        """Close the retired ledgers whose entries all have an outcome; other ledgers wait for a later call.
 
-        Ledgers with unacknowledged entries are left to a later call, because the poll must not wait for them: the lease
-        is renewed only while the poll succeeds.
+        This does not wait for outcomes, because the poll calls it, and the lease is renewed only while polls succeed.
         """
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
         if retired or self._commits.has_strays:
@@ -288,7 +287,7 @@ class Incarnation:
 
         Raises:
             KeyError: the topic has no open ledger; idleness may have closed it.
-            JournalUnavailableError, InvalidArgumentError: as `Journal.add_entry`. Nothing was appended.
+            JournalUnavailableError, InvalidArgumentError: as for `Journal.add_entry`; nothing was appended.
         """
         ledger = self._ledgers[topic_id]
         entry_id = EntryId(ledger.next)
@@ -302,13 +301,13 @@ class Incarnation:
         return entry_id
 
     def append_cursor(self, subscription: bytes, record: bytes, context: object = None) -> None:
-        """Append a cursor record; `journal.cursor_sink` gets its outcome (errors as `Journal.add_cursor`)."""
+        """Append a cursor record; `journal.cursor_sink` gets its outcome. Errors are those of `Journal.add_cursor`."""
         self.journal.add_cursor(subscription, record, context)
 
     def forget_trimmed_frames(self, before: FrameNumber) -> None:
         """Remove journal frames below `before` from the log's record. Their files must be deleted already.
 
-        Repeated calls with the same frame do nothing.
+        A call with the same or a lower frame than before does nothing.
         """
         if before > self._trimmed_before:
             self._trimmed_before = before
@@ -326,12 +325,12 @@ class Incarnation:
 
     def _require_alive(self) -> None:
         if self._reason is not None:
-            raise JournalFencedError(f"Incarnation {self.id} is over ({self._reason}): start a new one.")
+            raise JournalFencedError(f"Broker incarnation {self.id} is over ({self._reason}): restart the broker.")
 
     # -- changes of the metadata ---------------------------------------------------------------------------------------
 
     def scan_metadata(self) -> None:
-        """Read the metadata now instead of at the next poll, because Spark has attached a ledger to a topic."""
+        """Poll the metadata at once, because Spark has attached a ledger to a topic."""
         self._asked_to_look.set()
 
     async def _poll(self) -> None:
@@ -368,13 +367,13 @@ class Incarnation:
         await self._close_retired()
 
     def _look(self) -> IncarnationRecord | None:
-        """Read this incarnation's record, and find changes of paths and ledgers to switch. Runs in a thread."""
+        """Return this incarnation's record, and find changed paths and ledgers to switch. Called in a worker thread."""
         view = self._path_news.fresh_view()
         self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:
-        """Switch topics that are due to new ledgers: commit the new ones, use them, then close the old ones."""
+        """Switch topics to new ledgers where that is due: commit the new ledgers, use them, then close the old ones."""
         due = self._attached_behind.due(self._ledgers, now_s)
         due += grown(self._ledgers, self._roll_over, now_s, besides=due)
         if not due:

@@ -33,9 +33,9 @@ class _Asked:
 class LedgerCommits:
     """Group commits of an incarnation's ledgers. Call all methods in one event loop; one thread at a time commits.
 
-    A commit that is reported as failed may have been made, or may still be made. Its ledger ids are not used again. The
-    next commit closes the ledgers that it opened, which are empty because no writer knows them. If they do not exist,
-    the next commit conflicts with the failed one, so that they are never created.
+    A commit that is reported as failed may have been made, or may still be made. So its ledger ids are not used again.
+    The next commit closes the ledgers of the failed commit, which are empty because no writer knows them. If they do
+    not exist, the next commit advances a key of the failed commit, so that the failed commit can no longer be made.
     """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
@@ -46,7 +46,7 @@ class LedgerCommits:
         self._asked = _Asked()
         self._running: asyncio.Task[None] | None = None
         self._opening: dict[str, asyncio.Future[None]] = {}
-        """By topic id, a future that is done when the commit of the topic's new ledger is over."""
+        """By topic id, a future that is done when the commit that opens a ledger for the topic has ended."""
 
     @property
     def has_strays(self) -> bool:
@@ -59,7 +59,7 @@ class LedgerCommits:
             await asyncio.wait(opening)
 
     async def open(self, parts: Sequence[TopicPart]) -> LedgerCommit:
-        """Open a new ledger for each topic; no other call may be opening one for it (errors as `commit`)."""
+        """Open a new ledger for each topic; errors are those of `commit`. Call `no_others` for the topics first."""
         done = asyncio.get_running_loop().create_future()
         opening = dict.fromkeys((part.topic_id for part in parts), done)
         self._opening |= opening
@@ -76,11 +76,11 @@ class LedgerCommits:
         closes: Sequence[ClosedLedger] = (),
         terminations: Sequence[Termination] = (),
     ) -> LedgerCommit:
-        """Join the next commit; return the outcome of all requests in it.
+        """Add requests to the next commit; return the outcome of all its requests, also those of other callers.
 
         Raises:
             JournalFencedError: the incarnation's record is not OPEN.
-            MetadataError: the commit failed; it may have been made.
+            MetadataError: the commit failed, or its outcome is unknown.
         """
         requests = self._asked
         requests.opens |= {TopicId(part.topic_id): part for part in opens}

@@ -1,4 +1,4 @@
-"""Opening and closing the ledgers of a broker incarnation: one commit for any number of topics. Pure.
+"""Opening and closing of a broker incarnation's ledgers, and termination of its topics, in one commit. Pure.
 
     open        a topic gets a new ledger at its chain's end; an attached ledger before it gets no more entries
     close       the final number of a ledger's entries is recorded
@@ -45,7 +45,7 @@ class IdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLedger:
-    """A ledger to close: all its entries are acknowledged, and it gets no more entries."""
+    """A request to close a ledger. All its entries are acknowledged, and it gets no more entries."""
 
     part: TopicPart
     ledger_id: LedgerId
@@ -54,11 +54,11 @@ class ClosedLedger:
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """A topic that is to be terminated; its open ledger is closed in the same commit.
+    """A request to terminate a topic. The same commit must close the topic's open ledger.
 
     Attributes:
         part: The topic.
-        ends: Numbers of entries by ledger, which the metadata may not have for ledgers that a recovery closed.
+        ends: By ledger, the number of entries of ledgers that a recovery closed, because the metadata may lack it.
     """
 
     part: TopicPart
@@ -67,14 +67,14 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCommit:
-    """A planned commit, and its results when it is committed.
+    """A planned commit, and its results, which are valid once it is committed.
 
     Attributes:
         change: The change to commit; None if there is nothing to commit.
-        opened: The new ledgers, by topic.
-        refused: By topic, the error of topics that get no ledger or cannot be terminated.
-        terminated: By terminated topic, ledger and entry of its last message; (-1, -1) if it has none.
-        ids: The ledger ids that are left.
+        opened: The new ledger of each topic that gets one.
+        refused: By topic, the error because of which it gets no ledger or cannot be terminated.
+        terminated: By terminated topic, (ledger id, entry id) of its last message; (-1, -1) if it has none.
+        ids: The reserved ledger ids that the commit does not use.
     """
 
     change: Change | None
@@ -99,7 +99,7 @@ def decide(
     Args:
         view: The metadata.
         incarnation: The incarnation.
-        opens: The topics that get a ledger.
+        opens: The topics that need a ledger.
         closes: The ledgers to close.
         ids: The ids that are reserved for the incarnation.
         terminations: The topics to terminate.
@@ -107,11 +107,11 @@ def decide(
             can no longer succeed, because both use the `seal` key.
 
     Raises:
-        JournalFencedError: the incarnation is over.
+        JournalFencedError: the incarnation's record is missing or not OPEN.
     """
     record = view.get(IncarnationRecord, incarnation)
     if record is None or not may_open(LogState(record.state)):
-        raise JournalFencedError(f"Incarnation {incarnation} was taken over: start a new one.")
+        raise JournalFencedError(f"Broker incarnation {incarnation} was taken over: restart the broker.")
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
     # Two requests may close the same ledger: the poll after a switch, and a simultaneous termination or unload.
@@ -161,7 +161,7 @@ def decide(
 
 
 def has_attached_behind(view: View, topic_id: TopicId) -> bool:
-    """Return True if Spark has attached a ledger after the broker's open one, which hides it until it is closed."""
+    """Return True if Spark attached the topic's last ledger, so that a broker's open ledger hides it from readers."""
     last = view.newest(LedgerRecord, topic_id)
     return last is not None and last.incarnation is None
 
@@ -193,7 +193,7 @@ def _problem(
 
 
 def _deleted(part: TopicPart) -> PulsarpyError:
-    return TopicNotFoundError(f"Topic {part.name} was deleted: look it up again.")
+    return TopicNotFoundError(f"Topic {part.name} was deleted or re-created: look the topic up again.")
 
 
 def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> PulsarpyError | None:
@@ -220,7 +220,7 @@ def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple
 
 
 class _IdGiver:
-    """Allocator of ledger ids from a block. If the block is used up, the commit takes a new block from the counter."""
+    """Allocator of ledger ids from a reserved block or, if the block is used up, from the counter in the metadata."""
 
     def __init__(self, view: View, block: IdBlock, needed: int) -> None:
         counter = view.get(IdsRecord, "ledger")

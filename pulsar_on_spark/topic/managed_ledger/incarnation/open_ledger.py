@@ -20,7 +20,7 @@ _ledger_of = itemgetter(0)
 
 @dataclass(slots=True, eq=False)
 class OpenLedger:
-    """A ledger that entries are appended to.
+    """A ledger to which a broker appends entries.
 
     Attributes:
         part: The topic.
@@ -43,7 +43,7 @@ class OpenLedger:
     """Events that are set, and then removed, when the outcomes of all entries are known."""
 
     def closed(self) -> ClosedLedger:
-        """Return the ledger to commit as closed. Call this only when the ledger is retired and drained."""
+        """Return the request to close the ledger. Call this only when the ledger is retired and drained."""
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
     async def wait_until_drained(self) -> None:
@@ -54,12 +54,12 @@ class OpenLedger:
             await drained.wait()
 
     def retire(self, drained: asyncio.Event) -> None:
-        """Retire the ledger: the caller appends no more entries. If outcomes are open, the last one sets `drained`."""
+        """Declare that the caller appends no more entries. If outcomes are unknown, the last of them sets `drained`."""
         if self.outstanding:
             self._awaiting.append(drained)
 
     def count_outcomes(self, entries: int) -> None:
-        """Count the outcomes of a number of entries."""
+        """Record that the outcomes of this many more entries are known."""
         self.outstanding -= entries
         if not self.outstanding and self._awaiting:
             for drained in self._awaiting:
@@ -68,7 +68,7 @@ class OpenLedger:
 
 
 class Appended(NamedTuple, Generic[_C_co]):
-    """An appended entry as the sink of entries gets it, with the context that the append call gave."""
+    """An appended entry, as the sink of entries gets it, with the `context` argument of `Incarnation.append`."""
 
     ledger: OpenLedger
     entry_id: EntryId
@@ -76,6 +76,9 @@ class Appended(NamedTuple, Generic[_C_co]):
 
 
 def settle_entries(entries: Iterable[Appended[object]]) -> None:
-    """Count the outcomes of these entries in their ledgers. The sink of entries must pass each entry exactly once."""
+    """Record in their ledgers that the outcomes of these entries are known.
+
+    The sink of entries must pass each entry exactly once.
+    """
     for ledger, count in Counter(map(_ledger_of, entries)).items():
         ledger.count_outcomes(count)

@@ -27,7 +27,7 @@ class PathNews:
     """
 
     def __init__(self, root: RootHandle, known: Iterable[JournalPath]) -> None:
-        """Start with the paths that the journal knows when it is opened."""
+        """Take the paths with which the journal is opened as the known paths."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
@@ -37,9 +37,10 @@ class PathNews:
         self._trials = Trials()
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """Mark paths that the journal has given up, so that no writer uses them (errors as `RootHandle.mark_failed`).
+        """Mark paths as failed that the journal no longer writes to, so that no writer uses them.
 
-        If a mark cannot be committed, for example because the disk of the metadata is also full, it is committed later.
+        Errors are those of `RootHandle.mark_failed`. After an error, for example because the disk of the metadata is
+        also full, `fresh_view` tries again to mark the paths.
         """
         self._unmarked.update({failure.path_id: failure for failure in failures})
         self._mark()
@@ -52,10 +53,11 @@ class PathNews:
                 self._unmarked.pop(path_id, None)
 
     def fresh_view(self) -> View:
-        """Read a view, and find the journal's path changes: new paths, paths that are healthy again, paths to leave.
+        """Return a new view, and find in it the new paths, the paths that are healthy again, and the paths to leave.
 
-        The set of failed paths is read before the view. These paths were marked before, so if the view shows one as
-        writable, it is healthy again. If too few paths are writable, failed paths are tried at growing intervals.
+        The set of failed paths is copied before the view is read. These paths were marked in the metadata before, so a
+        path of the set that the view shows as writable is healthy again. If too few paths are writable, failed paths
+        are tried at growing intervals.
         """
         with contextlib.suppress(MetadataError):
             self._mark()
@@ -84,7 +86,7 @@ class PathNews:
         return True
 
     def tell(self, journal: Journal) -> None:
-        """Offer the journal the new and healthy paths of the last view, and withdraw the paths that it must leave."""
+        """Offer the journal the new and healthy paths of the last `fresh_view`, and withdraw the paths to leave."""
         for path_id in self._to_leave:
             self._known.discard(path_id)
             self._failed.discard(path_id)

@@ -1,8 +1,8 @@
-"""An operator's remedies for dead broker incarnations: recover them now, or close a journal with losses.
+"""Recovery of dead broker incarnations at an operator's request, if necessary with losses.
 
-Readers and writers recover dead brokers by themselves (`dead_brokers`). With this module, an operator can start a
-recovery and see its outcome. An operator can also close a journal that cannot be recovered, because paths that may hold
-acknowledged entries are lost for good.
+Readers and writers recover dead brokers without an operator (`dead_brokers`). With this module, an operator can start a
+recovery and see its outcome. An operator can also close a journal that cannot be recovered otherwise, because storage
+paths that may hold acknowledged entries are lost for good.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class RecoveredIncarnation:
         incarnation: The incarnation's id.
         outcome: "recovered"; "closed" if it was closed before; "alive" if its lease is renewed, so that nothing was
             done; "closed with losses" if paths were given up; "not recovered" (see `problem`).
-        last_frame: The last frame of its journal, -1 for a journal without frames; None if it is not closed.
+        last_frame: The last frame of the journal, -1 for a journal without frames; None if it is not CLOSED.
         given_up: Storage paths that were given up, now or earlier, to close the journal.
-        topics: Topics that had ledgers open in it. If paths were given up, entries of these topics may be missing.
-        problem: The reason why it could not be recovered.
+        topics: Topics that had ledgers open in the incarnation. If paths were given up, entries of these topics may be
+            missing.
+        problem: The error because of which it could not be recovered; None for other outcomes.
     """
 
     incarnation: IncarnationId
@@ -60,8 +61,8 @@ def recover_dead(
     Args:
         root: The root.
         incarnation: The only incarnation to recover; None for all.
-        give_up: Storage paths that are lost for good. They are given up only if the journal can't be recovered
-            otherwise. Acknowledged entries that were on none of the other paths are then lost.
+        give_up: Storage paths that are lost for good. They are given up only if the journal cannot be recovered
+            otherwise. Then acknowledged entries without a copy on another path are lost.
 
     Returns:
         The outcome for each incarnation that is not CLOSED, or for the given one.
@@ -74,7 +75,8 @@ def recover_dead(
     view = root.store.view()
     if incarnation is None and give_up:
         raise InvalidArgumentError(
-            "Paths can only be given up for one incarnation: name it (`pulsarpy status` lists them), or give up none."
+            "Storage paths can only be given up for one incarnation, and none is named: name an incarnation that "
+            "`pulsarpy status` lists, or give up no paths."
         )
     chosen = _unclosed(view) if incarnation is None else [_known(view, incarnation, give_up)]
     watcher = settled_leases(root, [record.incarnation for record in chosen if record.state != "CLOSED"])
@@ -89,17 +91,19 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
     record = view.get(IncarnationRecord, incarnation)
     if record is None:
         known = ", ".join(each.incarnation for each in _unclosed(view)) or "none"
-        raise InvalidArgumentError(f"There is no incarnation {incarnation!r}: give one that is not closed ({known}).")
+        raise InvalidArgumentError(
+            f"There is no broker incarnation {incarnation!r}: give an incarnation that is not closed ({known})."
+        )
     for path in give_up if record.state != "CLOSED" else ():
         if all(copy.path != path for copy in copies_of(log_record(record))):
             raise InvalidArgumentError(
-                f"Storage path {path} has no file of incarnation {incarnation}: give up a path that has one."
+                f"Storage path {path} has no journal file of incarnation {incarnation}: give up a path that has one."
             )
     return record
 
 
 def settled_leases(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
-    """Return a watcher that has found out if each lease is being renewed; this takes at most a lease's duration."""
+    """Return a watcher that knows of each lease whether it has run out; this takes at most a lease's duration."""
     watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):

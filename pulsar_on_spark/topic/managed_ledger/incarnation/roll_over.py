@@ -11,13 +11,13 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 _AT_ONCE = 256
-"""Maximum number of ledgers that are switched in one commit, because it needs a key for each; others follow later."""
+"""Maximum number of ledgers that one commit replaces, because it needs a key for each topic; others follow later."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RollOver:
-    """The limits of one ledger.
+    """The limits at which a topic switches to a new ledger.
 
     Attributes:
         max_entries: Maximum number of entries.
@@ -32,7 +32,7 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Return True if a ledger of this size and age must be replaced; an empty ledger never must."""
+        """Return True if a ledger of this size and age must be replaced; an empty ledger is never replaced."""
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s

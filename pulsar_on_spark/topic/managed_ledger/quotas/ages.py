@@ -1,4 +1,4 @@
-"""The age of a subscription's oldest unacknowledged message, as far as the metadata show. Pure."""
+"""The publish time of a subscription's oldest unacknowledged message, estimated from the metadata alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.topic.managed_ledger.chain.chain import readable_end
 
 NOTHING_MS: Final = 2**62
-"""Publish time later than that of any message, for a backlog without messages."""
+"""The publish time, in ms since 1970, that stands for a backlog without messages; every real one is earlier."""
 
 
 def oldest_publish_ms(view: View, topic_id: str, start: Position) -> int | None:
-    """Return the earliest publish time, in ms since 1970, that the oldest message from a position on may have.
+    """Return a lower bound of the publish times of the messages from a position on, in ms since 1970.
 
-    It is the earliest publish time in the segment with the position, which may be that of an acknowledged message. It
-    is None if only journals have the message, and NOTHING_MS if there is no message.
+    It is the earliest publish time in the segment with the first of these messages, so an acknowledged message of that
+    segment may lower it. It is None if the messages are only in journals, and NOTHING_MS if there are no messages.
     """
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         if (segment.ledger_id, segment.first_entry + segment.entries) > (start.ledger, start.entry):

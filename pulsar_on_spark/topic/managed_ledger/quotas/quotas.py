@@ -1,4 +1,4 @@
-"""Decisions of backlog quotas. Pure."""
+"""The decision if a topic's backlog exceeds a backlog quota. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class BacklogMeasure:
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
-    """A quota that a topic exceeds, with the quota's action."""
+    """A backlog quota that a topic exceeds; `by_age` is True for a quota by age, False for a quota by size."""
 
     quota: BacklogQuota
     by_age: bool
 
     @property
     def policy(self) -> BacklogQuotaPolicy:
-        """The action at the limit."""
+        """The action that the quota demands when it is exceeded."""
         return self.quota.policy
 
     def __str__(self) -> str:
@@ -49,7 +49,15 @@ def has_quota(policies: Policies) -> bool:
 
 
 def exceeded(policies: Policies, backlogs: Iterable[BacklogMeasure], now_ms: int) -> QuotaExceeded | None:
-    """Return the quota that a subscription exceeds, the quota by size if both are exceeded; None if none is."""
+    """Return the quota that at least one subscription exceeds; None if no quota is exceeded.
+
+    If both quotas are exceeded, the quota by size is returned.
+
+    Args:
+        policies: The topic's policies.
+        backlogs: The backlogs of all its subscriptions.
+        now_ms: The current time, in ms since 1970.
+    """
     measures = list(backlogs)
     by_size, by_age = policies.backlog_quota_size, policies.backlog_quota_age
     if 0 <= by_size.limit_size < max((measure.bytes for measure in measures), default=0):

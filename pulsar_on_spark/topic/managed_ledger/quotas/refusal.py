@@ -1,6 +1,6 @@
 """Refusal of Spark's writes to topics whose backlog exceeds its quota, as a broker refuses producers.
 
-Only quotas that are set on the topic or its namespace count, and only backlog in sealed segments. A quota with the
+Only quotas that are set on the topic or its namespace count, and only the backlog in sealed segments. A quota with the
 eviction policy refuses no write.
 """
 
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 
 def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> None:
-    """Refuse a write to topics whose subscriptions have a backlog above the quota.
+    """Check that no subscription of the topics has a backlog above its quota.
 
     Args:
         store: The root's metadata.
@@ -51,6 +51,6 @@ def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> Non
         over = exceeded(policies, measures, now_ms)
         if over is not None and over.policy is not BacklogQuotaPolicy.EVICTION:
             raise BacklogQuotaExceededError(
-                f"The backlog of {record.name} is {over}, so nothing was written: let the backlog be consumed, or "
-                "raise the quota."
+                f"The backlog of {record.name} is {over}, so nothing was written: consume the backlog or raise the "
+                "quota."
             )

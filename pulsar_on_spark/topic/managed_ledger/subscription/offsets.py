@@ -1,9 +1,9 @@
-"""Stream offsets: a query's position in each topic.
+"""Stream offsets: the ranges of each topic that a query's last batch read.
 
 Spark stores an offset as JSON text, compares offsets by that text and returns them after a restart. It logs only the
-*end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
-self-contained: it has the consumer, topic ids, and *from* and *to* for each topic or slot. A batch is planned from its
-end offset alone. Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
+*end* offset of a batch, and the start offset that it passes with batch 0 may differ after a restart. So an end offset
+is enough to plan its batch: it has the consumer, the topic ids, and *from* and *to* for each topic or slot. Equal
+offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
 
 An offset of version 2 names the subscription. An offset of version 1 does not; it can be read, but is never written.
 """
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.entries.cutting import SLOTS
 
 FORMAT_VERSION: Final = 2
 ALL: Final = "all"
-"""The whole topic, which is not divided into slots (without a subscription, and for Exclusive and Failover)."""
+"""The slots of a topic that is read as a whole: without a subscription, or under Exclusive or Failover."""
 Slots = tuple[int, ...] | Literal["all"]
 
 _MAX_INT64 = 2**63 - 1
@@ -35,8 +35,8 @@ class SlotRange:
 
     Attributes:
         slots: The slot numbers, ascending, or `ALL`.
-        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, or if the subscription did
-            not exist yet when a new query planned the batch.
+        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, or if a new query planned
+            the batch before its subscription existed.
         start: The first entry of the batch.
         end: The next entry to read after the batch.
         holes: (epoch, n) of the cursor row whose ack holes the batch skips; None if it skips none.
@@ -54,7 +54,9 @@ class SlotRange:
         if self.slots != ALL and not (numbers and rising and numbers[0] >= 0 and numbers[-1] < SLOTS):
             raise InvalidArgumentError(f"Slots {self.slots!r} are not ascending numbers from 0 to {SLOTS - 1}.")
         if self.start > self.end:
-            raise InvalidArgumentError(f"A range from {self.start} to {self.end} runs backwards.")
+            raise InvalidArgumentError(
+                f"A range from {self.start} to {self.end} runs backwards: it ends before it begins."
+            )
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -79,7 +81,7 @@ class TopicOffset:
         object.__setattr__(self, "ranges", _grouped(self.ranges))
 
     def at(self, slot: int) -> SlotRange | None:
-        """Return the range that has the slot; None if there is none."""
+        """Return the range that has the slot or is of the whole topic; None if there is none."""
         return next((range_ for range_ in self.ranges if range_.slots == ALL or slot in range_.numbers), None)
 
 
@@ -88,9 +90,9 @@ FROM_EARLIEST: Final = (SlotRange(ALL, 0, EARLIEST, EARLIEST),)
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The differences between the existing topics and the topics of an offset: full names, sorted.
+    """The differences between the existing topics and the topics of an offset, as sorted full names.
 
-    A re-created topic (same name, another id) is both new and missing: unread messages of the old topic are lost.
+    A re-created topic (same name, another id) has appeared and vanished: unread messages of the old topic are lost.
     """
 
     appeared: tuple[str, ...]
@@ -113,18 +115,21 @@ class StreamOffset:
 
     @property
     def is_subscribed(self) -> bool:
-        """True if the query reads under a subscription, even if the offset, of version 1, does not name it."""
+        """True if the query reads under a subscription, which an offset of version 1 does not name."""
         ranges = [range_ for topic in self.topics.values() for range_ in topic.ranges]
         standing_by = any(not topic.ranges for topic in self.topics.values())
         return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
 
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
-        """Return the offset with these topics; this one if they have nothing to read, because a new text is a batch."""
+        """Return the offset with these topics, or this same offset if they have nothing to read.
+
+        Spark would start a batch for an offset with another text, even if there is nothing to read.
+        """
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
 
     def before_batch(self) -> StreamOffset:
-        """Return the offset before this one's batch, with each range at its start, because the batch may run again."""
+        """Return the offset from which this offset's batch began, in which each range ends at its start."""
         topics = {
             name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
             for name, topic in self.topics.items()
@@ -132,10 +137,10 @@ class StreamOffset:
         return replace(self, topics=topics)
 
     def reconcile_topics(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
-        """Return the offset for the topics that exist now (ids by full name), and the changes.
+        """Return the offset for the topics that exist now (ids by full name), and the differences from this offset.
 
         New topics start at the earliest message; deleted topics are dropped. If there is nothing to read, the caller
-        must return Spark's own start to Spark, because a changed text would start a batch.
+        must return the start offset that Spark passed, because Spark would start a batch for another text.
         """
         existing = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
         appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in existing}
@@ -159,15 +164,15 @@ class StreamOffset:
         """Parse the result of `to_json`.
 
         Raises:
-            FormatVersionError: a newer version of this project wrote the checkpoint.
-            InvalidArgumentError: the value is not such an offset.
+            FormatVersionError: a newer version of pulsar_on_spark wrote the checkpoint.
+            InvalidArgumentError: the value is not an offset of this source.
         """
         fields = _object(value, "the offset")
         version = _integer(fields.get("v"), "v", minimum=1)
         if version > FORMAT_VERSION:
             raise FormatVersionError(
-                f"The checkpoint's offset has version {version}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
-                "upgrade it, or start the query with a new checkpointLocation."
+                f"The checkpoint's offset has version {version}, and this pulsar_on_spark reads up to "
+                f"{FORMAT_VERSION}: upgrade pulsar_on_spark, or start the query with a new checkpointLocation."
             )
         _only(fields, {"v", "consumer", "topics"} | ({"subscription"} if version > 1 else set()), "the offset")
         consumer, subscription = fields.get("consumer"), fields.get("subscription")
@@ -183,7 +188,8 @@ def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
     if any(range_.slots == ALL for range_ in ranges):
         if len(ranges) > 1:
             raise InvalidArgumentError(
-                "An offset has a range of a whole topic beside other ranges of it: use an offset that the stream wrote."
+                "An offset has a range of a whole topic beside other ranges of that topic: use an offset that the "
+                "stream wrote."
             )
         return ranges
     merged = []
@@ -252,7 +258,7 @@ def _range_from_json(where: str, fields: Mapping[str, object], slotted: bool) ->
 
 
 def slots_text(slots: Iterable[int]) -> str:
-    """Return ascending slot numbers as text with runs: `0-31,40`."""
+    """Return ascending slot numbers as text, with consecutive numbers as runs, for example `0-31,40`."""
     runs: list[list[int]] = []
     for slot in slots:
         if runs and slot == runs[-1][1] + 1:
@@ -266,7 +272,7 @@ def slots_from_text(text: object) -> tuple[int, ...]:
     """Parse the result of `slots_text`.
 
     Raises:
-        InvalidArgumentError: the text is not exactly in that form.
+        InvalidArgumentError: the value is not a text that `slots_text` returns.
     """
     if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?)*", text):
         _malformed(f"slots are {text!r}, not numbers and runs such as '0-31,40'")
@@ -282,7 +288,8 @@ _MALFORMED = "The checkpoint's offset is malformed"
 
 def _malformed(what: str) -> NoReturn:
     raise InvalidArgumentError(
-        f"{_MALFORMED}: {what}. It was edited or belongs to another source: start with a new checkpointLocation."
+        f"{_MALFORMED}, because it was edited or belongs to another source ({what}): start with a new "
+        "checkpointLocation."
     )
 
 

@@ -7,20 +7,20 @@ A stream reader applies them once in each `latestOffset`, when the batch that en
                                                                                            decide again
     planned(...) -> the next end offset           later, when it is committed: cursor_moves(...) -> cursor rows
 
-The rules, for each slot:
+The rules, for each slot. The slot is wanted if it is a target of this consumer (`slots.targets`):
 
-    owner in the record                        a reader that should have the slot           that should not
-    -----------------------------------------  -------------------------------------------  ---------------
+    owner in the record                        if the slot is wanted                        if it is not wanted
+    -----------------------------------------  -------------------------------------------  -------------------
     this consumer, epoch of this process       Keep                                         Release
     this consumer, from an earlier process     Take at once (a restart)                     Release
     this consumer, under another epoch         Fenced: another process of this consumer     Fenced
-    another, its lease has run out; or none    Take                                         -
-    another, live or not yet known             wait (Exclusive, known to be live: Refuse)   -
+    none, or a consumer with an expired lease  Take                                         -
+    a consumer that is live or may be live     wait (Exclusive, known to be live: Refuse)   -
 
-Every change of owner has a new epoch, and the record has the position at which that epoch begins. So owner, epoch and
-position change in one commit. Rows that a former owner writes under its old epoch after the new owner has read the
-cursor do not count: their messages are delivered again, and none is skipped. Safety depends on this alone; leases only
-decide how soon a takeover happens.
+Every change of owner begins a new epoch, and the record has the position at which that epoch begins. So owner, epoch
+and position change in one commit. Rows that a former owner writes under its old epoch after the new owner has read the
+cursor do not count: their messages are delivered again, and no message is skipped. Safety depends only on this rule.
+Leases only decide how soon a takeover happens.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Situation:
         topic: The topic's full name, for error messages.
         record: The current record of the subscription.
         cursor: The position of each slot (`current_positions`).
-        others: Lease states of the consumers that read this topic under the subscription; this consumer's state is
-            ignored. A consumer that is absent has no lease, so it counts as dead.
+        others: The lease states of the consumers that read this topic under the subscription. This consumer's state is
+            ignored. A consumer that is absent has no lease and counts as dead.
         held: The epoch of each slot that this process took (`held_after` for the last committed decision).
         committed: The ranges that the query's last committed batch read of this topic (Spark's start); None for a new
             query.
         stopping: True if the query ends and must release all slots.
         holder: The lease state of the broker that owns the subscription; unused if no broker owns it.
-        finishing: True if an AvailableNow query has read its own slots. It then takes all slots that no live consumer
-            owns, even slots that are meant for another consumer, and releases none before it ends.
+        finishing: True if an AvailableNow query has read its own slots. The query then takes all slots without a live
+            owner, even targets of other consumers, and releases no slot before it ends.
     """
 
     consumer: str
@@ -102,7 +102,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stop reading these slots, which other consumers took. Messages that were read may be delivered again to these."""
+    """Stop reading these slots, which other consumers took. Messages that were read may be delivered to them again."""
 
     slots: tuple[int, ...]
 
@@ -111,14 +111,14 @@ class Lost:
 class Standby:
     """Wait, because this reader owns no slot now: return the start unchanged and decide again later.
 
-    An AvailableNow query must wait while it is unknown if the slots' owners are alive (at most one lease period).
-    Otherwise it would end without having read messages.
+    An AvailableNow query must wait while it is unknown if the slots' owners are alive, which takes at most a lease's
+    duration. Otherwise the query would end without having read messages.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Stop this query, because another consumer owns the subscription: it fails with `error()`."""
+    """Let this query fail with `error()`, because another consumer owns the subscription."""
 
     text: str
 
@@ -129,7 +129,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Stop this query, because another process took over or the cursor was reset: it fails with `error()`."""
+    """Let this query fail with `error()`, because another process took over or the cursor was reset."""
 
     text: str
 
@@ -142,10 +142,10 @@ Action = Keep | Take | Release | Lost | Standby | Refuse | Fenced
 
 
 def decide(situation: Situation) -> tuple[Action, ...]:
-    """Decide the next actions. `Refuse` or `Fenced` is always the only action.
+    """Return the next actions. `Refuse` or `Fenced` is always the only action.
 
-    Before the replay of a batch that Spark logged but did not commit, the caller must obey `Refuse` and `Fenced`, under
-    Exclusive also `Standby`, and must ignore other actions. Such a batch is planned from its own offset. Until it is
+    Before Spark replays a batch that it logged but did not commit, the caller must obey `Refuse`, `Fenced` and, under
+    Exclusive, `Standby`, and must ignore all other actions. Such a batch is planned from its own offset. Until it is
     committed, no slot may be taken or released at a position beyond it.
     """
     stop = _reset(situation) or _busy(situation) or _fenced(situation)
@@ -185,7 +185,7 @@ def decide(situation: Situation) -> tuple[Action, ...]:
 
 
 def held_after(actions: Iterable[Action]) -> dict[int, int]:
-    """Return the epoch of each slot that this process owns when the changes of these actions, if any, are committed."""
+    """Return the epoch of each slot that this process owns once the changes of these actions, if any, are committed."""
     return {slot: action.epoch for action in actions if isinstance(action, Keep | Take) for slot in action.positions}
 
 
@@ -218,7 +218,7 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
 def planned(
     topic_id: TopicId, subscription_type: SubscriptionType, actions: Iterable[Action], end: Position
 ) -> TopicOffset:
-    """Plan the next batch of the topic: it reads every slot that is kept or taken from its position to `end`.
+    """Return the next batch of the topic, which reads every slot that is kept or taken from its position to `end`.
 
     A slot whose position is already after `end` keeps its position, and reads nothing.
     """
@@ -236,17 +236,20 @@ def planned(
 
 
 def next_epoch(record: SubscriptionRecord) -> int:
-    """Return the epoch for the next change of owner or reset; it is above all epochs in the record."""
+    """Return the epoch for the next change of owner or reset: the highest epoch in the record, plus 1."""
     return max([record.start_epoch, *(owner.epoch for owner in record.owners)]) + 1
 
 
 def holes_since(record: SubscriptionRecord) -> int:
-    """Return the lowest epoch of rows whose ack holes count: a reset drops earlier holes, a change of type does not."""
+    """Return the lowest epoch of cursor rows whose ack holes count. A reset raises it; a change of type does not."""
     return record.start_epoch if record.holes_since_epoch is None else record.holes_since_epoch
 
 
 def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position, epoch: int) -> SubscriptionRecord:
-    """Return the subscription with another type, without owners, at a position. Queries of the old type must stop."""
+    """Return the subscription with another type, without owners, and with all slots at `start` under the epoch.
+
+    Queries that read it under the old type fail.
+    """
     return record.model_copy(
         update={
             "type": type_,
@@ -260,17 +263,17 @@ def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position
 
 
 def _reset(situation: Situation) -> Fenced | None:
-    """Return Fenced if the cursor was reset while the query ran, because further reading would undo the reset.
+    """Return Fenced if the cursor was reset while the query ran, because the query would undo the reset; else None.
 
-    Epoch 0 does not count, because its messages were read without a subscription.
+    Epoch 0 is ignored, because its messages were read without a subscription.
     """
     record, committed = situation.record, situation.committed
     epochs = [*situation.held.values(), *(range_.epoch for range_ in (committed.ranges if committed else ()))]
     if not any(0 < epoch < record.start_epoch for epoch in epochs):
         return None
     return Fenced(
-        f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} while this query ran. "
-        "Start the query with a new checkpointLocation to continue from there."
+        f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} while this query ran: "
+        "start the query with a new checkpointLocation to continue from there."
     )
 
 
@@ -306,19 +309,19 @@ def _fenced(situation: Situation) -> Fenced | None:
         owner = owners.get(slot)
         if owner is not None and _is_mine(situation, owner) and owner.epoch != epoch:
             return Fenced(
-                f"{_name(situation)}: another process took over as the same consumer {situation.consumer!r}. "
-                "Stop one of the two queries, or give them different consumerName options."
+                f"{_name(situation)}: another process took over as the same consumer {situation.consumer!r}: "
+                "stop one of the two queries, or give them different consumerName options."
             )
         if not _is_mine(situation, owner) and situation.record.type == "Exclusive":
             return Fenced(
-                f"{_name(situation)}: another consumer took it after this query's lease had run out. "
-                "Stop the other query and restart this one; messages may be delivered twice."
+                f"{_name(situation)}: another consumer took it after this query's lease had run out, so messages may "
+                "be delivered twice: stop the other query and restart this one."
             )
     return None
 
 
 def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[int]:
-    """Return the slots that this consumer should own."""
+    """Return the slots that this consumer should own (those that are wanted, in the module's table)."""
     live = {name for name, state in situation.others.items() if state is not LeaseState.EXPIRED}
     live.add(situation.consumer)
     held_by_live = {slot: owner.consumer for slot, owner in owners.items() if owner.consumer in live}
@@ -347,8 +350,8 @@ def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Positio
     """Return the position from which to continue a slot.
 
     It is the checkpoint's position if no other owner has taken the slot since, else the later one of the checkpoint's
-    and the cursor's position. After a power cut the checkpoint may be behind the cursor, because Spark does not sync
-    its commit log; the batches that Spark lost are then read again.
+    and the cursor's position. After a power cut, the checkpoint may be behind the cursor, because Spark does not sync
+    its commit log. The query then reads the lost batches again.
     """
     cursor = situation.cursor[slot]
     done = situation.committed.at(slot) if situation.committed is not None else None

@@ -12,7 +12,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 
 def owners_by_slot(record: SubscriptionRecord) -> dict[int, SlotOwner]:
-    """Return, by slot, the `SlotOwner` of each slot that was ever taken."""
+    """Return, by slot, the entry of the record's `owners` that has the slot; slots that were never taken are absent."""
     return {slot: owner for owner in record.owners for slot in owner.slots}
 
 
@@ -21,7 +21,7 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
     Args:
         record: The subscription, read before the rows.
-        rows: Rows of this subscription on this topic, for any slots and in any order; a broker's row is for all slots.
+        rows: The cursor rows of this subscription on this topic, in any order; a broker's row counts for all slots.
     """
     owners = owners_by_slot(record)
     by_slot: dict[int, list[CursorRow]] = {}
@@ -35,7 +35,7 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
 
 def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: Iterable[CursorRow]) -> Position:
-    """Return the next entry to read in one slot, from its owner in the record and its rows.
+    """Return the next entry to read in one slot, from the slot's owner in the record and the slot's cursor rows.
 
     The row with the largest (epoch, n) counts, unless its epoch is lower than the slot's epoch in the record. Without
     such a row, the slot is at the position at which its epoch began or, if it was never taken, at the subscription's
@@ -50,7 +50,7 @@ def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: 
 
 
 def mark_delete(record: SubscriptionRecord, rows: Sequence[CursorRow]) -> Position:
-    """Return the position of the slowest slot; no entry from it on may be trimmed."""
+    """Return the position of the slowest slot. Entries from that position on may not be trimmed."""
     return min(current_positions(record, rows).values())
 
 
@@ -67,10 +67,10 @@ def cursor_moves(
 
     Args:
         record: The subscription.
-        cursor: `current_positions`, or the last position that this process wrote.
+        cursor: By slot, the position of `current_positions`, or the last position that this process wrote.
         held: The epoch of each slot that this process owns.
         committed: The ranges that the committed batch read of the topic.
-        n: This process's counter, which must grow with each call: of the rows of one epoch, the largest n counts.
+        n: A number that the caller increases with each call. Of the rows of one epoch, the largest n counts.
     """
     rows = []
     for slot, epoch in sorted(held.items()):

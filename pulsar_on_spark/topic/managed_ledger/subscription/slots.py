@@ -1,8 +1,8 @@
-"""The target owner of each slot of a Shared or Key_Shared subscription.
+"""The slots of subscription types, and the target owner of each slot of a Shared or Key_Shared subscription.
 
 Every consumer computes the same targets from the same subscription record and the same live consumers. If consumers see
-different live consumers for a while, they only wait for each other, because a slot changes its owner by compare-and-set
-(`ownership.py`).
+different live consumers for a while, the only effect is that they wait for each other, because a slot changes its owner
+by compare-and-set (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNDIVIDED: Sequence[int] = range(1)
 
 
 def slots_of(subscription_type: str) -> Sequence[int]:
-    """Return the slots that a subscription of this type has."""
+    """Return the slots of a subscription of this type: 64 for Shared and Key_Shared, one for other types."""
     return SLOTTED if subscription_type in ("Shared", "Key_Shared") else UNDIVIDED
 
 
@@ -31,7 +31,7 @@ def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, st
 
     Args:
         consumers: The live consumers.
-        owners: Current owners of slots; owners that are not live do not count.
+        owners: The current owner of each slot that has one; owners that are not live are ignored.
 
     Returns:
         The consumer of each slot; empty if no consumer is live.

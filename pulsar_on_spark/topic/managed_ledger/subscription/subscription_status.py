@@ -1,4 +1,4 @@
-"""Subscriptions as `status` and `subscriptions list` show them: cursors and backlogs."""
+"""The cursors and backlogs of subscriptions, as the commands `status` and `subscriptions list` show them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class SubscriptionStatus:
     """A subscription on one topic: its cursor and its backlog.
 
     `consumers` are the ids of Spark's consumers, or `broker <incarnation>` if a broker owns the subscription.
-    `mark_delete` is the next entry of the slowest slot. A broker's cursor is as of its last row in the cursors table.
-    The backlog counts unacknowledged messages; each of 64 slots is estimated to have one 64th of a range's messages.
+    `mark_delete` is the next entry that the slowest slot reads. A broker's cursor is taken from its last row in the
+    cursors table. The backlog counts unacknowledged messages, and their key and value bytes. Of 64 slots, each is
+    estimated to have one 64th of the messages in a range.
     """
 
     topic: str
@@ -40,7 +41,7 @@ class TopicSubscription:
 
     @classmethod
     def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
-        """Combine one or more cursors into the subscription of a topic."""
+        """Combine one or more cursors, one for each partition, into the subscription of a topic."""
         return cls(
             topic=topic,
             name=name,

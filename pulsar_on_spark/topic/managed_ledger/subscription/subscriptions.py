@@ -1,4 +1,4 @@
-"""Subscriptions in the metadata: creating, listing, deleting, and their backlogs."""
+"""Creation, restoration, deletion, properties and backlogs of subscriptions in the metadata."""
 
 from __future__ import annotations
 
@@ -37,10 +37,17 @@ def create_subscriptions(
     starts: Mapping[TopicPart, Position],
     expires_after_s: float | None = None,
 ) -> None:
-    """Create a subscription on the topics that lack it, each with its own start.
+    """Create a subscription on those of the given topics that lack it.
+
+    Args:
+        store: The root's metadata.
+        name: The subscription.
+        type_: The subscription's type.
+        starts: The first entry to read of each topic.
+        expires_after_s: Seconds without a consumer after which the subscription is deleted; None to keep it.
 
     Raises:
-        InvalidArgumentError: a topic lacks the subscription, and its name is too long.
+        InvalidArgumentError: a topic lacks the subscription, and the name is not valid for a new subscription.
     """
 
     def decide(view: View) -> Change | None:
@@ -74,15 +81,15 @@ def create_subscriptions(
 def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
     """Restore an expired subscription on the topics that lack it, without owners and with slots at a query's positions.
 
-    The former record gets one more change of owner. So cursor rows of former epochs do not count, and a query that read
-    under one of these epochs may resume unless the cursor was reset since. A subscription that cannot expire, or that a
-    broker owned, is not restored, because it was deleted on purpose.
+    The deleted record returns with one more change of owner. So cursor rows of former epochs do not count, and a query
+    that read under one of these epochs may resume unless the cursor was reset since. A subscription that cannot expire,
+    or that a broker owned, is not restored, because it was deleted on purpose.
 
     Args:
         store: The root's metadata.
         name: The subscription.
-        read: The ranges that the query has read of each topic by its checkpoint. A cursor that is further ahead counts
-            instead.
+        read: The ranges that the query has read of each topic, according to its checkpoint. For a slot whose cursor is
+            further ahead, the cursor counts instead.
     """
 
     def decide(view: View) -> Change | None:
@@ -117,9 +124,9 @@ def delete_subscription(
     *,
     force: bool = False,
 ) -> None:
-    """Delete a subscription on topics.
+    """Delete a subscription on those of the given topics that have it.
 
-    Without `force`, the lease of a consumer or broker that may be alive is watched for its duration (at most 30 s).
+    Without `force`, the lease of each owner that may be alive is first watched for its duration (at most 30 s).
 
     Args:
         store: The root's metadata.
@@ -131,7 +138,7 @@ def delete_subscription(
 
     Raises:
         SubscriptionNotFoundError: none of the topics has the subscription.
-        ConsumerBusyError: a consumer is reading the subscription, and `force` is False.
+        ConsumerBusyError: a live consumer, or one that may be live, owns the subscription, and `force` is False.
     """
 
     def decide(view: View) -> Change:
@@ -145,7 +152,7 @@ def delete_subscription(
             for owner, state in _owner_states(part, record, watcher, brokers).items():
                 if state is not LeaseState.EXPIRED and not force:
                     raise ConsumerBusyError(
-                        f"Subscription {name!r} on {part.name} is being read by {owner}: stop it first, or force the "
+                        f"Subscription {name!r} on {part.name} is being read by {owner}: stop them first, or force the "
                         "deletion."
                     )
         moved: dict[str, int | None] = {}
@@ -166,11 +173,11 @@ def delete_subscription(
 def set_subscription_properties(
     store: MetadataStore, name: str, parts: Sequence[TopicRecord], properties: Mapping[str, str]
 ) -> None:
-    """Replace the properties of a subscription, on the topics that have it.
+    """Replace the properties of a subscription on those of the given topics that have it.
 
     Raises:
         SubscriptionNotFoundError: none of the topics has the subscription.
-        InvalidArgumentError: the properties are too many, or too long.
+        InvalidArgumentError: there are too many properties, or they are too long.
     """
     check_new_properties(f"Subscription {name!r}", properties)
 
@@ -205,7 +212,7 @@ def _is_uncertain(
 def _owner_states(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> dict[str, LeaseState]:
-    """Return the lease states of the subscription's owners, by owner in words; EXPIRED for an owner without a lease."""
+    """Return the lease state of each owner, under its description for errors; EXPIRED for an owner without a lease."""
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
         return {f"clients of broker {owner}": brokers.lease_state(owner) for owner in owners}
@@ -214,7 +221,7 @@ def _owner_states(
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:
-    """Return a subscription, which must have no consumers, with another type and at the position of its slowest slot.
+    """Return a subscription, which must have no consumers, with another type and the position of its slowest slot.
 
     Messages that other slots have acknowledged beyond that position are delivered again.
     """
@@ -223,7 +230,7 @@ def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionTyp
 
 
 def status(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> SubscriptionStatus:
-    """Return the cursor and backlog of one subscription on one topic."""
+    """Return the cursor and the backlog of a subscription on one topic, as of these tables."""
     rows = cursors.of(record.topic_id, record.name)
     end = chain.read_limit(view, part.topic_id)
     slots = slots_of(record.type)

@@ -58,7 +58,7 @@ def test_impossible_values_are_refused() -> None:
             chain().grow_ledger(LedgerId(ledger), end)
     with pytest.raises(InvalidArgumentError, match="order of their ids"):
         LedgerChain([LedgerExtent(LedgerId(2), 1, True), LedgerExtent(LedgerId(2), 1, True)])
-    with pytest.raises(InvalidArgumentError, match="cannot hold"):
+    with pytest.raises(InvalidArgumentError, match="cannot have the entries"):
         LedgerExtent(LedgerId(2), 1, True, first=2)
 
 

@@ -83,9 +83,9 @@ def test_paths_are_given_up_only_if_necessary(root: Root) -> None:
 
 def test_the_paths_to_give_up_are_named(root: Root) -> None:
     gone = dead(root)
-    with pytest.raises(InvalidArgumentError, match="name it"):
+    with pytest.raises(InvalidArgumentError, match="name an incarnation"):
         recover_dead(root, None, [0])
-    with pytest.raises(InvalidArgumentError, match="no incarnation 'x'"):
+    with pytest.raises(InvalidArgumentError, match="no broker incarnation 'x'"):
         recover_dead(root, "x", [0])
     with pytest.raises(InvalidArgumentError, match="Storage path 7 has no file"):
         recover_dead(root, gone, [7])

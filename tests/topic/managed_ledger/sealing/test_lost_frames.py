@@ -119,7 +119,7 @@ def test_a_leading_gap_is_reported_to_a_reader_that_may_continue(
 def test_a_frame_with_bad_content_is_lost_alone(log: LogOnDisk) -> None:
     """The frame's directory says exactly what is lost."""
     damage(log, 2, 400)
-    with pytest.raises(JournalUndecidedError, match=r"Frame 2 .* give it up with `pulsarpy recover`"):
+    with pytest.raises(JournalUndecidedError, match=r"Frame 2 .* give the frame up with `pulsarpy recover`"):
         seal(log)
     (lost,) = give_up_frames(log.root, log.incarnation, commit=False)
     assert (lost.begin, lost.end, lost.entries, lost.topics) == (2, 3, 3, (A, B))
@@ -169,7 +169,7 @@ def test_a_ledger_that_ends_before_its_close_row_is_not_trimmed(root: Root) -> N
     close_ledger(log, "a", 3)
     log.close()
     assert seal(log) == 2
-    with pytest.raises(MetadataError, match=r"has 3 entries .* 2 are sealed"):
+    with pytest.raises(MetadataError, match=r"should have 3 entries .* 2 are sealed"):
         Trimmer(root, log.incarnation, grace_s=0).trim()
     assert len(journal_files(root, log.incarnation)) == 3
 

@@ -110,7 +110,7 @@ def test_slots_in_another_form_are_refused(text: object) -> None:
 
 
 def test_a_newer_version_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(FormatVersionError, match="version 3, this pulsar_on_spark reads up to 2: upgrade it"):
+    with pytest.raises(FormatVersionError, match="version 3, and this pulsar_on_spark reads up to 2: upgrade"):
         StreamOffset.from_json({"v": 3, "future": True})
 
 
