@@ -1,8 +1,8 @@
 """The metadata tables for users: their current rows, as an Arrow table or by SQL.
 
-The tables also hold superseded rows and tombstones, which a plain Delta reader shows. These functions leave them out
-and return all other rows as stored: fields without a column of their own are JSON in `body`. They repair nothing,
-acquire no lock and need no write permission.
+The tables also hold superseded rows and tombstones, which a plain Delta reader returns, too. The functions of this
+module leave these rows out and return all other rows as stored: fields without a column of their own are JSON in
+`body`. The functions repair nothing, acquire no lock and need no write permission.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
         The rows with all stored columns, in no particular order.
 
     Raises:
-        InvalidArgumentError: no such table, or `kind` given for "cursors".
+        InvalidArgumentError: there is no such table, or `kind` is given for "cursors".
         NotARootError: `root` has no such table.
         MetadataError: the table cannot be read.
     """
     shape = _shape(table, kind)
     place = parse_place(root)
     if not has_table(place, table):
-        raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
+        raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of a root.")
     log = TableLog(read_only_log(place, table))
     news = retried(nullcontext(), f"{place}/{METADATA}/{table}", log.refresh)
     rows = pa.concat_tables(news.tables, promote_options="default") if news.tables else shape.schema.empty_table()
@@ -76,10 +76,10 @@ def current_sql(root: Path | str, table: TableName, kind: str | None = None, sou
         root: the root's path.
         table: "main" or "cursors".
         kind: for "main", the kind of rows to select; None for all.
-        source: the table to select from; by default the table's path in the syntax of Spark with Delta.
+        source: the table to select from; None for the table's path in the syntax of Spark with Delta.
 
     Raises:
-        InvalidArgumentError: no such table, or `kind` given for "cursors".
+        InvalidArgumentError: there is no such table, or `kind` is given for "cursors".
     """
     shape = _shape(table, kind)
     if source is None:
@@ -103,5 +103,5 @@ def _shape(table: str, kind: str | None) -> _Shape:
     if table not in _SHAPES:
         raise InvalidArgumentError(f"There is no metadata table {table!r}: choose main or cursors.")
     if kind is not None and table != "main":
-        raise InvalidArgumentError(f"The metadata table {table} has no kinds: leave out kind={kind!r}.")
+        raise InvalidArgumentError(f"The rows of the metadata table {table} have no kinds: leave out kind={kind!r}.")
     return _SHAPES[table]

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 WHOLE: Final = -1
-"""The slot of a row that is for all slots: a broker's snapshot, which has ack holes instead of slots."""
+"""The slot number of a row that counts for all slots: a broker's cursor snapshot, which has ack holes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRow:
-    """Position of a subscription's slot: (ledger, entry) is the next entry to read.
+    """The position of one slot of a subscription: (ledger, entry) is the next entry to read.
 
-    `n` counts the owner's moves within its `epoch`; it is not the mark-delete. Rows are appended without a check. The
-    row with the largest (epoch, n) of a slot counts, so a late row of a former owner never moves the cursor.
+    `n` grows with each row that the owner writes within its `epoch`; it is not a position. Rows are appended without
+    compare-and-set. The row with the largest (epoch, n) of a slot counts, so a late row of a former owner never moves
+    the cursor. `ack_holes` are the acknowledgements beyond the position, encoded; None if there are none.
     """
 
     topic_id: str
@@ -39,13 +40,13 @@ class CursorRow:
 
 
 class Cursors:
-    """The cursor rows that count, by topic and subscription. Immutable."""
+    """The cursor rows that count, which are one for each slot of a subscription on a topic. Immutable."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], dict[int, CursorRow]] = {}
 
     def having(self, rows: Iterable[CursorRow]) -> Cursors:
-        """Return these cursors with more rows merged in; order and repetition of the rows have no effect."""
+        """Return these cursors with more rows applied, which may be in any order and repeated."""
         merged = Cursors()
         merged._rows = dict(self._rows)
         for row in rows:
@@ -57,6 +58,6 @@ class Cursors:
         return merged
 
     def of(self, topic_id: str, subscription: str) -> tuple[CursorRow, ...]:
-        """The rows that count for a subscription on a topic, one per slot, sorted by slot."""
+        """Return the rows that count for a subscription on a topic, one per slot, sorted by slot."""
         slots = self._rows.get((topic_id, subscription), {})
         return tuple(slots[slot] for slot in sorted(slots))

@@ -28,10 +28,11 @@ CURSORS_SCHEMA = pa.schema(
 """The cursors table: (ledger_id, entry_id) is the next entry to read; a slot's largest (epoch, n) counts."""
 
 CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
+"""The record key of a cursor row, and the rank by which the newest row of a key is found."""
 
 
 def encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:
-    """Encode the rows of one commit; `seq` is the version that its writer read, plus 1."""
+    """Encode the rows of the commit with this token; `seq` is the version that its writer read, plus 1."""
     now = datetime.now(UTC)
     return pa.Table.from_pylist(
         [

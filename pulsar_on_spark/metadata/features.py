@@ -1,4 +1,4 @@
-"""Features of roots, which a program must know to use a root that has them (docs/adr/0018)."""
+"""Features of roots: a program may use a root only if it knows the root's features (docs/adr/0018)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 OBJECT_PATHS: Final = "object-paths"
-"""Storage paths that are on object stores, belong to one host, or have one role."""
+"""Storage paths that are on an object store, belong to one host, or have a role other than "both"."""
 COPY_GENERATIONS: Final = "copy-generations"
-"""Copies of segment files that repair made, with names of their own."""
+"""Copies of segment files whose names have a generation, because repair made them (docs/adr/0021)."""
 OBJECT_JOURNALS: Final = "object-journals"
-"""Journals on object stores; a program that does not know the feature can neither read nor recover them."""
+"""Journals on object stores. A program that does not know this feature can neither read nor recover them."""
 BUNDLES: Final = "bundles"
-"""Several brokers, each of which serves the topics of its bundles; a program that does not know it must not serve."""
+"""Several brokers, each of which serves the topics of its bundles. A broker that does not know this feature must not
+serve topics."""
 COLD_PATHS: Final = "cold-paths"
-"""Storage paths for offloaded segment files, of which one copy is enough."""
+"""Storage paths for offloaded segment files, which need only one copy."""
 HISTORY_PATHS: Final = "history-paths"
 """Storage paths for history tables."""
 FEATURES: Final = frozenset({OBJECT_PATHS, COPY_GENERATIONS, OBJECT_JOURNALS, BUNDLES, COLD_PATHS, HISTORY_PATHS})
@@ -29,12 +30,14 @@ ROOT_KEY: Final = "root"
 def using(
     view: View, feature: str, known_to: Literal["read", "write"] = "read"
 ) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
-    """Return the record and the key that a commit must add to put a feature into the root; empty if the root has it.
+    """Return the root record and the key that a commit must add to give the root a feature.
+
+    Both are empty if the root has the feature, or has no root record yet.
 
     Args:
         view: The metadata.
         feature: The feature.
-        known_to: `read` if a program must know the feature to read the root, `write` if only to change it.
+        known_to: `read` if a program must know the feature to read the root, `write` if only to write to the root.
 
     Raises:
         InvalidArgumentError: a running broker does not know the feature.
@@ -46,7 +49,7 @@ def using(
         incarnation = view.get(IncarnationRecord, broker.incarnation)
         if incarnation is not None and incarnation.state == "OPEN" and feature not in broker.features:
             raise InvalidArgumentError(
-                f"Broker {broker.broker} (version {broker.version}) does not know the feature {feature}, which the "
-                "root would need from then on: upgrade the broker first or, if it has died, run `pulsarpy recover`."
+                f"Broker {broker.broker} (version {broker.version}) does not know the feature {feature}, which this "
+                "change adds to the root: upgrade the broker first or, if it has died, run `pulsarpy recover`."
             )
     return (record.model_copy(update={"features": {**record.features, feature: known_to}}),), {ROOT_KEY: None}

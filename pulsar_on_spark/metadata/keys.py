@@ -1,6 +1,6 @@
-"""The compare-and-set keys of the main table: app transactions whose version a commit increases.
+"""The compare-and-set keys of the main table: Delta's app transactions, whose versions commits increase.
 
-Keys never expire in Delta, so only kinds of objects that stay few have keys, never ledgers, batches or files.
+The log keeps every key forever. So only objects of which there are few have keys, never ledgers, batches or files.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import zlib
 IDS = "cluster/ids"
 SETTINGS = "cluster/settings"
 ISOLATION = "isolation"
-"""Key of all isolation policies, which change rarely."""
+"""Key of all namespace isolation policies, which change rarely."""
 FOLD = "job/fold"
 FILES = "job/files"
-"""Key of attached file records, by which processes that retire or delete files notice each other."""
+"""Key of commits that change committed file records or take storage paths out of use, so that they conflict."""
 WRITE_BUCKETS = 64
 
 
@@ -87,12 +87,12 @@ def application(txn_app_id: str, target: str) -> str:
 
 
 def application_of_root(txn_app_id: str) -> str:
-    """Key of a user's `txnAppId` for all targets, which old versions wrote and this version still reads."""
+    """Key of a user's `txnAppId` for all targets. Old versions wrote it; this version only reads it."""
     return f"app/{txn_app_id}"
 
 
 def write_bucket(write_id: str) -> str:
-    """Key that the attach and the abort of a write share, so that the later of the two commits sees the earlier one."""
+    """Key that the attach and the abort of a write share, so that the two commits conflict."""
     return f"write/{zlib.crc32(write_id.encode()) % WRITE_BUCKETS}"
 
 

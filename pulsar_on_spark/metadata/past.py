@@ -1,4 +1,4 @@
-"""The metadata of a root at a past moment, as far as the logs of both tables go back. Nothing is written."""
+"""The metadata of a root at a past moment that the logs of both tables still cover. Nothing is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Past:
 
     Attributes:
         version: The version of the main table.
-        at: The moment: the given time, or the time of the version.
+        at: The moment: the time given to `read_past`, or the time of the version given.
         view: The main table.
         main: The main table's rows: the newest row of each record key, including tombstones.
         keys: The main table's compare-and-set keys.
@@ -50,7 +50,7 @@ class Past:
     later: Sequence[pa.Table]
 
     def later_records(self, cls: type[R]) -> Iterator[R]:
-        """Iterate over the records of a kind that were put after the moment, in the order of their commits."""
+        """Iterate over the records of a kind that were committed after the moment, in the order of the commits."""
         for number, rows in enumerate(self.later):
             state = State()
             with decoding("main"):
@@ -61,15 +61,15 @@ class Past:
 def read_past(place: RootPlace, moment: int | datetime) -> Past:
     """Read the metadata as of a moment.
 
-    The cursors are taken at the same time by their writers' clocks, so positions are as old as the messages.
+    The cursors are as of the time of the main table's version, by the clocks of the writers of both tables.
 
     Args:
         place: The root's place.
         moment: A version of the main table, or a time with a zone.
 
     Raises:
-        InvalidArgumentError: the moment is in the future, or before the oldest one that the logs keep, which the error
-            names.
+        InvalidArgumentError: the moment is in the future, or before the oldest moment that the logs cover; the error
+            names that moment.
         MetadataError: the tables are damaged, or cannot be read now.
     """
     main, cursors = (TableLog(read_only_log(place, table)) for table in ("main", "cursors"))
@@ -104,7 +104,7 @@ def _newest(tables: Sequence[pa.Table], schema: pa.Schema, order: folding.Order)
 
 
 def _resolve(place: RootPlace, main: History, cursors: History, moment: int | datetime) -> tuple[int, int]:
-    """Return the version of the main table, and the moment in milliseconds since 1970 (raises as `read_past`)."""
+    """Return the version of the main table, and the moment in milliseconds since 1970; errors as for `read_past`."""
     oldest = _oldest(main, cursors)
     kept = (
         f"the logs of {place}/{METADATA} go from version {oldest} of {_in_words(main.time_ms(oldest))} to version "
@@ -112,14 +112,14 @@ def _resolve(place: RootPlace, main: History, cursors: History, moment: int | da
     )
     if isinstance(moment, int):
         if not oldest <= moment <= main.newest:
-            raise InvalidArgumentError(f"There is no version {moment} to return to: {kept}.")
+            raise InvalidArgumentError(f"Version {moment} is not kept: give a version that is kept ({kept}).")
         return moment, max(main.time_ms(moment), cursors.times_ms[0])
     if moment > datetime.now(UTC):
-        raise InvalidArgumentError(f"The time {moment.isoformat()} is in the future: {kept}.")
+        raise InvalidArgumentError(f"The time {moment.isoformat()} is in the future: give a past time ({kept}).")
     at_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     version = main.version_at(at_ms)
     if version < oldest or at_ms < cursors.times_ms[0]:
-        raise InvalidArgumentError(f"The state of {moment.isoformat()} is not kept: {kept}.")
+        raise InvalidArgumentError(f"The state of {moment.isoformat()} is not kept: give a time that is kept ({kept}).")
     return version, at_ms
 
 

@@ -1,4 +1,4 @@
-"""Bounded retries of a store while a table changes under its reader."""
+"""Bounded retries of reads of a table whose log is cleaned up or replaced during the read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from pulsar_on_spark.metadata.log.chain import OvertakenError
 from pulsar_on_spark.model.errors import MetadataError
 
 READ_ATTEMPTS = 10
-"""Limit of attempts to read, with growing pauses between them: about three seconds in all."""
+"""Maximum number of attempts to read, with growing pauses between them of about three seconds in all."""
 
 _T = TypeVar("_T")
 
 
 def retried(lock: AbstractContextManager[object], table: str, read: Callable[[], _T]) -> _T:
-    """Read under a lock, which is released between attempts.
+    """Return the result of `read`, which is called under a lock and repeated when it raises `OvertakenError`.
+
+    The lock is released between attempts.
+
+    Args:
+        lock: The lock.
+        table: The table's path, for the error.
+        read: Reads the table.
 
     Raises:
         MetadataError: the last attempt failed.
@@ -35,10 +42,15 @@ def retried(lock: AbstractContextManager[object], table: str, read: Callable[[],
 
 
 def give_up_after(attempt: int, table: str, error: OvertakenError) -> None:
-    """Raise an error if `attempt`, which has failed, was the last one.
+    """Raise an error if no attempt is left.
+
+    Args:
+        attempt: The number of attempts, all of which have failed.
+        table: The table's path, for the error.
+        error: The reason of the last failure.
 
     Raises:
-        MetadataError: it was the last one; the error names the reason.
+        MetadataError: `attempt` has reached `READ_ATTEMPTS`.
     """
     if attempt >= READ_ATTEMPTS:
         raise MetadataError(

@@ -1,4 +1,4 @@
-"""The current state of the main table: the newest row of each record key, in memory, indexed by kind and topic."""
+"""The current state of the main table in memory: the newest row of each record key, indexed by kind and topic."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ MAIN_SCHEMA = pa.schema(
 )
 """The main table. `seq` is the version that the row's writer read, plus one; a record key's largest `seq` counts."""
 MAIN_ORDER = Order(key=("kind", "id"), rank=("seq", "token"))
-"""Order of a record's rows."""
+"""The record key of a row, and the rank by which the newest row of a key is found."""
 
 _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body")
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")
 _ROWS_AT_ONCE = 4096
 _BULK = 16
-"""Ratio of known to new ids below which an index is sorted again, instead of inserting each new id."""
+"""Ratio of known to new ids below which an index is sorted again; above it, each new id is inserted."""
 
 
 class _Row:
-    """A stored row. Its record is parsed at the first access, by any thread."""
+    """A stored row. Its record is parsed when a thread first needs it."""
 
     __slots__ = ("_fields", "_record", "deleted", "seq", "token", "topic_id")
 
@@ -61,7 +61,7 @@ class _Row:
         self._record: Record | None = None
 
     def values(self) -> dict[str, object] | None:
-        """The stored fields; None once the record was parsed."""
+        """Return the stored fields; None after the record was parsed."""
         fields = self._fields
         if fields is None:
             return None
@@ -80,15 +80,15 @@ class _Row:
                 self._fields = None
         except ValueError as error:
             raise CorruptMetadataError(
-                f"A {cls.kind} record of the root's main table cannot be read ({error}): restore the root's metadata "
-                "from a backup."
+                f"A {cls.kind} record of the root's main metadata table cannot be read ({error}): restore the root's "
+                "metadata from a backup."
             ) from error
         return cast(R, self._record)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedChains:
-    """Ids of topics with changed ledgers or removed segments (`shaped`), and of topics with new segments (`grown`)."""
+    """Ids of topics with new or changed ledgers or deleted segments (`shaped`), and with new segments (`grown`)."""
 
     shaped: frozenset[str]
     grown: frozenset[str]
@@ -97,14 +97,14 @@ class ChangedChains:
 class State:
     """The newest row of each record key. Rows may be applied in any order, any number of times.
 
-    Two rows with the same record key and seq would come from commits without a common compare-and-set key, which no
-    caller should make. Then the row with the larger token counts, as in a fold, so that all readers agree.
+    Of two rows with the same record key and `seq`, the row with the larger token counts, as in a fold, so that all
+    readers agree. Callers prevent such rows by a common compare-and-set key.
     """
 
     def __init__(self, after: State | None = None) -> None:
-        """Begin empty. `after` is the state that this state replaces; `revision` continues from there."""
+        """Begin empty. `after` is the state that this state replaces, whose `revision` it continues; None for none."""
         self.revision: int = 0 if after is None else after.revision + 1
-        """Number that grows with every applied table."""
+        """Number that grows with every call of `apply`."""
         self._began = self.revision
         self._shaped: dict[str, int] = {}
         self._grown: dict[str, int] = {}
@@ -115,7 +115,7 @@ class State:
         self._strings: dict[str, str] = {}
 
     def fork(self) -> State:
-        """Make a copy-on-write copy, which may be changed. This state must not be changed afterwards."""
+        """Return a copy-on-write copy, which may be changed. This state must not be changed afterwards."""
         fork = State()
         fork.revision, fork._began = self.revision, self._began
         fork._shaped, fork._grown = dict(self._shaped), dict(self._grown)
@@ -124,7 +124,7 @@ class State:
         return fork
 
     def apply(self, table: pa.Table) -> None:
-        """Update the state with rows of the main table; the order of a record's rows does not matter."""
+        """Apply rows of the main table, in any order."""
         added: dict[tuple[str, str | None], list[str]] = {}
         self.revision += 1
         for batch in table.select(_READ_COLUMNS).to_batches(_ROWS_AT_ONCE):
@@ -140,7 +140,7 @@ class State:
         self._strings.clear()
 
     def _shared(self, text: str) -> str:
-        """Share one object among equal strings, because topic ids and tokens would take half of the memory."""
+        """Return the same object for equal strings, because copies of topic ids and tokens would double the memory."""
         return self._strings.setdefault(text, text)
 
     def _apply_row(self, kind: str, record_id: str, row: _Row, added: dict[tuple[str, str | None], list[str]]) -> None:
@@ -193,7 +193,7 @@ class State:
         del ids[bisect_left(ids, record_id)]
 
     def chains_since(self, revision: int) -> ChangedChains | None:
-        """Return the topics whose chains changed after a revision; None if the revision is too old to know."""
+        """Return the topics whose chains changed after a revision; None if the changes since then are not known."""
         if revision < self._began:
             return None
         shaped = frozenset(topic_id for topic_id, changed in self._shaped.items() if changed > revision)
@@ -201,15 +201,15 @@ class State:
         return ChangedChains(shaped, grown)
 
     def row(self, kind: str, record_id: str) -> _Row | None:
-        """The newest row, deleted or not."""
+        """Return the newest row of a record key, even if it is a tombstone; None if there is no row."""
         return self._rows.get(kind, {}).get(record_id)
 
     def ids(self, kind: str, topic_id: str | None = None) -> list[str]:
-        """Sorted ids of the live records of a kind; with `topic_id`, only of this topic."""
+        """Return the sorted ids of a kind's live records, or of one topic's; the caller must not change the list."""
         return self._ids.get(kind, {}).get(topic_id, [])
 
     def records(self, cls: type[R], record_ids: Iterable[str]) -> list[R]:
-        """The records of a kind with these ids, which must come from `ids`: nothing is checked, to be fast."""
+        """Return the records of a kind with these ids, which must come from `ids`; to be fast, this is not checked."""
         rows = self._rows.get(cls.kind, {})
         return [rows[record_id].record(cls) for record_id in record_ids]
 
@@ -218,47 +218,47 @@ class State:
 class RecentView:
     """Immutable view of the main table at one version, which may be some seconds old.
 
-    It is good enough to route or authorize a client, but not to decide a commit. A function takes the weakest kind of
-    view that is safe for its purpose.
+    Such a view is enough to route or authorize a client, but not to decide a commit. A function takes the weakest kind
+    of view (`RecentView`, `View`, `DurableView`) that is safe for its purpose.
     """
 
     state: State
     version: int
 
     def get(self, cls: type[R], record_id: str) -> R | None:
-        """The live record, or None."""
+        """Return the live record with an id; None if there is none."""
         row = self.state.row(cls.kind, record_id)
         return None if row is None or row.deleted else row.record(cls)
 
     def last(self, cls: type[R], record_id: str) -> R | None:
-        """The newest record, even if it is deleted: a tombstone keeps the last values."""
+        """Return the newest record with an id, even if it is deleted (with its last values); None if there was none."""
         row = self.state.row(cls.kind, record_id)
         return None if row is None else row.record(cls)
 
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """The live records of a kind in the order of ids; with `topic_id`, only those of this topic."""
+        """Return the live records of a kind in the order of ids; with `topic_id`, only the records of this topic."""
         return self.state.records(cls, self.state.ids(cls.kind, topic_id))
 
     def newest(self, cls: type[R], topic_id: str) -> R | None:
-        """The topic's live record with the largest id: the end of a chain."""
+        """Return the topic's live record with the largest id, for example its last ledger; None if there is none."""
         ids = self.state.ids(cls.kind, topic_id)
         return self._live(cls, ids[-1]) if ids else None
 
     def oldest(self, cls: type[R], topic_id: str) -> R | None:
-        """The topic's live record with the smallest id: the front of a chain."""
+        """Return the topic's live record with the smallest id, for example its first ledger; None if there is none."""
         ids = self.state.ids(cls.kind, topic_id)
         return self._live(cls, ids[0]) if ids else None
 
     def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
-        """The topic's live record with the largest id below `record_id`, which need not exist."""
+        """Return the topic's live record with the largest id below `record_id`, which need not exist; None if none."""
         ids = self.state.ids(cls.kind, topic_id)
         end = bisect_left(ids, record_id)
         return self._live(cls, ids[end - 1]) if end else None
 
     def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
-        """Iterate over a topic's live records in the order of ids, from the last one at or before `record_id` on.
+        """Iterate over a topic's live records by id, beginning with the record with the largest id up to `record_id`.
 
-        Each record is parsed when the iterator reaches it.
+        Without such a record, all records of the topic are yielded. Each record is parsed when the iterator reaches it.
         """
         ids = self.state.ids(cls.kind, topic_id)
         start = bisect_left(ids, record_id)
@@ -275,19 +275,26 @@ class RecentView:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class View(RecentView):
-    """View of the main table's newest version, for decisions."""
+    """View of the main table's newest version at the time of its reading, on which commits are decided."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DurableView(View):
-    """View that survives a power cut, for deleting files, skipping data and reporting results.
+    """View of which a power cut takes nothing back, for the deletion of files, skipping of data and reports of results.
 
-    Only `MetadataStore.view(durable=True)` makes one.
+    Only `MetadataStore.view(durable=True)` returns such a view.
     """
 
 
 def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iterable[str]) -> pa.Table:
-    """Encode one commit's rows (record, deleted). The first row names the commit's keys, all rows have its token."""
+    """Encode the rows of one commit.
+
+    Args:
+        rows: (record, True if it is deleted) of each row.
+        seq: The version that the writer read, plus 1.
+        token: The commit's token, which is stored in each row.
+        keys: The commit's keys, which are stored only in the first row.
+    """
     cas_keys = sorted(keys)
     now = datetime.now(UTC)
     encoded: list[dict[str, object]] = []
@@ -312,7 +319,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
 
 
 def restamped(rows: pa.Table, seq: int, token: str) -> pa.Table:
-    """Return the rows with the `seq` and token of another commit, and without the keys of their own commits."""
+    """Return rows of the main table with another commit's `seq` and token, and without their own commits' keys."""
     changed = {"seq": seq, "token": token, "cas_keys": None}
     for name, value in changed.items():
         field = MAIN_SCHEMA.field(name)

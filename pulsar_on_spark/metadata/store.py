@@ -51,14 +51,14 @@ _LOGGER = logging.getLogger(__name__)
 FORGET_TOMBSTONES_AFTER = timedelta(hours=1)
 
 _FORGOTTEN_KINDS = ("segment", "file", "ledger", "write", "seal")
-"""Kinds with an endless stream of records. Full folds drop their old tombstones (docs/adr/0001)."""
+"""Kinds of which records are created and deleted all the time. Full folds drop their old tombstones (docs/adr/0001)."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Content of one commit: records to put, records to delete, and keys whose versions it increases.
+    """Content of one commit: records to put, records to delete, and compare-and-set keys.
 
-    The value of a key is its new version; None means the current version plus one, the usual compare-and-set.
+    `keys` maps each key to its new version. None means the current version plus one.
     """
 
     puts: Sequence[Record] = ()
@@ -93,7 +93,7 @@ class MetadataStore:
 
         Raises:
             NotARootError: `root` has no metadata tables.
-            FormatVersionError: a newer version of this project wrote them.
+            FormatVersionError: only a newer version of pulsar_on_spark can read them.
             MetadataError: the tables are damaged, or cannot be read now.
         """
         self._root = _absolute(root)
@@ -106,7 +106,7 @@ class MetadataStore:
         self._unknown_features: list[str] = []
         if not has_table(self._root, "main"):
             raise NotARootError(
-                f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
+                f"{self._root} is not a pulsar_on_spark root: give the path of a root, or create this one with "
                 f"`pulsarpy init {self._root}`."
             )
         self._main = self._log("main")
@@ -128,7 +128,7 @@ class MetadataStore:
         """Check the root's format if its row has changed, because another process may have upgraded the root.
 
         Raises:
-            FormatVersionError: only a newer version of this project can read the root.
+            FormatVersionError: only a newer version of pulsar_on_spark can read the root.
         """
         row = self._state.row(RootRecord.kind, "root")
         if row is None or row is self._root_row:
@@ -145,7 +145,7 @@ class MetadataStore:
         if "read" in unknown.values():
             raise FormatVersionError(
                 f"The root {self._root} uses {', '.join(sorted(unknown))}, which this version of pulsar_on_spark does "
-                "not know: upgrade pulsar_on_spark."
+                "not know: upgrade pulsar_on_spark on this host."
             )
         self._root_row, self._unknown_features = row, sorted(unknown)
 
@@ -153,7 +153,7 @@ class MetadataStore:
         """Check that this version may write to the root.
 
         Raises:
-            FormatVersionError: it may only read the root.
+            FormatVersionError: this version may only read the root.
         """
         if not log.is_chained:
             raise FormatVersionError(
@@ -162,8 +162,8 @@ class MetadataStore:
             )
         if self._unknown_features:
             raise FormatVersionError(
-                f"The root {self._root} uses {', '.join(self._unknown_features)}, so this version of pulsar_on_spark "
-                "can only read it: upgrade pulsar_on_spark."
+                f"The root {self._root} uses {', '.join(self._unknown_features)}, which this version of "
+                "pulsar_on_spark does not know and so can only read it: upgrade pulsar_on_spark on this host."
             )
 
     @staticmethod
@@ -173,10 +173,14 @@ class MetadataStore:
 
     @classmethod
     def create(cls, root: RootPlace, first: Sequence[Record], copied: CopiedRows | None = None) -> MetadataStore:
-        """Create the tables and commit `first`, or complete an interrupted creation.
+        """Create the tables and commit their first records, or complete an interrupted creation; return the store.
 
-        If several processes create the same root concurrently, only one of them commits its `first`. The rows of
-        `copied` are committed with `first`; its cursors are committed before.
+        If several processes create the same root concurrently, only one of them commits its `first`.
+
+        Args:
+            root: The place of the root.
+            first: The first records of the main table.
+            copied: Rows of another root. Its cursors are committed before `first`, its other rows together with it.
 
         Raises:
             InvalidArgumentError: the Delta library cannot handle the path.
@@ -208,11 +212,11 @@ class MetadataStore:
     def view(self, *, durable: Literal[True]) -> DurableView: ...
 
     def view(self, *, durable: bool = False) -> View:
-        """Read the main table's newest version.
+        """Return a view of the main table's newest version.
 
         Args:
-            durable: True to sync everything up to the returned version first, for a caller that reports, deletes or
-                skips something because of what it read.
+            durable: True to sync all commits up to the returned version first. A caller needs this if it deletes or
+                skips data, or reports a result, because of what it read.
 
         Raises:
             MetadataError: the table cannot be read or synced.
@@ -254,7 +258,12 @@ class MetadataStore:
         return retried(self._lock, self._table(table), read)
 
     def require_writable(self) -> None:
-        """Check that commits can be written (raises `MetadataError` or `OSError`)."""
+        """Check that commits can be written.
+
+        Raises:
+            MetadataError: the place is full, or this process may not write to it.
+            OSError: the disk does not answer.
+        """
         log_store(self._root, "main").require_writable()
 
     def key_version(self, key: str) -> int | None:
@@ -263,10 +272,10 @@ class MetadataStore:
             return self._main.key_version(key)
 
     def commit(self, decide: Decide) -> View:
-        """Call `decide` with the newest view and commit its change; repeat both until no other writer interferes.
+        """Call `decide` with the newest view and commit its change; repeat both until no other writer conflicts.
 
         `decide` is called at each attempt and must not keep state of an earlier attempt. It returns None if there is
-        nothing to change; then the view that it got is durable when this method returns.
+        nothing to change. Then this method makes the view durable that `decide` got, and returns it.
 
         Returns:
             The view after the commit.
@@ -329,10 +338,10 @@ class MetadataStore:
     # -- cursors ---------------------------------------------------------------------------------------------------
 
     def cursors(self, *, durable: bool = False) -> Cursors:
-        """Read the cursor rows that count.
+        """Return the cursor rows that count.
 
         Args:
-            durable: True to sync first, as for `view`.
+            durable: True to sync all rows that are returned first, as for `view`.
 
         Raises:
             MetadataError: the table cannot be read or synced.
@@ -364,7 +373,7 @@ class MetadataStore:
         return self._cursor_log
 
     def append_cursors(self, rows: Sequence[CursorRow]) -> None:
-        """Append cursor rows durably, without compare-and-set; appending a row twice does no harm.
+        """Append cursor rows durably, without compare-and-set. To append the same row twice has no effect.
 
         Raises:
             CommitConflictError: all 60 attempts conflicted with other writers.
@@ -395,7 +404,7 @@ class MetadataStore:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _housekeep_if_due(self) -> None:
-        """Fold and checkpoint if enough entries were committed, so that opening and committing stay cheap."""
+        """Fold and checkpoint each table with enough entries since its last checkpoint; log failures."""
         for log in filter(None, (self._main, self._cursor_log)):
             try:
                 if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
@@ -408,7 +417,7 @@ class MetadataStore:
                 log.put_off_checkpoint(_HOUSEKEEPING_ENTRIES // 2)
 
     def _housekeep(self, log: TableLog) -> bool:
-        """Fold and checkpoint one table; returns True if it was folded."""
+        """Fold and checkpoint one table; return True if it was folded."""
         folded = False
         try:
             if log is self._main:
@@ -427,13 +436,21 @@ class MetadataStore:
         return folded
 
     def fold_and_checkpoint(self) -> bool:
-        """Fold and checkpoint both tables once; returns True if one of them was folded."""
+        """Fold and checkpoint both tables once; return True if at least one of them was folded.
+
+        Raises:
+            MetadataError: a table cannot be read or written.
+        """
         with self._lock:
             folded = self._housekeep(self._main)
             return self._housekeep(self._opened_cursor_log()) or folded
 
     def vacuum(self) -> int:
-        """Delete metadata files that no reader can still need; returns their number."""
+        """Delete the metadata's data files that no reader can still need; return the number of deleted files.
+
+        Raises:
+            MetadataError: a table cannot be read or written.
+        """
         with self._lock:
             count = 0
             for log in (self._main, self._read_cursors()):
@@ -445,13 +462,13 @@ class MetadataStore:
 
 
 def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
-    """Commit the cursors of a root that is being created; they replace those of an interrupted attempt."""
+    """Commit the cursors of a root that is being created, instead of any cursors of an interrupted attempt."""
     log.refresh()
     log.replace_all(encode_cursors(rows, log.version + 1, log.new_token()), {})
 
 
 def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | None) -> None:
-    """Commit the first records, unless another process has done so.
+    """Commit the first records of a root, unless another process has done so.
 
     Raises:
         CommitConflictError: all attempts conflicted with other processes.
@@ -472,7 +489,10 @@ def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | N
                 log.append(rows, keys, token)
             except UnknownOutcomeError as error:
                 log.settle(token, version, error)
-    raise CommitConflictError("The root's first records could not be committed: try again.")
+    raise CommitConflictError(
+        f"The first records of the root could not be committed in {_ATTEMPTS} attempts, because other processes "
+        "commit, too: try again."
+    )
 
 
 def _absolute(root: RootPlace) -> RootPlace:
@@ -481,7 +501,7 @@ def _absolute(root: RootPlace) -> RootPlace:
 
 @contextmanager
 def _durable_folders(root: RootPlace) -> Iterator[None]:
-    """Make the tables' folders of a local root, and at the end of the block make their names durable."""
+    """Create the tables' folders of a local root, and at the end of the block make the folders' names durable."""
     if not isinstance(root, Path):
         yield
         return

@@ -1,8 +1,8 @@
 """The upgrade of a root's tables from format 1, in which delta-rs wrote the log, to the project's own log.
 
-For each table, one entry writes all rows that count again, with checksums. `main` is upgraded first: its root record
-keeps programs of format 1 from adding to `cursors`. After a crash between the tables, the next attempt completes the
-upgrade; until then cursors can be read, but not written.
+For each table, one log entry replaces all rows by the rows that count, with checksums. `main` is upgraded first,
+because its new root record keeps programs of format 1 from writing to `cursors`. After a crash between the tables, the
+next attempt completes the upgrade. Until then, cursors can be read, but not written.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def upgrade_tables(root: Path) -> bool:
     """Upgrade both tables. No other process may use the root.
 
     Returns:
-        False if they were upgraded before.
+        True if at least one table was upgraded; False if both were upgraded before.
 
     Raises:
         CorruptMetadataError: a table is damaged; nothing was changed.
-        MetadataError: a table cannot be read or written now, or an older program has it open.
+        MetadataError: a table cannot be read or written now, or a program of an older version has the table open.
     """
     lock_file = root / "lock"
     folders = {name: root / "metadata" / name for name in ("main", "cursors")}
@@ -60,7 +60,11 @@ def upgrade_tables(root: Path) -> bool:
 
 
 def _rows(folder: Path, log: TableLog) -> pa.Table:
-    """Compare a table's files with the checksums of format 1, and return its rows."""
+    """Return a table's rows, after a comparison of its files with the checksums of format 1.
+
+    Raises:
+        CorruptMetadataError: a file differs from its checksum.
+    """
     news = log.refresh()
     log.taken_in()
     known = _checksums(folder / "_checksums")
@@ -69,7 +73,7 @@ def _rows(folder: Path, log: TableLog) -> pa.Table:
         if known.get(file.name, [len(content), crc32c(content)]) != [len(content), crc32c(content)]:
             raise CorruptMetadataError(
                 f"The metadata file {folder / file.name} is damaged, and nothing was changed: restore the root's "
-                "metadata, into an empty folder, from a backup."
+                "metadata from a backup into an empty folder."
             )
     return pa.concat_tables(news.tables, promote_options="default") if news.tables else pa.table({})
 

@@ -1,16 +1,16 @@
-"""The rules of a log that several writers extend: decisions only, as generators that request the log's objects.
+"""The rules of a log that several writers extend: decisions without IO, as generators that request the log's objects.
 
-An entry is created under the next number if that number is absent, and names the token of the entry before it. This
-alone does not make the entry count. A writer that was suspended before its request may create an entry under a number
-that was in use and has been cleaned up; no reader would ever see this entry. So after it has created an entry, a writer
-lists the log behind it. The entry counts if nothing is behind it, or if all entries up to the newest are there and each
-of them, from the one behind the writer's on, names its predecessor's token. Otherwise the outcome is unknown until the
-log was read again.
+A writer creates its entry under the next number, if no object has that number, and the entry names the token of the
+entry before it. This alone does not commit the entry. A writer that was suspended before its request may create an
+entry under a number that was in use and has been cleaned up, where no reader would ever see it. So a writer lists the
+log after it has created its entry. The entry is committed if no later entry exists, or if all entries up to the newest
+exist and each of them names the token of the entry before it. Otherwise the outcome is unknown until the log was read
+again.
 
-A shared log has entries of other programs, too, which name no predecessor: such an entry is a link of the chain if its
-number is next. A writer whose entry would come behind it decides again. Its token is a checksum of its content.
+A shared log also has entries of other programs, which name no predecessor. Such an entry belongs to the chain if its
+number is the next one. Its token is a checksum of its content. A writer whose entry would come after it decides again.
 
-The shell answers the requests, and throws `ObjectsUnreachableError` if it has no certain answer.
+`requests.run` answers the requests, and throws `ObjectsUnreachableError` if it has no certain answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pulsar_on_spark.metadata.log.entry import BrokenEntryError, Content, Entry,
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
 
 MAX_OVERTAKEN: Final = 100
-"""Limit of other writers' entries that may come before a commit's own; above it, the commit is decided again. Every
-clean-up keeps more entries, so the data file of a commit is not taken for an orphan while its entry may still come."""
+"""Maximum number of other writers' entries after which a commit may be put; above it, the commit is decided again.
+Every clean-up keeps more entries, so it does not delete the data file of a commit whose entry may still come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an entry if it is absent. The answer is None if it was created, else the content that is there."""
+    """Request to create an entry if it is absent. The answer is None if it was created, else the existing content."""
 
     version: int
     content: bytes
@@ -37,14 +37,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read an entry. The answer is its content, or None if it is absent."""
+    """Request to read an entry. The answer is the entry's content, or None if it is absent."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListBehind:
-    """List the entries behind a version. The answer is True if there are any."""
+    """Request to list the entries after a version. The answer is True if there are any."""
 
     version: int
 
@@ -54,15 +54,15 @@ Answer: TypeAlias = bytes | bool | None
 
 
 class ConflictError(Exception):
-    """An earlier entry conflicts with the commit, for example by the same key. Nothing was committed: decide again."""
+    """An entry of another writer conflicts with the commit, for example by the same key. Nothing was committed."""
 
 
 class OvertakenError(Exception):
-    """The log was cleaned up or replaced after it was read: open it again."""
+    """The log was cleaned up or replaced after it was read, so that it must be opened again."""
 
 
 class GapError(OvertakenError):
-    """The next entry is missing, although later ones are there: it was cleaned up, or is lost.
+    """The next entry is missing, although later entries exist: it was cleaned up, or is lost.
 
     Attributes:
         version: The number of the missing entry.
@@ -74,7 +74,7 @@ class GapError(OvertakenError):
 
 
 class EntryError(Exception):
-    """An entry is not as expected.
+    """An entry cannot be used, or its commit has an unknown outcome.
 
     Attributes:
         version: The entry's number.
@@ -86,7 +86,7 @@ class EntryError(Exception):
 
 
 class UnknownOutcomeError(EntryError):
-    """It is unknown whether the entry was committed, or may still be; `version` is its number in the last request."""
+    """It is unknown whether an entry was committed, or may still be; `version` is its number in the last request."""
 
 
 class ForeignEntryError(EntryError):
@@ -100,17 +100,18 @@ class DamagedEntryError(EntryError):
 Encode: TypeAlias = Callable[[str], bytes]
 """Function that encodes an entry; its argument is the token of the entry before it."""
 News: TypeAlias = list[Entry]
+"""The entries that are new to a reader, in order."""
 
 
 def follow(tip: Tip, *, is_shared: bool = False) -> Generator[Request, Answer, News]:
-    """Read the entries behind the last one that was read, to the end of the log.
+    """Return the entries after `tip`, the last entry that was read, to the end of the log.
 
-    The newest entries of a log always stay, so the log ends where a listing shows no more entries. The presence of the
-    last entry that was read would prove less: a late copy of its request may have brought it back.
+    A clean-up always keeps the newest entries, so the log ends where a listing shows no more entries. The presence of
+    the entry `tip` would prove less: after a clean-up, a late repetition of its request may have created it again.
 
     Raises:
-        GapError: the next entry is missing, although later ones are there.
-        OvertakenError: the next entry does not follow the last entry that was read.
+        GapError: the next entry is missing, although later entries exist.
+        OvertakenError: the next entry does not follow `tip`.
         ForeignEntryError, DamagedEntryError: an entry cannot be used.
     """
     news: News = []
@@ -126,10 +127,10 @@ def follow(tip: Tip, *, is_shared: bool = False) -> Generator[Request, Answer, N
 def append(
     tip: Tip, encode: Encode, content: Content, token: str, *, is_shared: bool = False
 ) -> Generator[Request, Answer, News]:
-    """Append an entry behind the newest one.
+    """Append an entry after the newest entry.
 
-    If other writers' entries came first, the entry is put behind them, unless they moved one of its keys or removed
-    files.
+    If other writers' entries came first, the entry is put after them, unless they moved one of its keys, removed files
+    or changed the schema.
 
     Args:
         tip: The last entry that the caller has read.
@@ -139,13 +140,13 @@ def append(
         is_shared: True if other programs may write to the log, too.
 
     Returns:
-        The entries behind `tip`, with the caller's among them.
+        The entries after `tip`, among them the caller's.
 
     Raises:
-        ConflictError: nothing was committed.
-        OvertakenError: nothing was committed, because the log was cleaned up or replaced.
-        UnknownOutcomeError: look for the token in the log.
-        ForeignEntryError, DamagedEntryError: nothing was committed, because an entry cannot be used.
+        ConflictError: another writer's entry conflicts, or too many entries came first; nothing was committed.
+        OvertakenError: the log was cleaned up or replaced; nothing was committed.
+        UnknownOutcomeError: the entry may or may not be in the log; look for its token.
+        ForeignEntryError, DamagedEntryError: an entry of the log cannot be used; nothing was committed.
     """
     news: News = []
     while len(news) <= MAX_OVERTAKEN:
@@ -159,19 +160,19 @@ def append(
 
 
 def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Request, Answer, bool]:
-    """Decide the outcome of a commit whose request may still arrive, by taking the number of that request.
+    """Decide the outcome of a commit whose request may still arrive: create an empty entry under the request's number.
 
     Args:
         tip: The newest entry of the log, read after the outcome became unknown.
         encode: Encodes an entry without actions.
-        version: The number of the commit's last request; the log ends before it.
+        version: The number of the commit's last request, which is the number after `tip`.
         token: The commit's token.
 
     Returns:
-        True if the commit's entry is in the log.
+        True if the commit's entry is in the log; False if it can no longer get there.
 
     Raises:
-        OvertakenError: the log has more entries: read it again.
+        OvertakenError: `version` is not the number after `tip`: read the log again.
         UnknownOutcomeError: the store gives no certain answer.
     """
     if tip.version + 1 != version:
@@ -182,7 +183,7 @@ def settle(tip: Tip, encode: Encode, version: int, token: str) -> Generator[Requ
 
 
 def _put(tip: Tip, encode: Encode, is_shared: bool = False) -> Generator[Request, Answer, Entry]:
-    """Create the entry behind `tip` if it is absent; returns the entry that is then behind `tip`."""
+    """Create the entry after `tip` if it is absent; return the entry that then is after `tip`."""
     version, text = tip.version + 1, encode(tip.token)
     try:
         present = yield Create(version, text)
@@ -192,7 +193,7 @@ def _put(tip: Tip, encode: Encode, is_shared: bool = False) -> Generator[Request
 
 
 def _confirmed(tip: Tip, is_shared: bool = False) -> Generator[Request, Answer, News]:
-    """Check that a newly created entry counts; returns the entries behind it."""
+    """Check that a newly created entry `tip` is committed; return the entries after it."""
     try:
         return (yield from follow(tip, is_shared=is_shared))
     except (ObjectsUnreachableError, OvertakenError, ForeignEntryError, DamagedEntryError) as error:

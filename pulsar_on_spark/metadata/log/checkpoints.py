@@ -2,10 +2,10 @@
 
     <table>/_delta_log/<version>.checkpoint.parquet
     <table>/_checksums/<version>.checkpoint            length and CRC32C of the checkpoint
-    <table>/_delta_log/_last_checkpoint                the pointer to the newest one, a hint
+    <table>/_delta_log/_last_checkpoint                the pointer to the newest checkpoint, only a hint
 
-They are written in this order, each whole and durable. A checkpoint without a checksum, or with a wrong one, is
-ignored: an older checkpoint and the entries behind it have the same content.
+They are written in this order, and each is complete and durable before the next. A checkpoint without a checksum, or
+with a wrong checksum, is ignored: an older checkpoint and the entries after it have the same content.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class Snapshot:
     Attributes:
         files: The active files, by name.
         keys: The versions of all keys.
-        removed_ms: The times at which files were removed lately, by name, in milliseconds since 1970.
-        head: The table's protocol and metadata, from the entry that created the table.
+        removed_ms: By name, the time at which a file was removed from the table, in milliseconds since 1970; only
+            recent removals are kept.
+        head: The table's protocol and metadata, from the newest entries that have them.
     """
 
     version: int
@@ -104,17 +105,17 @@ def list_log(objects: ObjectStore, behind: int = -1) -> Listing:
 
 
 def checkpoint_key(version: int) -> str:
-    """The key of a checkpoint in its table."""
+    """Return the key of a checkpoint, relative to its table."""
     return f"{LOG}/{version:020d}.checkpoint.parquet"
 
 
 def checksum_key(version: int) -> str:
-    """The key of a checkpoint's checksum."""
+    """Return the key of a checkpoint's checksum, relative to its table."""
     return f"_checksums/{version:020d}.checkpoint"
 
 
 def pointed_checkpoint(objects: ObjectStore) -> int | None:
-    """Return the version that `_last_checkpoint` names, a hint where a listing may begin; None if it is unreadable."""
+    """Return the version that `_last_checkpoint` names, from which a listing may begin; None if it cannot be read."""
     try:
         pointer = objects.fetch(_POINTER)
         return None if pointer is None else int(json.loads(pointer.content)["version"])
@@ -123,7 +124,7 @@ def pointed_checkpoint(objects: ObjectStore) -> int | None:
 
 
 def read_checkpoint(objects: ObjectStore, version: int) -> Snapshot | None:
-    """Read a checkpoint; None if it has no checksum or a wrong one."""
+    """Read a checkpoint; None if it is absent, or its checksum is absent or wrong."""
     checksum = objects.fetch(checksum_key(version))
     if checksum is None:
         return None
@@ -159,7 +160,7 @@ def _point(objects: ObjectStore, pointer: bytes) -> None:
 
 
 def encode_checkpoint(snapshot: Snapshot) -> bytes:
-    """Encode a checkpoint."""
+    """Return the Parquet content of a checkpoint of the snapshot."""
     rows: list[dict[str, Any]] = [{name: _with_items(action)} for name, action in snapshot.head.items()]
     rows += ({"txn": {"appId": key, "version": version}} for key, version in snapshot.keys.items())
     rows += ({"add": _with_items(encode_add(file, 0))} for file in snapshot.files.values())
@@ -176,7 +177,7 @@ def _size(snapshot: Snapshot) -> int:
 
 
 def _with_items(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the maps of an action by lists of their items, which is Arrow's form of maps."""
+    """Return an action with each map as a list of its items, which is how Arrow takes maps."""
     return {name: _items(name, value) if isinstance(value, dict) else value for name, value in action.items()}
 
 
@@ -185,7 +186,7 @@ def _items(name: str, value: Mapping[str, Any]) -> Any:
 
 
 def decode_checkpoint(version: int, content: bytes) -> Snapshot:
-    """Decode a checkpoint's content.
+    """Return the snapshot in a checkpoint's Parquet content.
 
     Raises:
         pyarrow.ArrowException, OSError, KeyError, ValueError: the content is not a checkpoint.
@@ -220,7 +221,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _is_checksum(checksum: bytes, version: int, content: bytes) -> bool:
-    """Compare a checkpoint with its checksum object; in format 1 that is a list with checksums of all active files."""
+    """Return True if a checkpoint matches its checksum object, which in format 1 has checksums of all active files."""
     try:
         stored = json.loads(checksum.partition(b"\n")[0])
         if isinstance(stored, list):

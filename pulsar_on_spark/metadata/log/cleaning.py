@@ -1,8 +1,8 @@
 """Deletion of objects that no reader of a log can still need: old entries and checkpoints, and unnamed data files.
 
-Entries are deleted from the oldest one on, so that a crash leaves no hole. Safety depends on no clock: `chain` detects
-a commit that comes too late. The data file of such a commit is no longer needed when the entry after the version on
-which the commit was decided is gone. Ages only give other programs time to read older versions.
+Entries are deleted from the oldest one on, so that a crash leaves no gap. Safety depends on no clock. A commit with a
+late request fails (`chain`) once the entry after the version on which it was decided is deleted, so its data file may
+be deleted, too. Minimum ages only give other programs time to read older versions.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.opening import legible_entries, open_log
 
 KEEP_ENTRIES: Final = 512
-"""Minimum number of log entries that are kept. The limit is a number, while delta-rs keeps the entries of an hour,
-because opening lists the log, 1 ms for 1,000 entries. A reader that falls behind opens the table again."""
+"""Minimum number of log entries that are kept. It limits the time to open a log, which lists all entries (1 ms for
+1,000). A reader that is further behind opens the log again."""
 KEEP_S: Final = 10.0
-"""Minimum age of deleted log entries of metadata tables, in seconds; a reader that refreshes less often opens the log
-again. Each commit lists the log, so at hundreds of commits a second a longer time would cost more than it saves."""
+"""Minimum age in seconds at which log entries of metadata tables are deleted. A reader that refreshes less often may
+have to open the log again. Each commit lists the log, so more entries would slow commits down."""
 RETAIN_S: Final = 3600.0
-"""Time in seconds for which replaced data files are kept, for programs that read an older version of the table."""
+"""Minimum seconds for which replaced data files are kept, for programs that read an older version of the table."""
 
 
 def clean_log(store: LogStore, version: int, keep_s: float) -> None:
-    """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of housekeeping.
+    """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of `housekeeping`.
 
-    The checkpoint is the newest intact one that is `keep_s` old and has `KEEP_ENTRIES` entries behind it. This
-    checkpoint and every later entry stay, so that damage to a newer checkpoint does no harm.
+    This checkpoint is the newest intact one that is `keep_s` seconds old and has `KEEP_ENTRIES` entries after it. It is
+    kept with every later entry, so that damage to a newer checkpoint does no harm.
+
+    Args:
+        store: The log.
+        version: The newest version.
+        keep_s: Minimum age of the checkpoint, in seconds.
     """
     objects = store.objects
     listing = list_log(objects)
@@ -52,10 +57,12 @@ def clean_log(store: LogStore, version: int, keep_s: float) -> None:
 
 
 def clean_data(store: LogStore) -> int:
-    """Delete the data files that neither the newest version nor any entry of the log names; returns their number.
+    """Delete the data files that neither the newest version nor any entry of the log names; return their number.
+
+    Files that were removed less than `RETAIN_S` seconds ago are kept.
 
     Raises:
-        OvertakenError: another process cleans up, too: try again later.
+        OvertakenError: another process cleaned the log up during the call: try again later.
     """
     listing = list_log(store.objects)
     # Read after the listing: the entry of an active file may have been cleaned up before it.

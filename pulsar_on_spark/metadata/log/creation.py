@@ -1,4 +1,4 @@
-"""Creation of a table: its permitted locations, and its first entry."""
+"""Creation of a table: the check of its location, and its first log entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
-"""Characters with which deltalake 1.6.6 panics or uses another path."""
+"""Characters in paths with which deltalake 1.6.6 panics or uses another path."""
 METADATA_TABLE: Final = {
     "delta.checkpointInterval": "1000000",  # checkpoints are made by `TableLog.checkpoint`
     "delta.logRetentionDuration": "interval 1 hours",
@@ -28,10 +28,10 @@ METADATA_TABLE: Final = {
 
 
 def check_location(place: str) -> None:
-    """Refuse paths that deltalake, with which users may read the tables, cannot handle.
+    """Check that deltalake, with which users may read the tables, can handle a path.
 
     Raises:
-        InvalidArgumentError: the path has unusable characters; the error names the first one.
+        InvalidArgumentError: the path has unusable characters; the error names the first of them.
     """
     unusable = _UNUSABLE.search(place)
     if unusable is not None:
@@ -42,15 +42,16 @@ def check_location(place: str) -> None:
 
 
 def create_table(store: LogStore, schema: pa.Schema, configuration: Mapping[str, str] = METADATA_TABLE) -> None:
-    """Create an empty table; an existing one is not changed. Several processes may do this at once.
+    """Create an empty table, unless it exists. Several processes may do this at the same time.
 
     Args:
-        store: The place of the table.
-        schema: Its columns.
-        configuration: Its properties.
+        store: The log store of the table.
+        schema: The table's columns.
+        configuration: The table's properties.
 
     Raises:
-        CorruptMetadataError: the table existed, but its log is gone.
+        CorruptMetadataError: the table has other objects, but no log.
+        MetadataError: the place is full, or this process may not write to it.
         StorageError: the place cannot be written now, or an fsync in it has failed.
     """
     store.require_writable()
@@ -75,19 +76,19 @@ def _is_trace(key: str) -> bool:
 
 
 def has_log(objects: ObjectStore) -> bool:
-    """Return True if a table has a log; an interrupted creation may have left an empty folder, or an unnamed file."""
+    """Return True if a table has a log. After an interrupted creation, a folder may exist without a log."""
     return next(iter(objects.list_after(LOG)), None) is not None
 
 
 def schema_json(schema: pa.Schema) -> str:
-    """Translate a schema into Delta's JSON by delta-rs, which is imported here, as most processes create no table."""
+    """Return Delta's JSON for a schema. It is made by delta-rs, which is imported only here and in `arrow_schema`."""
     from deltalake import Schema
 
     return str(Schema.from_arrow(schema).to_json())
 
 
 def arrow_schema(text: str) -> pa.Schema:
-    """Translate a schema from Delta's JSON, as `schema_json` does the reverse."""
+    """Return the schema for Delta's JSON (the reverse of `schema_json`)."""
     from deltalake import Schema
 
     return pa.schema(Schema.from_json(text).to_arrow())

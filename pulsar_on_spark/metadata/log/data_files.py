@@ -1,4 +1,4 @@
-"""The data files of a table: Parquet files, with a cache of the small ones, which the next fold reads again."""
+"""The data files of a table, which are Parquet, and a cache of small files, which the next fold reads again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pulsar_on_spark.model.errors import CorruptMetadataError
 from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 _RECENT_BYTES: Final = 64 << 10
-"""Limit of the memory of one cached file's rows. The next fold reads at least the last 128 files."""
+"""Maximum bytes in memory of the rows of one cached file."""
 _RECENT_FILES: Final = 4 * folding.LAG
 _NAME: Final = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
 
 
 class MissingFileError(Exception):
-    """A data file is gone: a fold replaced it and it was deleted later, or it is lost."""
+    """A data file does not exist: it was deleted after a fold had replaced it, or it is lost."""
 
 
 def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile, bytes]:
-    """Encode the rows of one commit.
+    """Encode the rows of one commit; return the file's description and its content.
 
     Args:
         rows: At least one row.
-        read_version: The version on which the commit was decided. The file's name has it, because a file that no entry
-            names may be deleted once the entry after this version was cleaned up.
+        read_version: The version on which the commit was decided. It is part of the file's name, because a file that no
+            entry names may be deleted once the entry after this version was cleaned up.
         token: The commit's token.
     """
     sink = pa.BufferOutputStream()
@@ -51,7 +51,10 @@ def read_version_of(name: str) -> int:
 
 @contextmanager
 def decoding(place: str) -> Iterator[None]:
-    """Translate errors of decoding rows, which are damaged: rows of format 1 have no checksum.
+    """Translate errors of decoding rows. Such rows are damaged, which no checksum shows for files of format 1.
+
+    Args:
+        place: The table's path, for the error.
 
     Raises:
         CorruptMetadataError: a row cannot be decoded.
@@ -77,7 +80,7 @@ class DataFiles:
         """Read a file's rows.
 
         Raises:
-            MissingFileError: the file is gone.
+            MissingFileError: the file does not exist.
             CorruptMetadataError: the file's content differs from the written one.
         """
         rows = self._recent.get(file.name)
@@ -92,7 +95,7 @@ class DataFiles:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
-        """Drop all other files from the cache."""
+        """Drop all files but these from the cache."""
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
     def _decoded(self, file: DataFile) -> pa.Table:
@@ -102,8 +105,8 @@ class DataFiles:
         content = fetched.content
         if len(content) != file.size or file.crc not in (None, crc32c(content)):
             raise CorruptMetadataError(
-                f"The metadata file {file.name} in {self._place} is not what was written, so nothing is read from it "
-                "and nothing was cut off: check the disk and restore the root's metadata from a backup."
+                f"The metadata file {file.name} in {self._place} is damaged, because it differs from its length or "
+                "checksum in the log: check the disk and restore the root's metadata from a backup."
             )
         with decoding(self._place):
             # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.

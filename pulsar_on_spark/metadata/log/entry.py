@@ -3,7 +3,7 @@
 | field | content |
 |---|---|
 | `pulsarpyToken` | the random token by which a writer recognises its own entry |
-| `pulsarpyPrevious` | the token of the entry before it, which links the entries |
+| `pulsarpyPrevious` | the token of the previous entry, which links the entries |
 | `pulsarpyBoot` | the boot of the machine that wrote the entry (`boot_id`); only on local disks |
 | `pulsarpyCrc` | the CRC32C of the whole text, computed with eight zeros in place of the CRC |
 
@@ -36,7 +36,7 @@ _WRITER_DIGITS: Final = 16
 
 
 class BrokenEntryError(Exception):
-    """An entry's text is not what its writer wrote."""
+    """The text of a log entry differs from the text that its writer wrote, or is not an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class DataFile:
     """An active data file of a table.
 
     Attributes:
-        name: Its key in the table.
-        size: Its length in bytes.
-        rows: The number of its rows; 0 if another program has left it out of the statistics.
-        min_seq: The smallest `seq` of its rows.
-        max_seq: The largest `seq` of its rows.
-        crc: The CRC32C of its content; None for a file that format 1 or another program wrote.
-        stats: Its statistics as Delta's JSON text; "" to write the number of rows and the limits of `seq`.
+        name: The file's key, relative to the table.
+        size: The file's length in bytes.
+        rows: The number of rows; 0 if another program left this number out of the statistics.
+        min_seq: The smallest `seq` of the rows; 0 if the statistics have none.
+        max_seq: The largest `seq` of the rows; 0 if the statistics have none.
+        crc: The CRC32C of the file's content; None for a file that format 1 or another program wrote.
+        stats: The statistics as Delta's JSON text; if it is "", `encode_add` writes `rows`, `min_seq` and `max_seq`.
     """
 
     name: str
@@ -64,10 +64,12 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The last entry of a log, which the next one must name.
+    """The last entry of a log, whose token the next entry must name.
 
     Attributes:
-        is_chained: False if format 1 wrote the entry; entries of format 1 do not name their predecessors.
+        version: The entry's number.
+        token: The entry's token.
+        is_chained: True if the entry names its predecessor; False if format 1 or another program wrote it.
     """
 
     version: int
@@ -84,11 +86,11 @@ class Content:
     """The actions of an entry.
 
     Attributes:
-        added: The files that it adds.
-        removed: The names of the files that it removes.
-        keys: The compare-and-set keys that it moves, with their new versions.
+        added: The files that the entry adds.
+        removed: The names of the files that the entry removes.
+        keys: The compare-and-set keys that the entry moves, with their new versions.
         head: Further actions: the protocol and metadata of a new table, or changed metadata.
-        is_rearrangement: True if the added files have the rows of the removed ones, so that the data do not change.
+        is_rearrangement: True if the added files have the same rows as the removed files (Delta's `dataChange` false).
     """
 
     added: Sequence[DataFile] = ()
@@ -103,11 +105,17 @@ class Entry:
     """An entry of a log.
 
     Attributes:
-        previous: The token of the entry before it; None if another program, or format 1, wrote the entry.
-        written_ms: The time at which its writer began to write it, in milliseconds since 1970.
-        head: The table's protocol and metadata, in the entry that creates the table.
-        changes_rows: True if an action says that it changes the rows of the table, instead of rearranging them.
-        operation: What its writer says that it did.
+        version: The entry's number.
+        token: The random token by which its writer recognizes the entry.
+        previous: The token of the previous entry; None if another program, or format 1, wrote the entry.
+        boot: The boot of the machine that wrote the entry; None on an object store.
+        written_ms: The time at which the writer began to write the entry, in milliseconds since 1970.
+        added: The files that the entry adds.
+        removed: The names of the files that the entry removes.
+        keys: The compare-and-set keys that the entry moves, with their new versions.
+        head: The table's protocol and metadata, in entries that create the table or change them.
+        changes_rows: True if an action changes the rows of the table, instead of rearranging them (`dataChange`).
+        operation: The operation that the entry names, for example "WRITE".
     """
 
     version: int
@@ -129,27 +137,34 @@ class Entry:
 
     @property
     def tip(self) -> Tip:
-        """The entry as the tip that the next entry must name."""
+        """The entry as the last entry of a log."""
         return Tip(self.version, self.token, is_chained=self.previous is not None)
 
 
 def new_writer() -> str:
-    """Draw a random name for a handle that writes entries."""
+    """Return a new random name for a handle that writes entries."""
     return uuid.uuid4().hex[:_WRITER_DIGITS]
 
 
 def new_token(writer: str) -> str:
-    """Draw a random token for a writer's next commit; it begins with the writer's name."""
+    """Return a new random token for a writer's next commit; it begins with the writer's name."""
     return writer + uuid.uuid4().hex[:_WRITER_DIGITS]
 
 
 def entry_key(version: int) -> str:
-    """The key of an entry in its table."""
+    """Return the key of an entry, relative to its table."""
     return f"{LOG}/{version:020d}.json"
 
 
 def encode_entry(content: Content, token: str, previous: str, boot: str | None) -> bytes:
-    """Encode an entry."""
+    """Return the text of an entry.
+
+    Args:
+        content: The entry's actions.
+        token: The entry's token.
+        previous: The token of the previous entry; "" in the first entry.
+        boot: The machine's boot id; None on an object store.
+    """
     now_ms = int(time.time() * 1000)
     info: dict[str, Any] = {
         "timestamp": now_ms,
@@ -176,7 +191,7 @@ def decode_entry(version: int, text: bytes, *, is_shared: bool = False) -> Entry
 
     Args:
         version: The entry's number.
-        text: Its content.
+        text: The entry's content.
         is_shared: True for a log to which other programs may write, too; the token of their entries is a checksum.
 
     Raises:

@@ -1,11 +1,12 @@
-"""Folding: the only compaction of a metadata table. Pure: it selects the rows to rewrite and those to keep.
+"""Folding, the removal of superseded rows from a metadata table. Pure: it selects the rows to rewrite and to keep.
 
 A fold rewrites the rows with A < seq <= S, where S is the version that was read minus 64. It drops a row only if the
-snapshot has a newer row of the same record key. Appended rows have a seq near the table's version, hence above S. If a
-late append falls into the range, one of the two commits fails, and its writer decides again.
+snapshot has a newer row of the same record key. Appended rows have a seq near the table's version, which is above S. If
+a late append falls into the range, one of the two commits fails, and its writer decides again.
 
-Two tiers keep folds cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
-full fold may also drop obsolete rows; docs/adr/0001 names them, and says why no reader can bring them back.
+The file with the oldest rows is the base, and a fold that rewrites it is a full fold (A < 0). To keep folds cheap, the
+base is rewritten only when the rows after it have grown to a quarter of its rows. Only a full fold may also drop
+obsolete rows; docs/adr/0001 names these rows, and explains why no reader can return them again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pulsar_on_spark.metadata.keys import FOLD
 
 FOLD_KEY = FOLD
 LAG = 64
-"""Number of the newest versions whose rows a fold leaves alone."""
+"""Number of the newest versions whose rows a fold does not rewrite."""
 WORTH_FILES = 64
-"""Number of files in the range at which a fold is worth its cost."""
+"""Minimum number of files in the range for a fold to be worth its cost."""
 _TIER_RATIO = 4
 
 Forgettable = Callable[[pa.Table], pa.Array]
@@ -31,7 +32,7 @@ Forgettable = Callable[[pa.Table], pa.Array]
 
 
 class FoldableFile(Protocol):
-    """A data file as `plan` sees it."""
+    """The attributes of a data file that `plan` uses."""
 
     @property
     def rows(self) -> int:
@@ -51,7 +52,7 @@ class FoldableFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Order of rows: of the rows with equal `key` columns, which have one record key, the largest `rank` counts."""
+    """The columns of a row's record key and of its rank; of the rows with one key, the largest rank counts."""
 
     key: tuple[str, ...]
     rank: tuple[str, ...]
@@ -66,7 +67,7 @@ class FoldPlan:
 
     @property
     def predicate(self) -> str:
-        """The overwrite's predicate."""
+        """The plan's range as a condition in SQL."""
         return f"seq > {self.above} AND seq <= {self.up_to}"
 
     @property
@@ -88,7 +89,7 @@ def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
 
 
 def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark the rows that count: the row with the largest rank of each record key."""
+    """Return a mask of the rows that count: of each record key, the row with the largest rank."""
     # Imported here, as below: commands on a root need no folds, and start faster without it.
     import pyarrow.compute as pc
 
@@ -107,10 +108,10 @@ def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.b
 
 
 def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettable | None = None) -> pa.Table:
-    """Select the rows of the range to keep.
+    """Return the rows of the range to keep.
 
     Args:
-        rows: every row of the snapshot with seq > range_.above (earlier rows cannot supersede these).
+        rows: every row of the snapshot with seq > range_.above (earlier rows cannot supersede later ones).
         range_: the range to rewrite.
         order: the record key and the rank.
         forgettable: selects further rows that a full fold drops; None to drop none.
@@ -129,7 +130,7 @@ def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettabl
 
 
 def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
-    """Select tombstones of certain kinds committed before a time."""
+    """Return a function that selects the tombstones of certain kinds that were committed before a time."""
     import pyarrow.compute as pc
 
     def mask(rows: pa.Table) -> pa.Array:
@@ -140,7 +141,7 @@ def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
 
 
 def ownerless_cursors(subscriptions: Collection[tuple[str, str]]) -> Forgettable:
-    """Select cursor rows whose subscription is not among the live ones, given as (topic id, name)."""
+    """Return a function that selects the cursor rows of other subscriptions than these, given as (topic id, name)."""
 
     def mask(rows: pa.Table) -> pa.Array:
         owners = zip(rows.column("topic_id").to_pylist(), rows.column("subscription").to_pylist(), strict=True)

@@ -1,7 +1,7 @@
-"""The past of a table, as far as its log goes back: the files and keys at each older version. Nothing is written.
+"""The files and keys of a table at each version that its log still covers. Nothing is written.
 
-A log keeps at least 512 entries, and a checkpoint before them. The data files of all versions from there on exist, too,
-because they are deleted only after the entries that name them.
+A log keeps at least 512 entries, and a checkpoint before them. The data files of all versions from that checkpoint on
+exist, too, because they are deleted only after the entries that name them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class History:
 
     Attributes:
         base: The oldest version.
-        times_ms: The time of each version, in milliseconds since 1970: its writer's clock, but never before the time of
-            the version before it.
-        entries: The entries behind the oldest version.
+        times_ms: The time of each version on its writer's clock, in milliseconds since 1970. A time that is before the
+            previous version's is replaced by that one.
+        entries: The entries after the oldest version.
     """
 
     base: Snapshot
@@ -40,15 +40,15 @@ class History:
         return self.base.version + len(self.entries)
 
     def time_ms(self, version: int) -> int:
-        """Return the time of a version."""
+        """Return the time of a version, in milliseconds since 1970."""
         return self.times_ms[version - self.base.version]
 
     def version_at(self, time_ms: int) -> int:
-        """Return the newest version at or before a time; if there is none, the number before the oldest version."""
+        """Return the newest version at or before a time; if there is none, the oldest version minus 1."""
         return self.base.version + bisect_right(self.times_ms, time_ms) - 1
 
     def snapshot(self, version: int) -> Snapshot:
-        """Return the files and keys of a version."""
+        """Return the files and keys of a version; `removed_ms` is empty, and `head` that of the oldest version."""
         files, keys = dict(self.base.files), dict(self.base.keys)
         for entry in self.entries[: version - self.base.version]:
             files.update((file.name, file) for file in entry.added)
@@ -58,7 +58,7 @@ class History:
         return Snapshot(version, files, keys, {}, self.base.head)
 
     def behind(self, version: int) -> Sequence[Entry]:
-        """Return the entries behind a version."""
+        """Return the entries after a version."""
         return self.entries[version - self.base.version :]
 
 
@@ -66,9 +66,9 @@ def read_history(store: LogStore) -> History:
     """Read a log from its oldest version on.
 
     Raises:
-        OvertakenError: the log was cleaned up meanwhile: read it again.
+        OvertakenError: the log was cleaned up during the call: read it again.
         ForeignEntryError: another program has written to the log.
-        CorruptMetadataError: an entry is damaged or missing, or all checkpoints are.
+        CorruptMetadataError: an entry is damaged or missing, or all checkpoints are damaged.
         ObjectsUnreachableError: the log cannot be read now.
     """
     try:

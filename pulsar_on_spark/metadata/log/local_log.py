@@ -21,15 +21,15 @@ from pulsar_on_spark.storage.unsynced import is_remounted, remove_obsolete_mark
 
 REPORTED: Final = "_reported"
 RESERVE_BYTES: Final = 1 << 20
-"""Free space on the root's disk below which commits are refused: commits in progress need some space."""
+"""Minimum free bytes on the root's disk for a commit. With less, commits are refused, so that begun ones can end."""
 
 
 class LocalLog:
-    """A table in a folder.
+    """The log store of a table in a folder.
 
     Args:
         folder: The table's folder.
-        lock_file: The file of the root's lock; None for a reader that changes nothing.
+        lock_file: The root's lock file; None for a reader that repairs and cleans up nothing.
         is_shared: True if other programs may write to the table, too.
     """
 
@@ -46,7 +46,7 @@ class LocalLog:
         return boot_id()
 
     def require_writable(self) -> None:
-        """Check the disk's free space and the folder's permissions."""
+        """Check the disk's free space and the folder's permissions; errors are those of the function of this name."""
         require_writable(self._folder)
 
     def sync(self) -> None:
@@ -55,7 +55,7 @@ class LocalLog:
             self.objects.sync(prefix)
 
     def sync_files(self, keys: Iterable[str]) -> None:
-        """Sync the content of files that other programs wrote, as far as they are there."""
+        """Sync the content of those of these files that exist, and the names of all files."""
         for key in keys:
             with suppress(FileNotFoundError):
                 descriptor = os.open(self._folder / key, os.O_RDONLY)
@@ -66,11 +66,11 @@ class LocalLog:
         self.sync()
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Hold the root's lock."""
+        """Hold the root's lock; yield False if another process holds it, or if this log has no lock file."""
         return nullcontext(False) if self._lock_file is None else locked(self._lock_file, wait=False)
 
     def note_reported(self, version: int) -> None:
-        """Write the version to a file of its own, without a sync, which costs a commit almost nothing."""
+        """Write the version to a file of its own, without a sync, so that it costs a commit almost nothing."""
         with suppress(OSError, ObjectsUnreachableError):
             if self.reported_version() < version:
                 descriptor = opener(self._folder / REPORTED, os.O_WRONLY | os.O_CREAT)
@@ -81,7 +81,7 @@ class LocalLog:
                     os.close(descriptor)
 
     def reported_version(self) -> int:
-        """Read the file that `note_reported` writes; -1 if it is torn or absent."""
+        """Return the version in the file that `note_reported` writes; -1 if the file is torn or absent."""
         note = self.objects.fetch(REPORTED)
         if note is None:
             return -1
@@ -92,16 +92,16 @@ class LocalLog:
             return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Compare the boots with the current one: names can be lost only if the machine went down, or by a remount."""
+        """Return True if no entry is of the current boot, or the disk was remounted; otherwise no names can be lost."""
         return boot_id() not in boots or is_remounted(self._folder)
 
     def note_whole(self) -> None:
-        """Remove a mark of an earlier boot, or of a remounted disk."""
+        """Remove the mark of a failed sync if it is of an earlier boot, or the disk was remounted."""
         if self._lock_file is not None:
             remove_obsolete_mark(self._folder)
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Move the files into a folder beside the tables, newest first, so that a crash leaves a shorter log."""
+        """Move the files into a folder beside the tables, newest first, so that a crash leaves no further gap."""
         aside = self._folder.parent / "set-aside" / f"{self._folder.name}-{time.time_ns()}"
         make_folders(aside)
         for key in sorted(keys, reverse=True):
@@ -111,25 +111,28 @@ class LocalLog:
         return str(aside)
 
     def sweep(self) -> None:
-        """Delete old unnamed files."""
+        """Delete old files that killed writers have left without a final name."""
         for prefix in ("", LOG):
             self.objects.sweep(prefix)
 
 
 def require_writable(folder: Path) -> None:
-    """Check that a whole commit can be written.
+    """Check that a whole commit can be written to a folder.
 
     Raises:
-        MetadataError: this process may not write to the folder, or less than `RESERVE_BYTES` are free.
+        MetadataError: the file system is mounted read-only, this process may not write to the folder, or less than
+            `RESERVE_BYTES` bytes are free.
         OSError: the disk does not answer.
     """
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         raise MetadataError(
-            f"{folder} is on a file system that is mounted read-only: mount it read-write (nothing was committed)."
+            f"The folder {folder} is on a file system that is mounted read-only: mount it read-write (nothing was "
+            "committed)."
         )
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         raise MetadataError(
-            f"{folder} may not be written by this user: check who owns the root (nothing was committed)."
+            f"The user of this process may not write to the folder {folder}: check the owner and the permissions of "
+            "the root (nothing was committed)."
         )
     if shutil.disk_usage(folder).free < RESERVE_BYTES:
         raise MetadataError(

@@ -18,7 +18,7 @@ class LogStore(Protocol):
 
     @property
     def place(self) -> str:
-        """The table's path or URL, for messages."""
+        """The table's path or URL, for errors and the log."""
 
     @property
     def is_shared(self) -> bool:
@@ -40,29 +40,32 @@ class LogStore(Protocol):
         """
 
     def sync(self) -> None:
-        """Make all entries that this process has seen survive a power cut.
+        """Make all entries durable that this process has seen, so that they survive a power cut.
 
         Raises:
-            UnsyncedFolderError: they may not survive it.
+            UnsyncedFolderError: the entries may not survive a power cut.
         """
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Keep other processes from cleaning up or repairing; yields False if one of them is doing so."""
+        """Keep other processes from cleaning up or repairing the log; yield False if one of them is doing so."""
 
     def note_reported(self, version: int) -> None:
-        """Note that an entry is durable, and about to be reported."""
+        """Store that an entry is durable and about to be reported to the caller of a commit."""
 
     def reported_version(self) -> int:
-        """Return the version of a reported entry, which cannot be missing; maybe not the newest. -1 if unknown."""
+        """Return the version of a reported entry, which the log cannot lack; -1 if none is known.
+
+        There may be later reported entries.
+        """
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Return True if a power cut may have undone unreported entries that were written in these boots."""
+        """Return True if a power cut may have removed unreported entries that were written in these boots."""
 
     def note_whole(self) -> None:
-        """Note that the log was found complete."""
+        """Store that the log was found complete, which ends the effect of failed syncs of earlier boots."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Move objects out of the table, beginning with the last one; returns their new place."""
+        """Move objects out of the table, from the last one to the first; return their new place."""
 
     def sweep(self) -> None:
         """Delete unfinished files that killed writers have left behind."""
@@ -72,8 +75,8 @@ class SharedLog(LogStore, Protocol):
     """A log to which other programs may write, too."""
 
     def sync_files(self, keys: Iterable[str]) -> None:
-        """Make files that other programs wrote survive a power cut, as far as they are there, and all entries.
+        """Make all entries, and the existing ones of the given files of other programs, survive a power cut.
 
         Raises:
-            UnsyncedFolderError: they may not survive it.
+            UnsyncedFolderError: the entries or files may not survive a power cut.
         """

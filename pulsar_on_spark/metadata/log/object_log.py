@@ -1,4 +1,4 @@
-"""A table's log on an object store, whose objects are whole and durable as soon as they exist."""
+"""A table's log on an object store, in which each object is complete and durable as soon as it exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 
 class ObjectLog:
-    """A table under a URL.
+    """The log store of a table on an object store.
 
     Args:
         objects: The table's objects.
@@ -35,14 +35,14 @@ class ObjectLog:
         """Do nothing: objects are durable."""
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Exclude no process, because several may clean up at once (docs/adr/0017)."""
+        """Yield True without a lock, because several processes may clean up at the same time (docs/adr/0017)."""
         return nullcontext(True)
 
     def note_reported(self, version: int) -> None:
         """Do nothing: the store loses no objects."""
 
     def reported_version(self) -> int:
-        """Return -1: reported versions are not noted."""
+        """Return -1, because reported versions are not stored."""
         return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
@@ -50,11 +50,14 @@ class ObjectLog:
         return False
 
     def note_whole(self) -> None:
-        """Do nothing: there are no marks of failed syncs."""
+        """Do nothing, because there are no failed syncs."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Raise `MetadataError`; never called, because `lost_names` is never True."""
-        raise MetadataError(f"The objects {', '.join(sorted(keys))} of {self.place} cannot be set aside.")
+        """Raise `MetadataError`; this is never called, because `lost_names` is never True."""
+        raise MetadataError(
+            f"The objects {', '.join(sorted(keys))} of {self.place} cannot be set aside on an object store: report "
+            "this as a defect of pulsar_on_spark."
+        )
 
     def sweep(self) -> None:
-        """Do nothing: an object is whole or absent."""
+        """Do nothing, because an object store has no unfinished objects."""

@@ -1,7 +1,7 @@
-"""Opening a log: from its newest intact checkpoint, along the chain of entries behind it.
+"""The opening of a log: its newest intact checkpoint is read, then the chain of entries after it.
 
 A gap in the chain is damage, with one exception: a power cut may lose the names of the last entries on a local disk, in
-any order, before their writers have synced them. Entries behind such a gap were never reported, so they are set aside.
+any order, before their writers have synced them. Entries after such a gap were never reported, so they are set aside.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ EMPTY = Snapshot(BEFORE_FIRST.version, {}, {}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened log: the snapshot of a checkpoint, the entry of the snapshot's version, and the entries behind it."""
+    """An opened log: the snapshot of a checkpoint, the entry of the snapshot's version, and the entries after it."""
 
     snapshot: Snapshot
     tip: Tip
     entries: list[Entry]
 
     def active(self) -> set[str]:
-        """Return the names of the active data files."""
+        """Return the names of the data files that the newest version has."""
         names = set(self.snapshot.files)
         for entry in self.entries:
             names.update(file.name for file in entry.added)
@@ -50,10 +50,10 @@ class Opened:
 
 
 def open_log(store: LogStore) -> Opened:
-    """Read a log from its newest checkpoint on.
+    """Read a log from its newest intact checkpoint on. Entries after a gap that a power cut has left are set aside.
 
     Raises:
-        OvertakenError: the log was cleaned up meanwhile: open it again.
+        OvertakenError: the log was cleaned up, or entries were set aside: open it again.
         ForeignEntryError: another program has written to the log.
         CorruptMetadataError: an entry is damaged or missing.
         ObjectsUnreachableError: the log cannot be read now.
@@ -79,22 +79,22 @@ def open_log(store: LogStore) -> Opened:
 
 
 def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
-    """Make the error for a file of a log that is missing or damaged."""
+    """Return the error for an object of a log that is missing or damaged; `fault` is its predicate in the sentence."""
     what, remedy = (
         ("history", "restore the table from a copy")
         if store.is_shared
-        else ("metadata", "restore the root's metadata, into an empty folder, from a backup")
+        else ("metadata", "restore the root's metadata from a backup into an empty folder")
     )
     return CorruptMetadataError(
-        f"The {what} table {store.place} is damaged: {key} {fault}, and nothing was cut off; check the disk and "
-        f"{remedy}."
+        f"The {what} table {store.place} is damaged, because {key} {fault}, and nothing in it was changed: check the "
+        f"disk and {remedy}."
     )
 
 
 def _newest_snapshot(store: LogStore) -> Snapshot:
-    """Read the newest intact checkpoint; an empty snapshot if there is none and the log still has its first entry.
+    """Read the newest intact checkpoint of this project; an empty snapshot if the log still has its first entry.
 
-    In a log to which other programs may write, one of theirs counts if no own checkpoint is left.
+    In a log to which other programs may write, the newest checkpoint of another program is used if there is neither.
 
     Raises:
         OvertakenError: the checkpoints were cleaned up before they could be read.
@@ -108,7 +108,7 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
             snapshot = read_checkpoint(store.objects, version)
             if snapshot is not None:
                 return snapshot
-            _LOGGER.info("The checkpoint %s of %s is not used: it is unfinished or damaged", version, store.place)
+            _LOGGER.info("Checkpoint %s of %s is not used, because it is unfinished or damaged", version, store.place)
     if listing.checkpoints and listing.entries[:1] != (0,):
         if list_log(store.objects, -1).checkpoints != listing.checkpoints:
             raise OvertakenError("the checkpoints were replaced by a newer one")
@@ -120,9 +120,9 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
 
 
 def _foreign_snapshot(store: LogStore, listing: Listing) -> Snapshot | None:
-    """Read the newest checkpoint that another program has written; None if none can be read.
+    """Read the newest checkpoint that another program has written, which has no checksum; None if none can be read.
 
-    It has no checksum. A program that cleans the log up, too, leaves no other beginning.
+    It is the only beginning of a log that another program has cleaned up.
     """
     for version in reversed(listing.checkpoints):
         fetched = store.objects.fetch(checkpoint_key(version))
@@ -136,7 +136,7 @@ def entry_of(store: LogStore, version: int) -> Entry:
     """Read the entry of a checkpoint's version, which exists as long as the checkpoint.
 
     Raises:
-        GapError: the entry was cleaned up meanwhile.
+        GapError: the entry was cleaned up after the checkpoint was read.
         CorruptMetadataError: the entry is damaged.
     """
     entry = read_entry(store, version)
@@ -159,7 +159,7 @@ def read_entry(store: LogStore, version: int) -> Entry | None:
 
 
 def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]:
-    """Read entries; absent or damaged ones are left out."""
+    """Yield the entries of these versions, without those that are absent or damaged."""
     for version in versions:
         with suppress(CorruptMetadataError):
             entry = read_entry(store, version)
@@ -168,10 +168,10 @@ def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]
 
 
 def _close_gap(store: LogStore, missing: int) -> None:
-    """Set aside the entries behind a gap that a power cut explains.
+    """Set aside the entries after a gap that a power cut explains.
 
     Raises:
-        OvertakenError: another process holds the lock, or the gap was closed meanwhile.
+        OvertakenError: another process holds the lock, or has closed the gap.
         CorruptMetadataError: a power cut does not explain the gap.
     """
     with store.housekeeping() as is_alone:
@@ -198,7 +198,7 @@ def _close_gap(store: LogStore, missing: int) -> None:
 
 
 def _is_power_cut(store: LogStore, missing: int, behind: list[Entry]) -> bool:
-    """Return True if it is certain that no entry behind a gap was reported, and a power cut explains the gap."""
+    """Return True if a power cut explains a gap, and certainly no entry after the gap was reported."""
     # A writer syncs the folder's names after each entry, so its second entry proves that no earlier name was lost.
     writers = {entry.writer for entry in behind}
     is_unreported = 0 <= store.reported_version() < missing and len(writers) == len(behind) > 0

@@ -1,4 +1,4 @@
-"""The shell of `chain`, which answers the requests of a generator from an object store."""
+"""The IO of `chain`: the requests of its generators are answered from an object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def run(steps: Generator[Request, Answer, _T], objects: ObjectStore) -> _T:
-    """Run a generator of `chain` to its end and return its result; raises its errors and those of the store."""
+    """Run a generator of `chain` to its end and return its result; errors are those of the generator and the store."""
     try:
         request = next(steps)
         while True:
@@ -42,11 +42,11 @@ def _answer(request: Request, objects: ObjectStore) -> Answer:
 
 
 def _is_more_behind(version: int, objects: ObjectStore) -> bool:
-    """Return True if there are entries behind a version, whose entry was read before.
+    """Return True if there are entries after a version, whose own entry was read before.
 
     Raises:
-        ObjectsUnreachableError: neither this entry nor a later one is there. The newest entries of a log always stay,
-            so the log is not empty: the disk is not mounted, or the folder was moved.
+        ObjectsUnreachableError: neither this entry nor a later one exists. A clean-up always keeps the newest entries,
+            so the log cannot be empty: the disk is not mounted, or the folder was moved.
     """
     if version < 0:
         return any(map(_is_entry, objects.list_after(LOG)))
@@ -55,7 +55,8 @@ def _is_more_behind(version: int, objects: ObjectStore) -> bool:
     entries = [listed.key for listed in islice(filter(_is_entry, listing), 2)]
     if not entries:
         raise ObjectsUnreachableError(
-            f"{key} and all later entries of the metadata are missing: restore them on the disk or store"
+            f"{key} and all later entries of the metadata are missing: mount the disk or make the store reachable, or "
+            "restore them"
         )
     return entries[-1] > key
 

@@ -1,6 +1,7 @@
 """A Delta table as a durable log of rows: refresh, append under compare-and-set keys, fold, checkpoint, clean up.
 
-This project alone writes the objects (`chain` has the rules of entries); any program that knows Delta may read them.
+Only pulsar_on_spark writes the objects of such a table (`chain` has the rules of entries). Any Delta reader may read
+them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from pulsar_on_spark.model.errors import (
 )
 
 _SETTLING_S: Final = 60.0
-"""Time in seconds within which attempts to find out an unknown outcome begin."""
+"""Seconds after which no new attempt begins to find out an unknown outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class News:
     """Rows that are new to the owner of a handle.
 
     Attributes:
-        rebuild: True if `tables` is the whole table, so that the owner must drop the rows that it has.
-        tables: The rows, in the order of their `seq`.
+        rebuild: True if `tables` has all rows of the table, so that the owner must drop the rows that it has.
+        tables: The rows of each new data file, in the order of the files' smallest `seq`.
     """
 
     rebuild: bool
@@ -70,16 +71,16 @@ class News:
 class TableLog:
     """Handle for reading and writing one table. Not thread-safe: its owner must hold a lock.
 
-    Each method raises `OvertakenError` if the log has changed so that the handle must be refreshed, and `MetadataError`
-    if the table is damaged, cannot be reached now, or may not be durable.
+    Each method raises `OvertakenError` if the log was cleaned up or replaced, so that the handle must be refreshed, and
+    `MetadataError` if the table is damaged, cannot be reached now, or may not be durable.
     """
 
     def __init__(self, store: LogStore, permit: Callable[[TableLog], None] = lambda log: None) -> None:
-        """Create a handle without a version; the first `refresh` opens the log.
+        """Create a handle that has no version yet; the first `refresh` opens the log.
 
         Args:
-            store: The place of the log.
-            permit: Raises an error if this program may not write to the table; called before each write.
+            store: The log store of the table.
+            permit: Called before each write; raises an error if this program may not write to the table.
         """
         self._store = store
         self._permit = permit
@@ -94,14 +95,14 @@ class TableLog:
         self._known: frozenset[str] = frozenset()
         self._synced = BEFORE_FIRST.version
         self.checkpointed = BEFORE_FIRST.version
-        """The newest known checkpoint."""
+        """The version of the newest known checkpoint; -1 if none is known."""
         self._put_off_at = BEFORE_FIRST.version
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
-        """The newest version that was read."""
+        """The version up to which the table was read."""
         return self._read_tip.version
 
     @property
@@ -115,13 +116,14 @@ class TableLog:
         return tuple(self._files.values())
 
     def key_version(self, key: str) -> int | None:
-        """The version that the newest commit under `key` gave to the key; None before the first commit."""
+        """Return the version of a compare-and-set key; None before the first commit under the key."""
         return self._keys.get(key)
 
     def refresh(self) -> News:
-        """Move to the newest version, and read the new rows.
+        """Move to the newest version, and return the new rows.
 
-        The owner must call `taken_in` when it has applied the rows; otherwise the next call returns the whole table.
+        The owner must call `taken_in` when it has applied the rows. Otherwise the next call returns all rows of the
+        table.
         """
         with self._translated():
             if self._tip is None:
@@ -132,12 +134,12 @@ class TableLog:
                 return self._open()
 
     def history(self) -> History:
-        """Read the versions that the log keeps. The handle stays at its version, and need not be refreshed before."""
+        """Return the versions that the log still covers. The handle's own version has no effect and does not change."""
         with self._translated():
             return read_history(self._store)
 
     def read(self, files: Iterable[DataFile]) -> list[pa.Table]:
-        """Read the rows of data files that a version of the log names."""
+        """Return the rows of each of these data files, which a version of the log must name."""
         with self._translated():
             return [self._read(file) for file in files]
 
@@ -146,9 +148,9 @@ class TableLog:
         self._known = frozenset(self._files)
 
     def sync_to(self, version: int) -> None:
-        """Make every entry up to `version` durable, also entries of other processes.
+        """Make every entry up to `version` durable, including entries of other processes.
 
-        A caller must sync before it reports, deletes or skips something because of what it read.
+        A caller must do so before it deletes or skips data, or reports a result, because of what it read.
         """
         with self._translated():
             if version > self._synced:
@@ -168,9 +170,10 @@ class TableLog:
         return self._take(opened.entries, {})
 
     def _take(self, entries: list[Entry], own: Mapping[str, pa.Table]) -> News:
-        """Apply entries, and read the files that they add, except those in `own`, whose rows the caller has.
+        """Apply entries to the handle, and return the rows of the files that they add.
 
-        If this fails, the handle must be opened again.
+        The rows of files in `own` are taken from there; all other files are read. After an error, the handle must be
+        opened again.
         """
         tip, self._tip = self._read_tip, None
         base = min(self._files.values(), key=lambda file: file.min_seq, default=None)
@@ -213,14 +216,19 @@ class TableLog:
         return new_token(self._writer)
 
     def append(self, rows: pa.Table, keys: Mapping[str, int], token: str) -> News | None:
-        """Append rows durably in one commit, which sets every key to its new version.
+        """Append rows durably in one commit.
+
+        Args:
+            rows: The rows; none for a commit that only moves keys.
+            keys: The new version of each compare-and-set key that the commit moves.
+            token: The commit's token, from `new_token`.
 
         Returns:
-            The rows of this commit and of new commits before it; None if the commit is done, but the handle must be
-            refreshed.
+            The rows of this commit and of commits that are new to the handle; None if the commit is done, but the
+            handle must be refreshed.
 
         Raises:
-            ConflictError: another commit moved one of the keys; nothing was committed.
+            ConflictError: another commit moved one of the keys or has removed files; nothing was committed.
             UnknownOutcomeError: the outcome is unknown: call `settle`.
             FormatVersionError: this program may not write to the table.
         """
@@ -233,7 +241,7 @@ class TableLog:
         self._store.require_writable()
 
     def replace_all(self, rows: pa.Table, keys: Mapping[str, int]) -> None:
-        """Replace all rows of the table in one commit, which begins the chain in a table of format 1.
+        """Replace all rows of the table in one commit. In a table of format 1, its entry is the first of the chain.
 
         Raises:
             MetadataError: the commit failed, or its outcome is unknown.
@@ -245,10 +253,13 @@ class TableLog:
                 self._commit(rows, list(self._files), keys, token)
             except UnknownOutcomeError as error:
                 if not self.settle(token, version, error):
-                    raise MetadataError(f"The rows of {self._store.place} could not be replaced: try again.") from error
+                    raise MetadataError(
+                        f"The rows of the metadata table {self._store.place} could not be replaced, and nothing was "
+                        "committed: try again."
+                    ) from error
 
     def _commit(self, rows: pa.Table, removed: Sequence[str], keys: Mapping[str, int], token: str) -> News | None:
-        """Create the file of the rows, if there are any, and the entry (returns and raises as `append`)."""
+        """Create the data file, if there are rows, and the log entry; result and errors are those of `append`."""
         own: dict[str, pa.Table] = {}
         added: list[DataFile] = []
         if rows.num_rows:
@@ -274,7 +285,7 @@ class TableLog:
             return None  # the commit is done, although the handle cannot read the rows
 
     def settle(self, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
-        """Find out, or decide, the outcome of a commit.
+        """Find out if a commit with an unknown outcome was made; if it was not, prevent that it is made later.
 
         Args:
             token: The commit's token.
@@ -282,7 +293,7 @@ class TableLog:
             error: The error that `append` raised.
 
         Returns:
-            True if the commit is in the log. In any case the handle must be refreshed.
+            True if the commit is in the log. In both cases the handle must be refreshed.
 
         Raises:
             MetadataError: the outcome stays unknown.
@@ -311,7 +322,11 @@ class TableLog:
         return is_done
 
     def _find(self, token: str, after_version: int) -> bool:
-        """Look for a commit along the chain, from its end back to `after_version`; then, if needed, in the rows."""
+        """Return True if the log has a commit after `after_version`, by its entry or, after a clean-up, by its rows.
+
+        Raises:
+            MetadataError: neither its entry nor its rows are found, but the clean-up may have removed its entry.
+        """
         tip = self._read_tip
         while tip.version > after_version:
             entry = read_entry(self._store, tip.version)
@@ -324,20 +339,24 @@ class TableLog:
             return False
         if any(token in self._read(file).column("token").to_pylist() for file in self.files):
             return True
-        raise self._unknown("this process was suspended while others committed")
+        raise self._unknown("the log was cleaned up while this process was suspended")
 
     def _unknown(self, reason: str) -> MetadataError:
         return MetadataError(
-            f"The outcome of a commit to {self._store.place} is unknown ({reason}): check whether the change is there "
-            "before making it again."
+            f"The outcome of a commit to the metadata table {self._store.place} is unknown ({reason}): check whether "
+            "the change is there before you make it again."
         )
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def fold(self, order: folding.Order, forgettable: folding.Forgettable | None) -> bool:
-        """Remove superseded rows by a rewrite; returns False if a fold is not worth its cost.
+        """Remove superseded rows by a rewrite; return False if a fold is not worth its cost.
 
-        The caller must call `refresh` first. `folding` selects the rows to keep.
+        The caller must call `refresh` first.
+
+        Args:
+            order: The record key and the rank of rows.
+            forgettable: Selects further rows that a full fold drops; None to drop none.
 
         Raises:
             ConflictError: another fold came first.
@@ -361,10 +380,11 @@ class TableLog:
         return True
 
     def checkpoint(self) -> bool:
-        """Write a checkpoint durably, and only then clean up older log entries.
+        """Write a checkpoint of this version durably, and then delete old log entries.
 
         Returns:
-            False if another process is writing the checkpoint, or has written it.
+            True if the checkpoint was written; False if another process is cleaning up, or has written a checkpoint of
+            this or a later version.
         """
         self._permit(self)
         with self._translated(), self._store.housekeeping() as is_alone:
@@ -392,22 +412,25 @@ class TableLog:
             return True
 
     def entries_since_checkpoint(self) -> int:
-        """Count the log entries that an opening must read; fewer after `put_off_checkpoint`, 0 before a refresh."""
+        """Return the number of log entries since the last known checkpoint, less what `put_off_checkpoint` deducts.
+
+        It is 0 before the first refresh.
+        """
         return 0 if self._tip is None else self.version - max(self.checkpointed, self._put_off_at)
 
     def put_off_checkpoint(self, entries: int) -> None:
-        """Postpone the next checkpoint after one that failed: count only `entries` entries since the last one."""
+        """Postpone the next checkpoint after a failure: `entries_since_checkpoint` returns at most `entries` now."""
         self._put_off_at = self.version - entries
 
     def look_for_checkpoint(self) -> None:
-        """Look for a newer checkpoint of another process."""
+        """Update `checkpointed` by a newer checkpoint of another process, if there is one."""
         with self._translated():
             pointed = pointed_checkpoint(self._store.objects)
             if pointed is not None:
                 self.checkpointed = max(self.checkpointed, pointed)
 
     def vacuum(self) -> int:
-        """Delete data files that no version in the log needs; returns their number."""
+        """Delete data files that no version in the log needs; return their number, 0 if another process cleans up."""
         self._permit(self)
         with self._translated(), self._store.housekeeping() as is_alone:
             return cleaning.clean_data(self._store) if is_alone else 0
@@ -426,12 +449,12 @@ class TableLog:
             raise damaged(self._store, entry_key(error.version), "is not what was written") from error
         except ForeignEntryError as error:
             raise MetadataError(
-                f"Another program has written {entry_key(error.version)} of the metadata table {place}, which only "
-                "pulsar_on_spark may write: restore the root's metadata, into an empty folder, from a backup."
+                f"Another program has written {entry_key(error.version)} of the metadata table {place}, to which only "
+                "pulsar_on_spark may write: restore the root's metadata from a backup into an empty folder."
             ) from error
         except ObjectsRefusedError as error:
             raise MetadataError(
-                f"The metadata table {place} cannot be written ({error}): nothing was committed; make room on its "
+                f"The metadata table {place} cannot be written ({error}), and nothing was committed: make room on its "
                 "disk, or make it writable, and try again."
             ) from error
         except UnsyncedFolderError as error:

@@ -17,18 +17,18 @@ METADATA: Final = "metadata"
 HISTORY: Final = "history"
 """The folder of all history tables in a root, or on a storage path."""
 LOCK: Final = "lock"
-"""The lock file of a local root, for clean-up, repair and creation."""
+"""The name of a local root's lock file, which creation, clean-up and repair hold."""
 
 
 def log_store(root: RootPlace, table: str) -> LogStore:
-    """Return the place of a table's log; the table need not exist."""
+    """Return the log store of a metadata table, which need not exist."""
     if isinstance(root, Path):
         return LocalLog(root / METADATA / table, root / LOCK)
     return read_only_log(root, table)
 
 
 def read_only_log(root: RootPlace, table: str) -> LogStore:
-    """Return the place of a table's log for a reader that repairs nothing and needs no permission to write."""
+    """Return the log store of a metadata table for a reader, which repairs nothing and needs no write permission."""
     if isinstance(root, Path):
         return LocalLog(root / METADATA / table)
     below = f"{METADATA}/{table}"
@@ -36,7 +36,7 @@ def read_only_log(root: RootPlace, table: str) -> LogStore:
 
 
 def history_log(root: RootPlace, base: RootPlace, name: str) -> SharedLog:
-    """Return the place of the log of a history table, to which other programs may write, too.
+    """Return the log store of a history table, to which other programs may write, too.
 
     Args:
         root: The root.
@@ -49,7 +49,7 @@ def history_log(root: RootPlace, base: RootPlace, name: str) -> SharedLog:
 
 
 def has_table(root: RootPlace, table: str) -> bool:
-    """Return True if a root has a table.
+    """Return True if a root has a metadata table of this name.
 
     Raises:
         MetadataError: the root cannot be read now.

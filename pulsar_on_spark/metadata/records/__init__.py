@@ -1,7 +1,7 @@
 """The typed records of the main table: one class per kind, each with its record id.
 
-A record is a frozen pydantic model. Fields with a column of their own (`COLUMN_FIELDS`) are stored there, so that SQL
-can use them; all other fields are in the JSON column `body`. Unknown fields of later versions survive, because models
+A record is a frozen pydantic model. The fields in `COLUMN_FIELDS` are stored in columns of their own, so that SQL can
+use them. All other fields are in the JSON column `body`. Unknown fields of later versions are kept, because the models
 keep extra fields and folding copies rows unchanged.
 """
 

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class ListenerUrls(BaseModel):
-    """The URLs of one listener; "" for a URL that it does not have."""
+    """The URLs of one advertised listener; "" for a URL that the listener does not have."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     service_url: str = ""
@@ -21,7 +21,7 @@ class ListenerUrls(BaseModel):
 
 
 class BrokerRecord(Record):
-    """The registration of a running broker. The broker commits it; the first process that sees its end removes it.
+    """The registration of a running broker. The broker commits it, and the first process that sees its end deletes it.
 
     Attributes:
         broker: The broker's id, `host:port` of its HTTP server.
@@ -30,7 +30,7 @@ class BrokerRecord(Record):
         default_listener: The URLs for clients that name no listener.
         listeners: The URLs of its advertised listeners, by name.
         host: The host's name.
-        version: The version of this project that the broker runs.
+        version: The version of pulsar_on_spark that the broker runs.
         features: The features of roots that the broker knows.
         state: `draining` if the broker takes no more bundles, because it is about to end.
         started_at: The time of the start.
@@ -58,9 +58,9 @@ class BundleOwner(BaseModel):
 
     Attributes:
         incarnation: The owning broker's `BrokerRecord.incarnation`; None for no owner. An incarnation that is not OPEN
-            owns nothing.
+            does not count as an owner.
         epoch: Number of changes of ownership.
-        since: The time of the last change; None before the first one.
+        since: The time of the last change of ownership; None before the first change.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -11,9 +11,9 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class JournalFragment(BaseModel):
-    """Consecutive frames of an incarnation and the journal files that hold them, as (path id, file) pairs.
+    """Consecutive frames of a journal. `copies` are the journal files that have them, as (path id, file id).
 
-    `first` is the first frame's number; None while the fragment is only prepared.
+    `first` is the number of the first frame; None while the fragment is only prepared.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -22,20 +22,21 @@ class JournalFragment(BaseModel):
 
 
 class IncarnationRecord(Record):
-    """A broker incarnation's state and the parts of its journal.
+    """A broker incarnation's state and the fragments of its journal.
 
-    A ledger may be open unless its incarnation is CLOSED. An incarnation has one quorum; a broker with topics of two
+    A ledger may be open unless its incarnation is CLOSED. An incarnation has one quorum, so a broker with topics of two
     quorums runs two incarnations.
 
     Attributes:
-        incarnation: The id.
+        incarnation: The incarnation's id.
         state: State of the journal's log; `ledger.journal.log` has the rules of its changes.
-        write_quorum: Number of copies of each fragment, if enough paths are left.
+        write_quorum: Number of copies of each fragment, if enough storage paths can be written.
         ack_quorum: Number of durable copies that acknowledge a frame.
         fragments: The fragments in the order of their frames, without trimmed ones at the front.
         last_frame: The last frame of the closed journal, -1 if it has none; None until it is closed.
-        log_token: Id of the proposal, by which its writer recognizes its own commit after an unknown outcome.
-        given_up_paths: Storage paths that an operator gave up to close the journal; entries may be lost.
+        log_token: Random id of the last commit of this record, by which its writer recognizes that commit after an
+            unknown outcome.
+        given_up_paths: Storage paths that an operator gave up to close the journal; entries may be lost with them.
     """
 
     kind: ClassVar[str] = "incarnation"
@@ -55,7 +56,7 @@ class IncarnationRecord(Record):
 
 
 class LostEntries(BaseModel):
-    """Lost entries [first, end) of a ledger. If `first` equals `end`, an unknown number of entries from there on."""
+    """Lost entries [first, end) of a ledger. If `first` equals `end`, an unknown number of entries from `first` on."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     ledger_id: int
@@ -64,9 +65,9 @@ class LostEntries(BaseModel):
 
 
 class GivenUpFrames(BaseModel):
-    """Frames [begin, end) of a journal that no copy has and that an operator gave up.
+    """Frames [begin, end) of a journal that cannot be read from any copy and that an operator gave up.
 
-    `entries` are the entries lost with them; None if these are unknown.
+    `entries` are the entries that were lost with the frames; None if these entries are unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -79,12 +80,13 @@ class SealRecord(Record):
     """Progress of sealing and trimming an incarnation's journal; committed under the incarnation's `seal` key only.
 
     Attributes:
-        incarnation: The id.
-        sealed_before: The frame below which each entry is in a segment, or its topic is deleted.
-        trimmed_before: The frame below which no journal file is needed: all fragments are sealed and snapshotted.
-        trimmed_at: The time of the last trim on the trimmer's clock. Files are deleted some time later, so that current
-            readers can finish.
-        given_up: Frames that sealing skips (see `topic.managed_ledger.sealing.lost_frames`).
+        incarnation: The incarnation's id.
+        sealed_before: The frame below which each entry is in a segment, unless its topic is deleted.
+        trimmed_before: The frame below which no journal file is needed, because all entries are sealed and the cursors
+            table covers all cursor records.
+        trimmed_at: The time of the last trim on the trimmer's clock; None before the first trim. Files are deleted some
+            time later, so that current readers can finish.
+        given_up: Frames that an operator gave up and sealing skips (`topic.managed_ledger.sealing.lost_frames`).
     """
 
     kind: ClassVar[str] = "seal"

@@ -14,12 +14,12 @@ from pulsar_on_spark.model.ids import FileId, SegmentName
 
 
 class LedgerRecord(Record):
-    """A ledger in a topic's chain (the chain is the topic's ledgers by id).
+    """A ledger in a topic's chain, which is the topic's ledgers in the order of their ids.
 
-    An attached ledger (`incarnation` None, written by Spark) is never open and ends at its last segment. A broker's
-    ledger is open until `closed`, or until its incarnation is CLOSED. `entries` is the number of entries of a closed
-    ledger, sealed or not; None while it is unknown. `lost` are the entries in frames that an operator gave up; readers
-    report them as lost.
+    An attached ledger (written by Spark; `incarnation` is None) is never open and ends with its last segment. A
+    broker's ledger is open until `closed` is set or its incarnation is CLOSED. `entries` is the number of entries of a
+    closed ledger, sealed or not; None while it is unknown. `lost` are the entries in frames that an operator gave up;
+    readers report them as lost.
     """
 
     kind: ClassVar[str] = "ledger"
@@ -41,13 +41,16 @@ class FileRecord(Record):
     """A sealed segment file and the storage paths of its copies.
 
     The checksum ranges (tiles) cover the whole file: one for magic and schema, one for each record batch, one for the
-    footer. This record has the tiles of a file with up to 16 batches. With more batches, they are in a sidecar file
-    beside each copy, and this record has the sidecar's length and CRC32C. `write_quorum` is the wanted number of copies
-    on paths that are not cold; 0 means the root's write quorum. Only repair and offload change `copies` and
-    `generations`, under the key of files. `offloaded_at` is the time at which a copy on a cold path was named; from
-    then on one such copy is wanted, only such copies count, and the other copies are deleted after the topics' deletion
-    lag. None for a file that was not offloaded. `generations` has the generation in each copy's name, "" for a copy by
-    the file's writer; it is empty if all copies are by the writer (docs/adr/0021).
+    footer. This record has the tiles of a file with up to 16 batches. With more batches, the tiles are in a sidecar
+    file beside each copy, and this record has the sidecar's length and CRC32C.
+
+    `copies` are the ids of the storage paths with a copy. `generations` has the generation in each copy's name, ""
+    for a copy that the file's writer made; it is empty if the writer made all copies (docs/adr/0021). Only repair and
+    offload change `copies` and `generations`, under the key `keys.FILES`. `write_quorum` is the wanted number of copies
+    on paths that are not cold; 0 means the root's write quorum. `replaced_at` is the time since which no topic names
+    the file; None for a file in use. `offloaded_at` is the time at which a copy on a cold path was named; None for a
+    file that was not offloaded. From then on, one such copy is wanted, only such copies count, and the other copies are
+    deleted after the topics' deletion lag.
     """
 
     kind: ClassVar[str] = "file"
@@ -76,7 +79,7 @@ class FileRecord(Record):
         return self.offloaded_at is not None
 
     def as_cold(self, offloaded_at: datetime) -> FileRecord:
-        """Return the record of the offloaded file, with the same copies."""
+        """Return the record with the file offloaded at this time, and the same copies."""
         return self.model_copy(update={"offloaded_at": offloaded_at})
 
     def as_restored(self) -> FileRecord:
@@ -93,7 +96,7 @@ class FileRecord(Record):
         }
 
     def with_names(self, names: Mapping[int, SegmentName]) -> FileRecord:
-        """Return the record with other copies: their names by storage path, in the order in which to read them."""
+        """Return the record with other copies, given as names by storage path, in the order in which to read them."""
         generations = tuple(name.generation for name in names.values())
         return self.model_copy(update={"copies": tuple(names), "generations": generations if any(generations) else ()})
 
@@ -102,7 +105,7 @@ class FileRecord(Record):
 
         Args:
             write_quorum: The root's write quorum, for a file without a quorum of its own.
-            holding: Ids of the paths whose copies count.
+            holding: Ids of the storage paths whose copies count.
         """
         wanted = 1 if self.is_cold else self.write_quorum or write_quorum
         return max(wanted - sum(path_id in holding for path_id in self.copies), 0)
@@ -111,12 +114,13 @@ class FileRecord(Record):
 class SegmentRecord(Record):
     """Entries [first_entry, first_entry + entries) of a ledger, in batches of a file.
 
-    The batches are those from `first_batch` on, and hold no rows of other segments, unless `places` is set. `places`
-    lists, for each batch, its number (ascending) and the first of the segment's adjacent rows in the batch
-    (docs/adr/0008). `batch_entries` counts the entries of each batch; an entry is never in two batches. `entry_offset`
-    plus the file's column `entry_id` gives the entry ids: it is the first entry for files that Spark wrote, and 0 for
-    files that were written with known ids. `entry_rows` is the run-length list [[entries, messages of each], ...] in
-    the order of entries. `bytes` counts key and value bytes. Publish times are milliseconds since 1970.
+    Without `places`, the batches are the file's batches from `first_batch` on, and have no rows of other segments. With
+    `places`, the segment shares batches with other segments: `places` lists, for each batch, its number (ascending) and
+    the first of the segment's adjacent rows in the batch (docs/adr/0008). `batch_entries` has the number of entries in
+    each batch; an entry is never in two batches. An entry id is `entry_offset` plus the value in the file's column
+    `entry_id`. The offset is the first entry for files that Spark wrote, and 0 for files that were written with known
+    ids. `entry_rows` is the run-length list [[entries, messages of each], ...] in the order of entries. `bytes` is the
+    number of key and value bytes. Publish times are milliseconds since 1970.
     """
 
     kind: ClassVar[str] = "segment"
@@ -144,8 +148,9 @@ class SegmentRecord(Record):
 class WriteRecord(Record):
     """The outcome of a write id: committed with its data, or aborted by garbage collection. Never both.
 
-    `decided_at` is the time on the committer's clock, by which old outcomes are deleted. `is_sole` is True for a write
-    without a transaction. After a suspension, its committer can learn only from this record if the write was committed.
+    `decided_at` is the time of the decision on the committer's clock, by which old records are deleted. `is_sole` is
+    True for a write without a transaction (query or `txnAppId`): after a suspension, its committer can find out only by
+    this record if the write was committed.
     """
 
     kind: ClassVar[str] = "write"
@@ -163,16 +168,16 @@ class WriteRecord(Record):
 class WriterRecord(Record):
     """The last transaction of a writer, which is a streaming query, or a `txnAppId` with its target.
 
-    The record is committed together with the transaction. A replay with this version must have the same content; other
-    content is another transaction under a used version.
+    The record is committed together with the transaction. A replay of this version must have the same content.
+    Otherwise it is another transaction that uses the version again.
 
     Attributes:
         writer: The writer's compare-and-set key.
         version: The key's version: batch id, or `txnVersion`.
         rows: Number of messages of the transaction.
         digest: Digest of the transaction's numbers of messages by topic (`topic.data_path.transactions`).
-        offsets: Digest of the planned source offsets of a query's batch; None if they are unknown, because there was no
-            local checkpoint or no query, or an older program wrote the record.
+        offsets: Digest of the planned source offsets of a query's batch; None if they are unknown, because the writer
+            is no query, the query's checkpoint is not local, or an older program wrote the record.
     """
 
     kind: ClassVar[str] = "writer"
@@ -193,8 +198,8 @@ class CompactedFile(BaseModel):
 
     Attributes:
         file_id: The segment file.
-        batches: For each batch, from number 0: ledger, first entry, last entry, messages. A batch belongs to one
-            ledger, and need not have all entries between its first and its last entry.
+        batches: For each batch, from number 0 on: (ledger, first entry, last entry, number of messages). A batch has
+            entries of one ledger, but not necessarily all entries between the first and the last entry.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -205,8 +210,8 @@ class CompactedFile(BaseModel):
 class CompactionRecord(Record):
     """A topic's compacted ledger: the newest message of each key before the horizon.
 
-    The record is committed under the topic's key. In the last file, the batch after those of `batches` is the index: it
-    has one row for each ledger, whose `raw` is the bitmap of the remaining entries.
+    The record is committed under the topic's key. In the last file, the batch after the last of `batches` is the index:
+    it has one row for each ledger, in whose column `raw` is the bitmap of the remaining entries.
 
     Attributes:
         topic_id: The topic, or partition.

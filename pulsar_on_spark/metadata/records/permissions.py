@@ -16,14 +16,14 @@ SubscriptionAuthMode = Literal["None", "Prefix"]
 
 
 class PermissionsRecord(Record):
-    """The rights of roles in a namespace; committed under a key of its own, so that a grant conflicts with grants only.
+    """The rights of roles in a namespace; committed under a key of their own, so that grants conflict only with grants.
 
     Attributes:
         namespace: The namespace, `tenant/namespace`.
-        namespace_auth: The actions of roles on all of its topics.
-        topic_auth: The actions of roles on single topics, by full name. Those on a partitioned topic hold for its
-            partitions, too.
-        subscription_auth: The only roles that may use a subscription, by its name.
+        namespace_auth: The actions of roles on all topics of the namespace.
+        topic_auth: The actions of roles on single topics, by the topic's full name. Actions on a partitioned topic
+            apply to its partitions, too.
+        subscription_auth: By subscription name, the only roles that may use the subscription.
         subscription_auth_mode: `Prefix` if a subscription's name must begin with its consumers' role.
     """
 
@@ -41,7 +41,7 @@ class PermissionsRecord(Record):
 
     @property
     def grants(self) -> int:
-        """The number of granted roles; a role counts once for the namespace, each topic and each subscription."""
+        """The number of grants: a role counts once for the namespace, for each topic and for each subscription."""
         granted = (self.namespace_auth, *self.topic_auth.values(), *self.subscription_auth.values())
         return sum(map(len, granted))
 

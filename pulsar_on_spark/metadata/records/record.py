@@ -18,5 +18,5 @@ class Record(BaseModel):
 
     @property
     def record_id(self) -> str:
-        """The id within the kind; ids of one topic sort in the order of the chain."""
+        """The id within the kind. The ids of a topic's ledgers and segments sort in the order of the chain."""
         raise NotImplementedError

@@ -18,8 +18,8 @@ class RootRecord(Record):
         format_version: The version of the stored formats.
         cluster_id: The id of the root's cluster, which is also in the identities of its storage paths.
         quorum: The default quorum of topics.
-        features: The features that a program must know beyond the format version, by name: to "read" the root, or only
-            to "write" to it (docs/adr/0018).
+        features: By name, the features that a program must know in addition to the format version: "read" if it must
+            know the feature to read the root, "write" if only to write to the root (docs/adr/0018).
     """
 
     kind: ClassVar[str] = "root"
@@ -40,18 +40,19 @@ class PathRecord(Record):
     Attributes:
         path_id: The path's number. It is never used again, because a retired path keeps its record.
         uri: The path's directory or URL.
-        profile: The name of the profile for a URL outside the root; "" for the profile that matches, if any.
+        profile: The name of the object store profile for a URL outside the root; "" for the profile that matches the
+            URL, if any.
         host: The host on whose disk a directory is; "" for a directory of a local root.
         role: The kinds of files that the path is for: segments, journals, or both; only offloaded segments ("cold"); or
             only history tables.
         state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
-        label: The path's rack; copies of a file are put under different labels.
-        reason: The failure for which a write or an audit made the path read-only.
+        label: The path's failure domain, for example its rack. Copies of a file are put under different labels.
+        reason: The failure because of which a write or an audit made the path read-only; "" if there was none.
         failed_at: The time of the failure, on the clock of the process that found it.
-        check_since: The time at which the path came back. Its copies do not count until all of them were read in full.
-            None if its copies count.
-        claims: The tokens that the claim of a cold or history path may have, the oldest first; none for a path that was
-            never changed (`topic.maintenance.files.claims`).
+        check_since: The time at which a failed path became usable again. Its copies do not count until all of them were
+            read in full. None if its copies count.
+        claims: The tokens that the claim of a cold or history path may have, the oldest first; empty for a path that
+            was never changed (`topic.maintenance.files.claims`).
     """
 
     kind: ClassVar[str] = "path"
@@ -89,8 +90,8 @@ class IsolationRecord(Record):
     """A namespace isolation policy.
 
     Attributes:
-        name: Its name.
-        policy: The policy in the JSON of Pulsar's admin API.
+        name: The policy's name.
+        policy: The policy, in the JSON of Pulsar's admin API.
     """
 
     kind: ClassVar[str] = "isolation"
@@ -104,11 +105,12 @@ class IsolationRecord(Record):
 
 
 class SettingsRecord(Record):
-    """Broker settings that operators changed at run time; brokers that start later use them, too.
+    """Broker settings that operators changed at run time. Brokers that start later use them, too.
 
     Attributes:
-        values: Settings by name, as operators gave them.
-        policies: The settings' effect on topics whose namespaces set nothing, in the form of `TopicRecord.policies`.
+        values: The settings by name, as operators gave them.
+        policies: The policies that result from the settings, for topics without policies of their own or of their
+            namespace, in the form of `TopicRecord.policies`.
     """
 
     kind: ClassVar[str] = "settings"

@@ -13,8 +13,9 @@ from pulsar_on_spark.metadata.records.record import Record
 class SlotOwner(BaseModel):
     """Slots of a subscription that one consumer owns under one epoch; they are free if `consumer` is None.
 
-    `start_*` is the position at which the epoch began. It is valid until a cursor row of this or a later epoch exists.
-    So owner, epoch and position change in one commit, and a late row of an earlier owner never counts.
+    If a broker owns the subscription, `consumer` is its incarnation. (`start_ledger`, `start_entry`) is the position at
+    which the epoch began. It counts until a cursor row of this or a later epoch exists. So owner, epoch and position
+    change in one commit, and a late row of an earlier owner never counts.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -26,12 +27,14 @@ class SlotOwner(BaseModel):
 
 
 class SubscriptionRecord(Record):
-    """A subscription on one topic (one partition), its face (broker or Spark) and, in Spark, the slots' owners.
+    """A subscription on one topic (one partition), and its owners.
 
-    Exclusive and Failover subscriptions have only slot 0, Shared and Key_Shared ones have 64 slots. `start_*` is the
-    position at creation or at the last reset. A reset also sets `start_epoch`: cursor rows of an older epoch do not
-    count. `properties` are those that the client set at creation. `holes_since_epoch` is the oldest epoch in whose rows
-    ack holes still count; None means `start_epoch`.
+    `face` is "broker" if a broker owns the whole subscription, None if its last owner has released it, and "spark"
+    otherwise. Exclusive and Failover subscriptions have only slot 0, and Shared and Key_Shared subscriptions have
+    64 slots. (`start_ledger`, `start_entry`) is the position at creation or at the last reset. A reset also sets
+    `start_epoch`: cursor rows of an older epoch do not count. `holes_since_epoch` is the oldest epoch in whose rows ack
+    holes still count; None means `start_epoch`. `expires_after_s` is the time in seconds without a consumer after which
+    the subscription is deleted; None if it never expires. Clients and operators set the `properties`.
     """
 
     kind: ClassVar[str] = "subscription"

@@ -1,4 +1,4 @@
-"""Tenants, namespaces and topics, and a topic's records except those of its entries."""
+"""Records of tenants, namespaces and topics, and a topic's schemas, deduplication, history and trimming."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class TenantRecord(Record):
-    """A tenant, created with its first namespace. `admin_roles` may administer it; clusters are only stored."""
+    """A tenant, created with its first namespace. `admin_roles` may administer it; `allowed_clusters` has no effect."""
 
     kind: ClassVar[str] = "tenant"
     tenant: str
@@ -20,7 +20,7 @@ class TenantRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """The name."""
+        """The tenant's name."""
         return self.tenant
 
 
@@ -39,12 +39,12 @@ class NamespaceRecord(Record):
 
 
 class TopicRecord(Record):
-    """A topic by its full name. A partitioned topic has `partitions`; each partition is a topic of its own.
+    """A topic with its full name. A partitioned topic has `partitions`; each partition has a record of its own.
 
     `partition_of` is the full name of the partitioned topic to which a partition belongs. `topic_epoch` grows with each
-    exclusive producer of the broker. `terminated` is set if the topic accepts no more messages: ledger and entry of its
-    last message, (-1, -1) if it has none. The `policies` (see `topic.catalog.policies`) and `properties` of a
-    partitioned topic hold for its partitions, too.
+    exclusive producer of a broker. `terminated` is None, or, if the topic accepts no more messages, (ledger id, entry
+    id) of its last message; (-1, -1) if it has no messages. The `policies` (see `topic.catalog.policies`) and
+    `properties` of a partitioned topic apply to its partitions, too.
     """
 
     kind: ClassVar[str] = "topic"
@@ -67,8 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """A version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that older programs stored. A version with `is_deletion` has no schema: it deletes
-    all earlier versions, which from then on serve only to read messages that were written with them.
+    `created_at` is None in versions that older programs stored. A version with `is_deletion` has no schema and deletes
+    all earlier versions. Deleted versions are used only to read messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
@@ -90,9 +90,9 @@ class SchemaRecord(Record):
 class DedupRecord(Record):
     """Snapshot of a topic's deduplication: the last sequence id of each producer name before a position.
 
-    `positions` is the counterpart for clusters that replicate to the topic: for each cluster, the ledger and entry that
-    its last replicated entry has there. The snapshot may be any number of entries old; its reader replays the entries
-    from (`ledger`, `entry`) on. It is committed under the `seal` key of the incarnation that owned the topic.
+    For clusters that replicate to the topic, `positions` has (ledger id, entry id) in the source cluster of the last
+    entry that was replicated, by cluster. The snapshot may be any number of entries old: its reader replays the topic's
+    entries from (`ledger`, `entry`) on. It is committed under the `seal` key of the incarnation that owned the topic.
     """
 
     kind: ClassVar[str] = "dedup"
@@ -109,14 +109,15 @@ class DedupRecord(Record):
 
 
 class HistoryTableRecord(Record):
-    """The table that has the history of a topic and its partitions; committed under the topic's key.
+    """The history table of a topic and its partitions; committed under the topic's key.
 
-    It is committed before the table is made, and no name is used twice: a table that no record names is not needed.
+    The record is committed before the table is created, and no table name is used twice. So a table that no record
+    names is not needed.
 
     Attributes:
         topic_id: The topic, not a partition.
         table: The folder of the table, relative to the root or its storage path.
-        path_id: The storage path that the table is on; None for the root itself.
+        path_id: The storage path with the table; None if the table is in the root itself.
     """
 
     kind: ClassVar[str] = "history-table"
@@ -133,13 +134,13 @@ class HistoryTableRecord(Record):
 class HistoryRecord(Record):
     """The part of a topic or partition that is in its history table; committed under the topic's key.
 
-    The table's own log is one generation ahead if a build died between its two commits; the next build completes it.
+    If a build died between its two commits, the table's own log is one generation ahead. The next build completes it.
 
     Attributes:
         topic_id: The topic, or partition.
         generation: The number of completed builds, which is the version of the table's app transaction.
-        to_ledger: With `to_entry`, the position before which all messages are in the table, as far as the topic had
-            them when they were built, and the table's own retention has not removed them.
+        to_ledger: With `to_entry`, the position before which all messages were copied to the table. Missing are only
+            messages that the topic had lost before, and messages that the table's own retention has removed.
         to_entry: The entry of that position.
         rows: Number of messages that builds have added.
         bytes: Size of the files that builds have added.
@@ -160,7 +161,7 @@ class HistoryRecord(Record):
 
 
 class CursorMark(BaseModel):
-    """Position of the slowest slot of a Spark subscription when a trimmer last checked."""
+    """Position of the slowest slot of a Spark subscription, when a trimmer checked it at `seen_at`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     subscription: str
@@ -170,7 +171,10 @@ class CursorMark(BaseModel):
 
 
 class HistoryMark(BaseModel):
-    """Position up to which a topic's history was built when a trimmer last saw it advance, with more to build."""
+    """Position up to which a topic's history was built, when a trimmer last saw it advance, at `seen_at`.
+
+    It exists only while there are more messages to build.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     ledger: int
@@ -188,8 +192,8 @@ class TrimRecord(Record):
         truncated_ledger: With `truncated_entry`, the position before which entries are deleted as soon as no
             subscription needs them, regardless of retention.
         truncated_entry: The entry of that position.
-        marks: Cursor marks of each Spark subscription, in the order of time.
-        history: The mark of the topic's history; None if it is built, or not wanted by policy.
+        marks: Cursor marks of all Spark subscriptions, in the order of time.
+        history: The mark of the topic's history; None if it is completely built, or if the policies want no history.
     """
 
     kind: ClassVar[str] = "trim"

@@ -137,7 +137,7 @@ def test_a_reported_entry_is_missed_at_the_end_of_a_log(ten_commits: Path, put: 
     """As behind a copy of an older log over a newer one."""
     newest = _main(ten_commits) / entry_key(10)
     newest.rename(ten_commits / "kept")
-    _refused(ten_commits, f"{entry_key(10)} is missing, and nothing was cut off")
+    _refused(ten_commits, f"{entry_key(10)} is missing, and nothing in it was changed")
     (ten_commits / "kept").rename(newest)
     put(MetadataStore(ten_commits), "after")
     assert len(_tenants(ten_commits)) == 10
@@ -170,7 +170,7 @@ def test_the_note_of_the_last_report_does_not_go_back(root: Path) -> None:
 def test_a_gap_before_two_entries_of_one_writer_is_damage(ten_commits: Path) -> None:
     """A writer syncs the folder after each entry: the first of the two was durable, and so was everything before."""
     (_main(ten_commits) / entry_key(8)).unlink()
-    _refused(ten_commits, f"{entry_key(8)} is missing, and nothing was cut off")
+    _refused(ten_commits, f"{entry_key(8)} is missing, and nothing in it was changed")
 
 
 def test_a_gap_of_this_boot_is_damage_unless_the_operator_says_that_the_disk_was_remounted(

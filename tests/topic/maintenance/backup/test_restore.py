@@ -203,8 +203,8 @@ def test_moments_that_are_not_kept_are_refused(root: Root, memory_path: Path, mo
     messages.write(root, "t", [b"later"])
     target = memory_path / "restored"
     for moment, said in (
-        (oldest - 1, f"There is no version {oldest - 1} .* from version {oldest} of "),
-        (oldest + 2, f"There is no version {oldest + 2} .* to version {oldest + 1} of "),
+        (oldest - 1, f"Version {oldest - 1} is not kept.* from version {oldest} of "),
+        (oldest + 2, f"Version {oldest + 2} is not kept.* to version {oldest + 1} of "),
         (began, f"is not kept: .* from version {oldest} of "),
         (datetime.now(UTC) + timedelta(hours=1), "is in the future"),
     ):

@@ -87,7 +87,7 @@ def test_the_paths_to_give_up_are_named(root: Root) -> None:
         recover_dead(root, None, [0])
     with pytest.raises(InvalidArgumentError, match="no broker incarnation 'x'"):
         recover_dead(root, "x", [0])
-    with pytest.raises(InvalidArgumentError, match="Storage path 7 has no file"):
+    with pytest.raises(InvalidArgumentError, match="Storage path 7 has no journal file"):
         recover_dead(root, gone, [7])
 
 

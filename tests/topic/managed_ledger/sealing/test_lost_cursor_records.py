@@ -62,7 +62,7 @@ def test_a_frame_that_is_sealed_and_not_trimmed(log: LogOnDisk) -> None:
     log.append({"a": [entry(4)]})
     log.close()
     damage(log, 1, 400)
-    with pytest.raises(JournalUndecidedError, match="give it up"):
+    with pytest.raises(JournalUndecidedError, match="give the frame up"):
         settle_cursors(log.root, log.incarnation)
 
     (lost,) = give_up_frames(log.root, log.incarnation, commit=True)
