@@ -46,7 +46,12 @@ class LocalLog:
         return boot_id()
 
     def require_writable(self) -> None:
-        """Check the disk's free space and the folder's permissions; errors are those of the function of this name."""
+        """Check the disk's free space and the folder's permissions.
+
+        Raises:
+            MetadataError: this process may not write to the folder, or the disk is read-only or full.
+            OSError: the disk does not answer.
+        """
         require_writable(self._folder)
 
     def sync(self) -> None:
@@ -55,7 +60,7 @@ class LocalLog:
             self.objects.sync(prefix)
 
     def sync_files(self, keys: Iterable[str]) -> None:
-        """Sync the content of those of these files that exist, and the names of all files."""
+        """Sync the content of the given files that exist, and the names of all files."""
         for key in keys:
             with suppress(FileNotFoundError):
                 descriptor = os.open(self._folder / key, os.O_RDONLY)

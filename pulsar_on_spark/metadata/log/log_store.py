@@ -75,7 +75,7 @@ class SharedLog(LogStore, Protocol):
     """A log to which other programs may write, too."""
 
     def sync_files(self, keys: Iterable[str]) -> None:
-        """Make all entries, and the existing ones of the given files of other programs, survive a power cut.
+        """Make all entries durable, and the given files of other programs, if they exist.
 
         Raises:
             UnsyncedFolderError: the entries or files may not survive a power cut.

@@ -57,7 +57,7 @@ class TailView(View):
     base: View
     tails: Mapping[str, TopicTail]
     hidden: frozenset[str] = frozenset()
-    """Ids of topics that have acknowledged entries in journals which cannot be read here; they must be sealed first."""
+    """Ids of topics with acknowledged entries in journals that this host cannot read until they are sealed."""
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:
@@ -70,7 +70,7 @@ class TailView(View):
 
     @override
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """Return the base view's records; those of one topic include its unsealed segments."""
+        """Return the base view's records of a kind; with `topic_id`, only of this topic, with its unsealed segments."""
         return self._merged(cls, topic_id, self.base.all(cls, topic_id))
 
     @override

@@ -22,8 +22,8 @@ class LedgerExtent:
     Attributes:
         ledger: The ledger.
         end: The id after the last readable entry.
-        ended: True if no entries can follow, because the ledger is a broker's closed one, or an attached one that is
-            not the chain's last.
+        ended: True if no entries can be added: a broker's ledger that is closed, or an attached ledger that is not the
+            chain's last.
         first: The first entry that is not trimmed.
     """
 
@@ -135,17 +135,14 @@ class LedgerChain:
     def clamp_position(self, position: Position) -> Position:
         """Return the nearest position that a cursor can have: normalized, and at most the chain's end.
 
-        It is EARLIEST without ledgers.
+        Return EARLIEST without ledgers.
         """
         ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 
     @property
     def start(self) -> Position:
-        """The position of the first entry or, without entries, of the first that will be written.
-
-        It is EARLIEST without ledgers.
-        """
+        """The position of the first entry or, without entries, of the next to be written; EARLIEST without ledgers."""
         if not self._ledgers:
             return EARLIEST
         ledger, entry = self.normalize_position(self._ledgers[0], 0)

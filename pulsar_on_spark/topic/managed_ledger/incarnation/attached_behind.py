@@ -16,7 +16,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLed
 SWITCH_EVERY_S = 10.0
 """Minimum mean seconds between two such switches of a topic. Each switch adds a ledger to the chain for good."""
 SWITCHES_SAVED = 360
-"""Number of switches that a topic may make in a burst: those of an hour without any switch."""
+"""Maximum number of switches of a topic in a burst, which corresponds to an hour without switches."""
 
 
 class AttachedBehind:

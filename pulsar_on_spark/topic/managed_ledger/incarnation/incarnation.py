@@ -167,7 +167,10 @@ class Incarnation:
         return self._ledgers
 
     async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
-        """Open a ledger for each topic that has none open in this incarnation; return the errors of topics without one.
+        """Open a ledger for each topic without an open ledger in this incarnation.
+
+        Returns:
+            By topic id, the error of each topic for which no ledger could be opened.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -234,7 +237,7 @@ class Incarnation:
         return committed.terminated[topic_id]
 
     async def wait_until_drained(self, topic_id: TopicId) -> None:
-        """Wait until the outcomes of all entries of a topic are known. The caller must not append entries meanwhile."""
+        """Wait until the outcomes of all entries of a topic are known. No entries may be appended during the wait."""
         open_ledger = self._ledgers.get(topic_id)
         for ledger in [*([open_ledger] if open_ledger is not None else []), *self._retired]:
             if ledger.part.topic_id == topic_id:

@@ -47,7 +47,7 @@ class OpenLedger:
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
     async def wait_until_drained(self) -> None:
-        """Wait until the outcomes of all entries are known. The caller must not append entries meanwhile."""
+        """Wait until the outcomes of all entries are known. No entries may be appended during the wait."""
         if self.outstanding:
             drained = asyncio.Event()
             self._awaiting.append(drained)

@@ -78,8 +78,8 @@ class Sealer:
     Args:
         root: The root.
         incarnation: The log's incarnation.
-        is_live: True if the caller belongs to the live incarnation, whose log must be OPEN; False for a dead one, whose
-            log is sealed only if it is CLOSED.
+        is_live: True if the caller belongs to the incarnation's own broker. The log must then be OPEN. False for a dead
+            incarnation, whose log is sealed only when it is CLOSED.
         pace: Called between batches, and at least every `PACE_S` seconds while a file is synced; it may wait, to limit
             the speed. Its errors end the pass.
         files: The operating system.

@@ -37,7 +37,7 @@ def create_subscriptions(
     starts: Mapping[TopicPart, Position],
     expires_after_s: float | None = None,
 ) -> None:
-    """Create a subscription on those of the given topics that lack it.
+    """Create a subscription on the topics in `starts` that lack it.
 
     Args:
         store: The root's metadata.
@@ -124,7 +124,7 @@ def delete_subscription(
     *,
     force: bool = False,
 ) -> None:
-    """Delete a subscription on those of the given topics that have it.
+    """Delete a subscription on the topics in `parts` that have it.
 
     Without `force`, the lease of each owner that may be alive is first watched for its duration (at most 30 s).
 
@@ -138,7 +138,7 @@ def delete_subscription(
 
     Raises:
         SubscriptionNotFoundError: none of the topics has the subscription.
-        ConsumerBusyError: a live consumer, or one that may be live, owns the subscription, and `force` is False.
+        ConsumerBusyError: a consumer or broker that is or may be alive owns the subscription, and `force` is False.
     """
 
     def decide(view: View) -> Change:
@@ -173,7 +173,7 @@ def delete_subscription(
 def set_subscription_properties(
     store: MetadataStore, name: str, parts: Sequence[TopicRecord], properties: Mapping[str, str]
 ) -> None:
-    """Replace the properties of a subscription on those of the given topics that have it.
+    """Replace the properties of a subscription on the topics in `parts` that have it.
 
     Raises:
         SubscriptionNotFoundError: none of the topics has the subscription.
