@@ -10,7 +10,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 OBJECT_PATHS: Final = "object-paths"
-"""Storage paths that are on an object store, belong to one host, or have a role other than "both"."""
+"""Storage paths that are on an object store, belong to one host, or are only for segments or only for journals."""
 COPY_GENERATIONS: Final = "copy-generations"
 """Copies of segment files whose names have a generation, because repair made them (docs/adr/0021)."""
 OBJECT_JOURNALS: Final = "object-journals"

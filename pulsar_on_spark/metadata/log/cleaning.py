@@ -1,8 +1,8 @@
 """Deletion of objects that no reader of a log can still need: old entries and checkpoints, and unnamed data files.
 
-Entries are deleted from the oldest one on, so that a crash leaves no gap. Safety depends on no clock. A commit with a
-late request fails (`chain`) once the entry after the version on which it was decided is deleted, so its data file may
-be deleted, too. Minimum ages only give other programs time to read older versions.
+Entries are deleted from the oldest one on, so that a crash leaves no gap. Safety depends on no clock: `chain` detects a
+commit whose request comes too late. The data file of such a commit is not needed once the entry after the version on
+which the commit was decided is deleted. Minimum ages only give other programs time to read older versions.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def trim_limit(view: View, topic_id: str) -> Position | None:
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
     """Return the position in the log after all compacted, trimmed and truncated entries.
 
-    If the topic has no segment there or later in that ledger, the first entry of the next segment is returned.
+    If no segment of that position's ledger is left, the first entry of the next ledger with segments is returned.
     """
     trim = view.get(TrimRecord, topic_id)
     at = horizon_of(record)

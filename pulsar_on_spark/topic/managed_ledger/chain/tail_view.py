@@ -57,7 +57,7 @@ class TailView(View):
     base: View
     tails: Mapping[str, TopicTail]
     hidden: frozenset[str] = frozenset()
-    """Ids of topics with acknowledged entries in journals that this host cannot read until they are sealed."""
+    """Ids of topics with acknowledged entries in journals that this host does not read; readers wait for their seal."""
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:

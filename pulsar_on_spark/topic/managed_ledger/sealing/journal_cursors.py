@@ -124,7 +124,7 @@ def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
 
     Raises:
         CorruptJournalError, FormatVersionError: a frame or a record cannot be read.
-        CorruptCursorError: a record is damaged, or has a later epoch than the subscription's record.
+        CorruptCursorError: a record is damaged, or a cursor's newest epoch has changes but no snapshot.
         MetadataError: the table cannot be read or written.
     """
     by_cursor: dict[CursorKey, list[CursorRecord]] = defaultdict(list)
