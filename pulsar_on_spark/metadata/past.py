@@ -61,7 +61,7 @@ class Past:
 def read_past(place: RootPlace, moment: int | datetime) -> Past:
     """Read the metadata as of a moment.
 
-    The cursors are as of the time of the main table's version, by the clocks of the writers of both tables.
+    The cursors are as of the same time as the main table, by the clocks of the processes that wrote the two tables.
 
     Args:
         place: The root's place.

@@ -3,12 +3,12 @@
 A writer creates its entry under the next number, if no object has that number, and the entry names the token of the
 entry before it. This alone does not commit the entry. A writer that was suspended before its request may create an
 entry under a number that was in use and has been cleaned up, where no reader would ever see it. So a writer lists the
-log after it has created its entry. The entry is committed if no later entry exists, or if all entries up to the newest
-exist and each of them names the token of the entry before it. Otherwise the outcome is unknown until the log was read
-again.
+log after it has created its entry. The entry is committed if no later entry exists, or if all later entries up to the
+newest exist and each of them names the token of the entry before it. Otherwise the outcome is unknown until the log was
+read again.
 
 A shared log also has entries of other programs, which name no predecessor. Such an entry belongs to the chain if its
-number is the next one. Its token is a checksum of its content. A writer whose entry would come after it decides again.
+number is the next one. Its token is a checksum of its content. A writer decides again if such an entry came first.
 
 `requests.run` answers the requests, and throws `ObjectsUnreachableError` if it has no certain answer.
 """

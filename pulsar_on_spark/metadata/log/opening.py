@@ -94,7 +94,8 @@ def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
 def _newest_snapshot(store: LogStore) -> Snapshot:
     """Read the newest intact checkpoint of this project; an empty snapshot if the log still has its first entry.
 
-    In a log to which other programs may write, the newest checkpoint of another program is used if there is neither.
+    In a log to which other programs may write, their newest checkpoint is used if this project has no intact one and
+    the first entry is deleted.
 
     Raises:
         OvertakenError: the checkpoints were cleaned up before they could be read.

@@ -57,7 +57,10 @@ class TailView(View):
     base: View
     tails: Mapping[str, TopicTail]
     hidden: frozenset[str] = frozenset()
-    """Ids of topics with acknowledged entries in journals that this host does not read; readers wait for their seal."""
+    """Ids of topics with acknowledged entries in journals that are not read on this host.
+
+    Readers here get these entries once they are sealed.
+    """
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:

@@ -1,4 +1,4 @@
-"""Acknowledged frames of a CLOSED journal that have no good copy: their search, and an operator's giving them up.
+"""Search for acknowledged frames of a CLOSED journal that have no good copy, which an operator can then give up.
 
 One such frame stops the sealer, and thus also the trimmer, because they must not skip it on their own. If its copies
 cannot be restored, an operator gives the frame up. Then the incarnation's `SealRecord` names it, the sealer continues

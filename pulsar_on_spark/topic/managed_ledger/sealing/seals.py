@@ -34,7 +34,7 @@ from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, WriteId
 
 _CLOSES_AT_ONCE = 100
-"""Maximum number of ledgers that one commit closes. Each row of a commit lists all its keys, one for each topic."""
+"""Maximum number of ledgers that one commit closes, because it needs a key for each topic; others follow later."""
 
 
 @dataclass(frozen=True, slots=True)

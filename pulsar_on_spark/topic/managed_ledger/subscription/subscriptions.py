@@ -152,8 +152,8 @@ def delete_subscription(
             for owner, state in _owner_states(part, record, watcher, brokers).items():
                 if state is not LeaseState.EXPIRED and not force:
                     raise ConsumerBusyError(
-                        f"Subscription {name!r} on {part.name} is being read by {owner}: stop them first, or force the "
-                        "deletion."
+                        f"Subscription {name!r} on {part.name} is being read by {owner}: stop its consumers first, or "
+                        "force the deletion."
                     )
         moved: dict[str, int | None] = {}
         for part in records:
