@@ -74,8 +74,8 @@ class DedupLimits:
     """Bounds of a topic's deduplication; Pulsar's defaults.
 
     Attributes:
-        max_producers: Maximum number of disconnected senders that are remembered. Above it, senders that disconnected
-            first are forgotten, names before sources (Pulsar leaves any of them out of its snapshots).
+        max_producers: Maximum number of disconnected senders that are remembered. Above it, those that disconnected
+            first are forgotten, producer names before sources. (Pulsar leaves arbitrary ones out of its snapshots.)
             `brokerDeduplicationMaxNumberOfProducers`.
         inactivity_ms: Time after which the name of a disconnected producer is forgotten; a source is not.
             `brokerDeduplicationProducerInactivityTimeoutMinutes`.
@@ -111,13 +111,13 @@ class DedupSnapshot:
 
 
 class Deduplication:
-    """The deduplication state of a topic's senders. One owner drives it, from one thread.
+    """The deduplication state of a topic's senders. A single owner calls it from one thread.
 
         restore     Deduplication(snapshot), then `replay` each entry from its position on, before anything is published
         publish     check -> NEW -> the journal accepts it -> pushed -> the journal acknowledges it -> persisted
         snapshot    if `is_snapshot_due`: `snapshot`, `snapshot_begun`, store it
 
-    The journal acknowledges entries in order. If the journal is lost, so is this object.
+    The journal acknowledges entries in order. If the journal ends, discard this object.
 
     Args:
         snapshot: The newest stored snapshot.
@@ -197,7 +197,7 @@ class Deduplication:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def producer_connected(self, producer: str) -> None:
-        """Note that a producer of this name is connected: it is not forgotten."""
+        """Note that a producer of this name is connected: its sequence id is not forgotten until it leaves."""
         self._connected[producer] = self._connected.get(producer, 0) + 1
         self._away.pop(producer, None)
 
@@ -211,7 +211,7 @@ class Deduplication:
             self._forget_surplus()
 
     def note_relayed(self, sender: Sender, now_ms: int) -> None:
-        """Note an entry that a replicator sent for a sender that is not connected: its absence starts over now."""
+        """Note an entry that a replicator sent. If its sender is not connected, its inactivity is timed from now on."""
         if self._away.pop(sender, None) is not None:
             self._away[sender] = now_ms
 
@@ -231,7 +231,10 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Return the longest absent sender of a kind that has no messages in flight; these could be stored twice."""
+        """Return the longest absent sender of a kind; None if there is none.
+
+        Senders with messages in flight are skipped: if they were forgotten, these messages could be stored twice.
+        """
         return next((sender for sender in self._away if isinstance(sender, kind) and sender not in self._pushed), None)
 
     def _forget(self, sender: Sender) -> None:

@@ -2,7 +2,7 @@
 
 Pulsar's access modes (its `AbstractTopic`):
 
-| mode | while others publish | alone |
+| mode | beside other producers | without other producers |
 |---|---|---|
 | Shared | admitted beside Shared ones; ProducerBusy beside an exclusive or a waiting one | admitted |
 | Exclusive | ProducerFenced | admitted under a new topic epoch |
@@ -10,7 +10,7 @@ Pulsar's access modes (its `AbstractTopic`):
 | ExclusiveWithFencing | all others are closed, waiting ones are fenced | as Exclusive |
 
 Another cluster's replicator is exempt: it is admitted beside an exclusive producer, does not prevent exclusivity, is
-not fenced, and does not count (Pulsar counts it as a Shared producer). Only its name must be free.
+not fenced, and does not count towards the maximum (Pulsar treats it as a Shared producer). Only its name must be free.
 
 The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: the effect
 `CommitEpoch` is answered by `epoch_committed` or `epoch_not_committed`. A producer that reconnects with the current
@@ -35,7 +35,8 @@ from pulsar_on_spark.broker.producing.replicated import Replication
 _EPOCHS: Final = 2**63
 """Number of epochs: after the last one, counting restarts at 0."""
 _NAME_HEX_DIGITS: Final = 16
-"""Digits of the incarnation in a generated name: each entry contains the name, so it is short."""
+"""Hex digits of the incarnation's id in a generated name. Each entry contains its producer's name, so names are short.
+"""
 
 
 class AccessMode(IntEnum):
@@ -55,12 +56,12 @@ class ProducerInfo:
         connection: Its connection.
         producer_id: The client's number for it on that connection.
         name: Its name, given or generated.
-        is_generated_name: True if a broker generated the name, now or for an earlier connection: then it is unique.
+        is_generated_name: True if a broker generated the name, now or for an earlier connection. Such a name is unique.
         epoch: The client's counter of its attempts to connect this producer.
         access_mode: Its access mode; see the module.
         topic_epoch: The topic epoch of its last exclusive connection; None if it never was exclusive.
         replication: Its kind of deduplication if it is another cluster's replicator; else None.
-        encrypts: True if it says that its messages are encrypted.
+        encrypts: True if its client announced encrypted messages.
     """
 
     connection: Hashable
@@ -75,11 +76,11 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted; a replicator does not announce it, because messages differ."""
+        """True if its messages may be encrypted. A replicator announces nothing, because it sends messages of many."""
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
-        """True if this is the same producer after a reconnect, before the broker notices that the old one is gone."""
+        """True if this is `other` after a reconnect, and the broker has not noticed that the old connection is gone."""
         is_same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         is_own_name = self.is_generated_name and other.is_generated_name
         return self.name == other.name and (is_same or is_own_name) and self.epoch > other.epoch
@@ -89,7 +90,7 @@ class ProducerInfo:
 class Ready:
     """Effect: admit the producer (PRODUCER_SUCCESS, producer_ready true).
 
-    `topic_epoch` is None for a Shared one.
+    `topic_epoch` is None for a producer that is not exclusive.
     """
 
     producer: ProducerInfo
@@ -111,7 +112,8 @@ class Refused:
         producer: The producer.
         error: Pulsar's ServerError by name.
         reason: One sentence.
-        holder: The producer that has its name. If the holder's connection is dead, remove its producers and add again.
+        holder: The producer that already has this name; None for other reasons. If its connection is dead, remove the
+            connection's producers, and add the refused one again.
     """
 
     producer: ProducerInfo
@@ -124,7 +126,7 @@ class Refused:
 class Close:
     """Effect: drop all further entries of this producer.
 
-    `notify`: send CLOSE_PRODUCER to its client; False if the client has replaced it.
+    `notify` is True to send CLOSE_PRODUCER to its client, and False if the client has replaced this producer.
     """
 
     producer: ProducerInfo
@@ -142,7 +144,7 @@ Effect: TypeAlias = Ready | Queued | Refused | Close | CommitEpoch
 
 
 class Producers:
-    """The producers of one topic. One owner drives it, from one thread, and carries out effects in their order.
+    """The producers of one topic. A single owner calls it from one thread, and carries out the effects in order.
 
     Args:
         topic: The topic's full name, for errors.
@@ -163,7 +165,7 @@ class Producers:
 
     @property
     def topic_epoch(self) -> int | None:
-        """The durable topic epoch."""
+        """The durable topic epoch; None if no producer was ever exclusive."""
         return self._topic_epoch
 
     @property
@@ -213,7 +215,7 @@ class Producers:
         return self._become_exclusive() if producer == self._candidate else self._advance()
 
     def epoch_not_committed(self, reason: str) -> list[Effect]:
-        """Refuse the producer of an epoch that may not be durable; `reason` is one sentence for its client."""
+        """Refuse the producer whose topic epoch was not committed; `reason` is one sentence for its client."""
         assert self._committing is not None, "no epoch was asked for"
         (_, producer), self._committing = self._committing, None
         effects: list[Effect] = []
@@ -245,7 +247,7 @@ class Producers:
     # -- admission -----------------------------------------------------------------------------------------------------
 
     def _admit(self, producer: ProducerInfo, inherits: bool) -> list[Effect]:
-        """Decide on a producer whose name is free; `inherits`: it replaces the exclusive one."""
+        """Decide on a producer whose name is free; `inherits`: it replaces the exclusive producer or the next one."""
         if producer.replication is not None:
             self._replicators[producer.name] = producer
             return [Ready(producer, None)]
@@ -254,7 +256,10 @@ class Producers:
         count = len(self._connected) + len(self._waiting) + (self._candidate is not None)
         is_fencing = producer.access_mode is AccessMode.EXCLUSIVE_WITH_FENCING
         if 0 < self._max_producers <= count and not is_fencing:
-            reason = f"Topic {self._topic} has {count} producers, its limit (max_producers_per_topic): close one."
+            reason = (
+                f"Topic {self._topic} has {count} producers, its limit (max_producers_per_topic): close one, or raise "
+                "the limit."
+            )
             return [Refused(producer, "ProducerBusy", reason)]
         return self._ADMISSIONS[producer.access_mode](self, producer, inherits)
 
@@ -315,8 +320,9 @@ class Producers:
 
     def _fenced(self, producer: ProducerInfo) -> Refused:
         reason = (
-            f"The producer {producer.name!r} has topic epoch {producer.topic_epoch} and {self._topic} is at "
-            f"{self._topic_epoch}: another producer was exclusive in between, or no producer ever got that epoch."
+            f"The producer {producer.name!r} has topic epoch {producer.topic_epoch}, but topic {self._topic} has "
+            f"{self._topic_epoch}, because another producer was exclusive in between or the epoch was never given: "
+            "create the producer again."
         )
         return Refused(producer, "ProducerFenced", reason)
 
@@ -351,7 +357,7 @@ class Producers:
 
 
 class ProducerNames:
-    """Generator of names for producers without one: `<cluster>-<incarnation>-<number>`, each only once.
+    """Generator of unique names for producers whose clients set none: `<cluster>-<incarnation>-<number>`.
 
     Args:
         cluster: The cluster's name.

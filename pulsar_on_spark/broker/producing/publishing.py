@@ -184,8 +184,8 @@ class PublishPath:
     async def drain_entries(self) -> None:
         """Stop accepting entries, and wait until each accepted one has its receipt.
 
-        Further entries are dropped: their clients are disconnected afterwards and send them again. If they
-        were disconnected earlier, they would miss receipts and send stored entries twice.
+        Further entries are dropped: their clients are disconnected afterwards and send them again. Clients that are
+        disconnected earlier would miss receipts and send stored entries twice.
         """
         self._is_draining = True
         if self._pending:
@@ -254,7 +254,7 @@ class PublishPath:
     # -- back-pressure -------------------------------------------------------------------------------------------------
 
     def on_journal_room(self) -> None:
-        """Append waiting entries: a journal has room again."""
+        """Append waiting entries because a journal has room again."""
         for topic in list(self._blocked):
             self.append_waiting(topic)
         self._open_if_room()

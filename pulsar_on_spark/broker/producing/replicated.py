@@ -14,7 +14,7 @@ Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator sends *
     older: a marker                                         nothing                             as sent
 
 The deduplication key of an entry follows from its metadata alone (`identity_of`), so a replay finds the same key. A
-marker is the cluster's own entry: it is never deduplicated, and counts as no message.
+marker is written by a cluster and not by a client: it is never deduplicated, and counts as no message.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def received(sent: Sent, name: str, replication: Replication | None) -> Sent | N
         replication: The deduplication of a replicator's entries; None for any other producer.
 
     Returns:
-        The entry; `marker` is true only for a real marker, which has no messages. None if it must be refused because a
-        required field is missing.
+        The entry; `marker` is true only for a real marker, which has no messages. None if the entry must be refused:
+        with `BY_POSITION`, its metadata has no valid position, another source, or an unknown marker type.
     """
     bounds = split_entry(sent.entry)
     metadata = None if bounds is None else _metadata(sent.entry, bounds)

@@ -35,8 +35,8 @@ def last_sequence_id(metadata: MessageMetadata, payload: memoryview) -> int:
 
     Args:
         metadata: The entry's metadata.
-        payload: The bytes after the metadata. If a batch is not unpacked, because it is encrypted or large, its ids are
-            counted up from the first message's, as clients count them if the application sets none.
+        payload: The bytes after the metadata. An encrypted or large batch is not unpacked: its ids are counted up from
+            the id of its first message, as clients do if the application sets no ids.
     """
     first: int = metadata.sequence_id
     if metadata.highest_sequence_id > first or metadata.num_messages_in_batch <= 1:

@@ -52,7 +52,7 @@ class TopicDedup:
     """The deduplication of one topic.
 
     Args:
-        core: The deduplication's decisions.
+        core: The state that decides whether an entry is stored.
     """
 
     def __init__(self, core: Deduplication) -> None:
@@ -85,7 +85,7 @@ class TopicDedup:
 
 
 def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, bool] | None:
-    """Return the same identity as `identity_of` finds later; None for a marker, which is not deduplicated."""
+    """Return the identity that `identity_of` finds in a replay; None for a marker, which is not deduplicated."""
     if sent.marker:
         return None
     first, last, replication = sent.sequence_id, sent.highest_sequence_id, producer.replication
@@ -98,7 +98,7 @@ def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, boo
 
 
 class DedupStore:
-    """Loads and saves the deduplication state of topics. Methods belong to the broker's event loop.
+    """Storage of the deduplication state of topics in the metadata. Call all methods in the broker's event loop.
 
     Args:
         root: The root.
@@ -139,7 +139,10 @@ class DedupStore:
         return dedup
 
     async def delete_snapshot(self, part: TopicPart, view: View) -> None:
-        """Delete the saved state of a topic with deduplication off: it would be outdated later (errors as `save`)."""
+        """Delete the saved state of a topic whose deduplication is off (errors as `save`).
+
+        Otherwise an outdated state would be loaded when deduplication is on again.
+        """
         if view.get(DedupRecord, part.topic_id) is None:
             return
 

@@ -39,7 +39,7 @@ _CODES: Final = {
 def _must_encrypt() -> ServerRefusalError:
     return ServerRefusalError(
         ServerError.MetadataError,
-        "Encryption is required here (encryptionRequired): give the producer a key to encrypt with.",
+        "Encryption is required on this topic (encryptionRequired): give the producer a key to encrypt with.",
     )
 
 
@@ -47,7 +47,7 @@ class ProducerRefusedError(ServerRefusalError):
     """A producer was refused.
 
     Attributes:
-        holder: The producer that has its name, if that is the reason.
+        holder: The producer that already has the refused producer's name; None if it was refused for another reason.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -125,7 +125,7 @@ class TopicProducers:
     def on_entry_accepted(self, sent: Sent) -> None:
         """Count an accepted entry; stop reading from producers until the topic's and the broker's rate allow the next.
 
-        Producers of other topics are paused by their own next entry.
+        If the broker's rate is exceeded, producers of other topics are paused when they send their next entry.
         """
         if self._rate.is_unlimited and self._broker_rate.is_unlimited:
             return
