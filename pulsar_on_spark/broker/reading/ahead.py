@@ -26,9 +26,10 @@ log = logging.getLogger(__name__)
 FIRST_BYTES = 1024 * 1024
 """Bytes that a read fetches if it does not continue where a slab ends."""
 _OWN_MEMORY = -1
-"""Slab number of a larger entry, which has its own memory; only the last such entry and pinned ones are kept."""
+"""Slab number of an entry larger than a slab, which has its own memory. Only the last such entry and pinned ones are
+kept."""
 _AT_ONCE = {Lane.COLD: 2, Lane.JOURNALS: 2}
-"""Jobs that may hold a slab in a lane whose reads wait for others, so that slabs are left for the other lanes."""
+"""Maximum number of slabs held by jobs of a lane whose reads may wait long, so that the other lanes find free slabs."""
 _MAX_RANGES = 256
 """Maximum number of ranges in one job."""
 

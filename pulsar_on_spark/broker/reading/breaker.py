@@ -14,16 +14,16 @@ from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.loss import unreachable
 
 PAUSE_S: Final = 5.0
-"""Time after a failed read in which reads of the path, or of the file, fail at once; then one read tries again."""
+"""Seconds after a failed read in which reads of the path, or of the file, fail at once; then one read tries again."""
 AT_ONCE_S: Final = 1.0
-"""Time within which a failure occupies no thread for long, and pauses no reads of the file: a bad sector, for example,
-says nothing of the other parts."""
+"""A read that fails within these seconds does not pause other reads of its file. It occupies a thread only briefly, and
+a bad sector, for example, does not affect other parts of the file."""
 MAX_FILES: Final = 1_000
 """Maximum number of files that are remembered as unreadable."""
 
 
 class Breaker:
-    """The paths that did not answer, and the files that paths which do could not read for long. Thread-safe.
+    """A circuit breaker for cold paths that did not answer, and for files whose reads took long to fail. Thread-safe.
 
     Args:
         answers: Returns True if a path can be reached.
@@ -34,22 +34,23 @@ class Breaker:
         self._answers = answers
         self._clock = clock
         self._paths: dict[PathId, float] = {}
-        """When a path that did not answer is tried again; infinite while a read tries it."""
+        """Times when paths that did not answer are tried again; infinite while a read tries one."""
         self._files: dict[FileId, float] = {}
-        """The same of files, the oldest failure first."""
+        """Times when unreadable files are tried again, the oldest failure first; infinite while a read tries one."""
         self._lock = threading.Lock()
 
     @contextmanager
     def reading(self, file_id: FileId, paths: Collection[PathId], what: str) -> Iterator[None]:
-        """Read a file, in the block, of which each of these paths has a copy; an error of the block is raised.
+        """Guard a block that reads a file from its copies on these paths; an error of the block is raised.
 
         Args:
             file_id: The file.
-            paths: The paths; none to read without a check.
+            paths: The cold paths that have a copy; empty to read without a check.
             what: The data, for the error.
 
         Raises:
-            CopiesUnreachableError: none of the paths has answered lately, or the file could not be read from them.
+            CopiesUnreachableError: the block is not run, because no path answered, or the file could not be read, less
+                than `PAUSE_S` ago.
         """
         if not paths:
             yield

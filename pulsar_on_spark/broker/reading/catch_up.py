@@ -61,7 +61,7 @@ _MAX_REPORTED = 1_000
 
 
 class CatchUp:
-    """A reader of the entries of any topic of one root. Not thread-safe, except for `Lane.COLD`.
+    """A reader of the entries of any topic of one root. Thread-safe only for `Lane.COLD`.
 
     Args:
         root: The root.
@@ -165,7 +165,7 @@ class CatchUp:
             publish_ms: Milliseconds since 1970.
 
         Raises:
-            InLaneError: another lane can go on.
+            InLaneError: only another lane can continue the search.
             DataLossError, StorageError, MetadataError: as `read`.
         """
         part = source.part
@@ -189,7 +189,11 @@ class CatchUp:
         return end
 
     def _known_slices(self, pieces: Iterable[SegmentSlice | Loss], start: Position) -> Iterator[SegmentSlice]:
-        """Leave out what is lost, which has no time; without the journals, what seems lost may be in them."""
+        """Yield the slices without losses, which have no publish time.
+
+        Raises:
+            InLaneError: entries are in no segment, and this lane does not read the journals that may contain them.
+        """
         for piece in pieces:
             if isinstance(piece, SegmentSlice):
                 yield piece
@@ -293,7 +297,7 @@ class CatchUp:
         """Yield the rows of a sealed slice, including rows that are not messages.
 
         Raises:
-            InLaneError: the slice has copies on cold paths and no other good copy, and this is not their lane.
+            InLaneError: only copies on cold paths may be good, and this reader is not in `Lane.COLD`.
         """
         file, wanted = slice_.file, slice_.batches()
         assert isinstance(file, FileRecord)
@@ -355,7 +359,7 @@ def _walk(view: View, part: TopicPart, start: Position, end: Position) -> Iterat
 
 
 def _slices(view: View, part: TopicPart, wanted: EntryRange, *, past_end: bool) -> Iterator[SegmentSlice]:
-    """Yield the slices from a range's first entry to a gap or the end: the range's, or the ledger's if `past_end`."""
+    """Yield a range's slices up to the first gap or the range's end; with `past_end`, up to the end of its ledger."""
     start, end = Position(wanted.ledger, EntryId(wanted.first)), wanted.end
     if past_end:
         end = max(end, readable_end(view, part.topic_id, wanted.ledger))

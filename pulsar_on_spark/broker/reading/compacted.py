@@ -1,8 +1,8 @@
 """The view of a subscription that reads compacted: the compacted ledger up to its horizon, then the log.
 
-A subscription keeps its first compaction even if the topic is compacted again, so that a message whose id was returned
-as the last one stays readable. It switches to a newer compaction only if its own is deleted, or if the log after its
-horizon is trimmed; see `broker/subscriptions/topic_subscriptions.py`.
+A subscription keeps its first compaction even if the topic is compacted again. So a message stays readable after its
+id was returned as the last message id. The subscription switches to a newer compaction only if its own is deleted, or
+if the log after its horizon is trimmed; see `broker/subscriptions/topic_subscriptions.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SubscribedEntries(Reads, Protocol):
         """Return the id of the last message that clients see; None if there is none."""
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the first entry published at a time or later; the chain's end if there is none."""
+        """Return the first entry published at a time (ms since 1970) or later; the chain's end if there is none."""
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
         """Report a loss, and return the entry id after the lost entries (see `EntryReader`)."""
@@ -54,7 +54,7 @@ class Compacted:
         return horizon_of(self.record)
 
     def over(self, chain: LedgerChain) -> CompactedChain:
-        """Return the topic's chain in the view of this compaction."""
+        """Return the topic's chain as a subscription with this compaction reads it."""
         return CompactedChain(chain, self.horizon, self.index)
 
 
@@ -95,7 +95,10 @@ class CompactedEntries:
         return await self._reader.position_in(self._source(part), chain, publish_ms)
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """Report a loss as `EntryReader`; in the compacted ledger, only the unreadable entry is lost."""
+        """Report a loss as `EntryReader.lost_until`.
+
+        In the compacted ledger only the unreadable entry is lost, and no report is written.
+        """
         if (first.ledger, first.entry) < self._horizon:
             return first.entry + 1
         return await self._reader.lost_until(part, first, end, error)

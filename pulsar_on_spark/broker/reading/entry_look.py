@@ -24,12 +24,12 @@ class EntryLook(NamedTuple):
 
     Attributes:
         messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than its bytes can hold.
-        is_batch: True if its messages have batch indexes, as even a batch of one has.
+        is_batch: True if its messages have batch indexes, also in a batch of one message.
         key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`.
         deliver_at_ms: Earliest delivery time; None for no delay. For an entry that Spark wrote, the latest of its rows.
         publish_ms: Publish time by the producer's clock.
         is_marker: True for an entry of the broker itself, which is not a message.
-        chunk: (uuid, chunk id, number of chunks) of a large message's chunk.
+        chunk: (uuid, chunk id, number of chunks) of a large message's chunk; None for other entries.
     """
 
     messages: int
@@ -48,7 +48,7 @@ UNREADABLE = EntryLook(1, False, None, None, 0, False, None)
 def look_at(entry: bytes) -> EntryLook:
     """Parse the metadata of an entry; return UNREADABLE if that fails. The checksum was verified on arrival.
 
-    Raises nothing, whatever a client sent: an entry that made this function raise would stop all its readers for good.
+    Never raises, whatever a client sent: an entry that made this function raise would stop all its readers for good.
     """
     start = _CHECKSUM_BYTES if entry[:2] == CHECKSUM_MAGIC else 0
     metadata_at = start + _SIZE_BYTES

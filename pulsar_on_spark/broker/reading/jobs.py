@@ -16,7 +16,10 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 class Lane(Enum):
-    """The threads of the reading process, by what their reads may have to wait for. A read begins in the first lane."""
+    """A group of threads of the reading process, named after the entries that it reads.
+
+    A slow lane does not block the others. A `FillJob` begins in SEALED, and a `FindJob` in JOURNALS.
+    """
 
     SEALED = "segments on the disks or stores that the root writes to: reads wait for nothing else"
     COLD = "segments of which only cold paths have a good copy: the path may be slow, or away for minutes"
@@ -50,7 +53,7 @@ class EntrySource:
 
 
 class FillJob(NamedTuple):
-    """Read the ranges, and following entries up to a number of bytes, into a slab."""
+    """A job to read the ranges, and following entries up to `ahead_bytes`, into a slab."""
 
     number: int
     source: EntrySource
@@ -61,7 +64,7 @@ class FillJob(NamedTuple):
 
 
 class FindJob(NamedTuple):
-    """Find the first entry of [start, end) that was published at a time or later."""
+    """A job to find the first entry of [start, end) that was published at `publish_ms` (since 1970) or later."""
 
     number: int
     source: EntrySource
@@ -72,9 +75,10 @@ class FindJob(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The entries that were read into the slab; `next` is the entry after them, None if unknown.
+    """The entries that were read into the slab.
 
-    `ack_sets` are those of `StoredEntry`, by ledger and entry.
+    `next` is the ledger and id of the entry after them; None if unknown. `ack_sets` are those of `StoredEntry`, by
+    ledger and entry.
     """
 
     number: int
@@ -84,7 +88,7 @@ class Filled(NamedTuple):
 
 
 class Large(NamedTuple):
-    """The first entry is larger than a slab; its bytes follow."""
+    """The outcome of a `FillJob` whose first entry is larger than a slab; the entry's bytes follow in the pipe."""
 
     number: int
     run: Run
@@ -99,7 +103,7 @@ class FoundAt(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Nothing was read: the job belongs into another lane (see `InLaneError`)."""
+    """The outcome of a job that must continue in another lane (see `InLaneError`)."""
 
     number: int
     lane: Lane

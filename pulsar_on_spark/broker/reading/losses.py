@@ -20,7 +20,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import walk_range
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, UnbuildableEntryError)
-"""Errors of a read that mean that entries are lost, as far as is known now."""
+"""Errors of a read that mean that entries have no readable copy now."""
 
 
 class LostEntries(NamedTuple):

@@ -105,7 +105,7 @@ class ReadingProcess:
             await asyncio.to_thread(_end, process)
 
     async def run_job(self, make: Callable[[int], Job]) -> tuple[Outcome, bytes | None]:
-        """Run a job; return its outcome, and the entry's bytes if that is `Large`.
+        """Run a job; return its outcome, and the entry's bytes if the outcome is `Large`, else None.
 
         Args:
             make: Creates the job from its number.

@@ -51,7 +51,7 @@ class SlabWriter:
         return len(self._ends)
 
     def add(self, entry: StoredEntry) -> bool:
-        """Append an entry; False if there is no room."""
+        """Append an entry; return False if the slab has no room for it."""
         end = self.size_bytes + len(entry.data)
         if end > len(self._data) or len(self._ends) == MAX_ENTRIES:
             return False
@@ -102,7 +102,10 @@ class Slab:
         """The position after the slab's last entry."""
 
     def copy_entries(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Return copies of the entries from `first` to `end` in the slab, up to `max_bytes` but at least one."""
+        """Return copies of entries from `first` up to `end` (exclusive); none if `first` is not in the slab.
+
+        Stops at the end of a run, and at `max_bytes`; the first entry is returned even if it is larger.
+        """
         number_and_rest = self._number(ledger, first)
         if number_and_rest is None:
             return []

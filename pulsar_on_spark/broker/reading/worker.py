@@ -56,7 +56,7 @@ def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], j
 
 
 class _Worker:
-    """The threads of the process, by lane. A job that reaches an entry of another lane is handed back."""
+    """The threads of the process, by lane. A job that reaches an entry of another lane is answered with `Deferred`."""
 
     def __init__(
         self, root: RootHandle, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection
