@@ -186,7 +186,7 @@ def access_of(settings: BrokerSettings, authentication: Authentication | None) -
         authentication: Its authentication; None if that is off.
 
     Raises:
-        InvalidArgumentError: there is authorization without authentication.
+        InvalidArgumentError: authorization is enabled without authentication.
     """
     authorities = _authorities_of(settings)
     if authentication is None:
@@ -200,7 +200,7 @@ def _authorities_of(settings: BrokerSettings) -> Authorities | None:
     """Return the rights that a broker's settings give; None if there is no authorization.
 
     Raises:
-        InvalidArgumentError: there is authorization without authentication.
+        InvalidArgumentError: authorization is enabled without authentication.
     """
     if not settings.authorization_enabled:
         return None

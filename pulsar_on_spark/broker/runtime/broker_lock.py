@@ -26,7 +26,7 @@ from pulsar_on_spark.storage.permissions import opener
 from pulsar_on_spark.storage.root_place import RootPlace
 
 ONLY: Final = "broker.lock"
-"""The file of a root's only broker."""
+"""Name of the lock file of a broker that serves its root alone."""
 _ALL: Final = "broker*.lock"
 _MAX_BYTES: Final = 1024
 _PROBED_S: Final = 0.5
@@ -138,7 +138,9 @@ class OtherLock:
     file: Path
 
     def dead(self) -> list[IncarnationId] | None:
-        """Return the incarnations of the broker if it is dead for certain; None if it lives, or has removed its file.
+        """Return the incarnations of the broker if it is dead for certain, else None.
+
+        The answer is None if the broker lives, its file is gone, or the file names another boot.
 
         Raises:
             OSError: the file cannot be read.

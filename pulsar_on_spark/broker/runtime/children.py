@@ -17,14 +17,15 @@ _MAX_ERROR_BYTES: Final = 4_096
 
 
 async def run_child(command: Sequence[str], *, error_bytes: int = 0) -> tuple[int, bytes]:
-    """Run a program to its end. If the caller is cancelled, terminate it, and kill it if it does not end in time.
+    """Run a program to its end. If the caller is cancelled, terminate the program, and kill it if it does not end soon.
 
     `subprocess` starts it by vfork. uvloop would fork, which stops the event loop while the page tables are copied: for
     27 ms in a process of 600 MB.
 
     Args:
         command: The program and its arguments.
-        error_bytes: Limit of the bytes of standard error to return, the last ones; 0 to leave it to this process's.
+        error_bytes: Maximum number of bytes to return from the end of its standard error; 0 to return none and let the
+            program share this process's standard error.
 
     Returns:
         The exit code, and the end of standard error.

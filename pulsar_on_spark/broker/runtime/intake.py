@@ -17,7 +17,7 @@ class Pause(Flag):
     PENDING = auto()
     """Too many of the connection's entries are not acknowledged yet."""
     WRITING = auto()
-    """The client leaves too much unread."""
+    """Too much data waits to be sent to the client, which reads slowly."""
     TURN = auto()
     """Other clients have their turn."""
     RATE = auto()
@@ -31,7 +31,7 @@ _HELD: Final = _NOT_TAKEN | Pause.RATE
 
 
 class Intake:
-    """Pauses and resumes reading from a connection.
+    """The back-pressure on one connection: the reasons to pause reading from it.
 
     Args:
         transport: The connection.
@@ -39,7 +39,7 @@ class Intake:
 
     Attributes:
         heard_s: Time of the client's last data, or of the end of the last pause, on the loop's clock.
-        is_full: True if too many of its entries are not acknowledged yet.
+        is_full: True if too many of the connection's entries are not acknowledged yet.
     """
 
     def __init__(self, transport: asyncio.Transport, max_pending: int) -> None:
@@ -54,7 +54,7 @@ class Intake:
         self.is_full = False
 
     def pending_changed(self, entries: int) -> bool:
-        """Change the number of unacknowledged entries by `entries`; True if `is_full` has changed."""
+        """Change the number of unacknowledged entries by `entries`; return True if `is_full` has changed."""
         self._pending += entries
         was_full = self.is_full
         self.is_full = self._pending * 2 > self._max_pending if was_full else self._pending >= self._max_pending

@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, 
 log = logging.getLogger(__name__)
 
 LEASE_S: Final = 6.0
-"""Time after which other brokers take over from one that does not renew its lease, in seconds."""
+"""Time after which other brokers take over from a broker that does not renew its lease, in seconds."""
 MAX_JOURNALS: Final = 1 + MAX_QUORUMS
 CLOSE_UNUSED_S: Final = 600.0
 """Time without use after which a journal is closed, in seconds."""
@@ -136,7 +136,7 @@ class Journals:
             return journal.incarnation
 
     def release_journal(self, topic_id: TopicId) -> None:
-        """Note that a topic was unloaded."""
+        """Note that a topic no longer uses its journal."""
         for journal in self._journals:
             if topic_id in journal.topics:
                 journal.topics.discard(topic_id)
@@ -174,7 +174,7 @@ class Journals:
     # -- background work -----------------------------------------------------------------------------------------------
 
     def look_at_sealing(self) -> bool:
-        """Drop trimmed files from the journals; True if a sealing process is too far behind."""
+        """Drop trimmed files from the journals; return True if a sealing process is too far behind."""
         for journal in self._journals:
             journal.incarnation.forget_trimmed_frames(journal.sealing.deleted_before)
         return any(journal.sealing.is_over_lag_limit() for journal in self._journals)

@@ -29,7 +29,7 @@ class Peer(Hashable, Protocol):
         principal: The client's identity; None before it is authenticated, when it has no producers, consumers or
             watchers yet.
         is_closed: True if the connection has ended: written data is dropped.
-        is_writable: False while the client leaves too much unread.
+        is_writable: False while too much data waits to be sent, because the client reads slowly.
     """
 
     address: str
@@ -43,7 +43,7 @@ class Peer(Hashable, Protocol):
         """Send data; all data written in one turn of the event loop is sent together."""
 
     async def is_alive(self) -> bool:
-        """Ping the client; False if it does not respond within 5 s, and then the connection is closed."""
+        """Ping the client; if it does not respond within 5 s, close the connection and return False."""
 
     def pending_changed(self, entries: int) -> None:
         """Change the number of the client's unacknowledged entries by `entries`."""

@@ -1,4 +1,4 @@
-"""The lock of a broker, and the rule that one broker serves a root on an object store with a journal on a host's disks.
+"""The lock of a broker, and the rule that a broker serves a root alone if its journal is on disks and the root is not.
 
 The lock files of a local root's brokers are in the root's folder. On an object store, a broker with its journal on its
 host's disks locks the first journal directory. Other brokers could not recover that journal, so this broker serves
@@ -41,7 +41,7 @@ def lock_broker(root: Root, broker: str) -> Lock:
         broker: The broker's id.
 
     Raises:
-        BrokerRunningError: a broker with this id runs, or another one serves a root whose journals are on disks.
+        BrokerRunningError: a broker with this id runs, or another broker serves a root that has room for one only.
         InvalidArgumentError: the root is on an object store and has no path for journals that this host can use.
         StorageError, MetadataError: the root cannot be read now.
     """
@@ -96,7 +96,11 @@ def _journal_path(root: Root) -> JournalPath:
 
 
 def _require_no_other_broker(root: Root, lock: BrokerLock) -> None:
-    """Refuse to serve if the lease of another host's broker shows that this broker is alive."""
+    """Require that no lease shows another broker of the root to be alive.
+
+    Raises:
+        BrokerRunningError: another broker is alive.
+    """
     records = root.store.view().all(IncarnationRecord)
     others = [each.incarnation for each in records if each.state != "CLOSED" and each.incarnation not in lock.former]
     watcher = settled_leases(root, others)

@@ -218,12 +218,13 @@ class BrokerSettings(BaseModel):
     max_publish_rate_per_topic_in_messages: Count = 0
     """Messages a second of all producers of one topic: above it, the broker stops reading from them for a while."""
     max_publish_rate_per_topic_in_bytes: Bytes = 0
-    """Bytes a second of all producers of one topic; as above."""
+    """Bytes a second of all producers of one topic: above it, the broker stops reading from them for a while."""
     broker_publisher_throttling_max_message_rate: Count = 0
     """Messages a second of all producers of the broker, beside the rates of topics: above it, the broker stops reading
     from a producer's connection for a while."""
     broker_publisher_throttling_max_byte_rate: Bytes = 0
-    """Bytes a second of all producers of the broker; as above."""
+    """Bytes a second of all producers of the broker, beside the rates of topics: above it, the broker stops reading
+    from a producer's connection for a while."""
     max_consumers_per_topic: Count = 0
     """Maximum number of consumers of one topic, all subscriptions together."""
     max_consumers_per_subscription: Count = 0
@@ -232,7 +233,8 @@ class BrokerSettings(BaseModel):
     """Maximum number of unacknowledged messages of a Shared or Key_Shared consumer: above it, the consumer gets no more
     until half of them are acknowledged."""
     max_unacked_messages_per_subscription: Count = 200_000
-    """Maximum number of unacknowledged messages of all consumers of a subscription; as above."""
+    """Maximum number of unacknowledged messages of all Shared or Key_Shared consumers of a subscription: above it, they
+    get no more until half of them are acknowledged."""
     auto_skip_non_recoverable_data: bool = False
     """Let subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
     dispatcher_max_read_batch_size: Some = 100
@@ -364,7 +366,7 @@ class BrokerSettings(BaseModel):
     maintain_interval_s: Annotated[float, Field(gt=0)] = 600
     """Interval of housekeeping (`pulsarpy maintain`) by the broker."""
     lost_path_recovery_delay_s: Annotated[float, Field(ge=0)] = 600
-    """Time for which a storage path may be unreachable before housekeeping restores its copies on others."""
+    """Time for which a storage path may be unreachable before housekeeping restores its copies on other paths."""
 
 
 def load(
@@ -433,7 +435,7 @@ def _read(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(
-            f"The settings file {file} cannot be read ({error.strerror}): use another."
+            f"The settings file {file} cannot be read ({error.strerror}): give another file."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"The settings file {file} is not TOML ({error}): correct it.") from error

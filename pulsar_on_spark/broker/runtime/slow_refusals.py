@@ -10,7 +10,7 @@ from pulsar_on_spark.security.limits import DELAY_S, FREE_FAILURES, MAX_WAITING,
 
 
 class SlowRefusals:
-    """The refusals of clients that are not authenticated, in Pulsar's protocol and HTTP together.
+    """The delay of refusals of clients that failed to authenticate, in Pulsar's protocol and HTTP together.
 
     Args:
         audit: Notes the clients whose refusals wait.
@@ -22,7 +22,7 @@ class SlowRefusals:
         self._waiting = 0
 
     async def turn(self, address: str) -> bool:
-        """Wait until a client may be answered; False if too many clients wait already, so that it gets no answer.
+        """Wait until a client may be answered; return False if it must get no answer, because too many clients wait.
 
         Args:
             address: Its address, with a port.

@@ -62,7 +62,7 @@ class BrokerTls:
 
     Args:
         tls: The TLS settings.
-        check_s: Interval of checks whether the files were replaced.
+        check_s: Interval of checks whether the files were replaced, in seconds.
 
     Raises:
         InvalidArgumentError: a file cannot be used.
@@ -78,7 +78,7 @@ class BrokerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for new connections; those that exist keep theirs."""
+        """The context for new connections; existing connections keep their context."""
         return self._loaded.context
 
     @property
@@ -88,7 +88,7 @@ class BrokerTls:
 
     @property
     def warning(self) -> str | None:
-        """A sentence if the certificate is not valid now, or expires soon."""
+        """A warning of one sentence if the certificate is not valid now or expires soon; else None."""
         return self._loaded.warning(time.time())
 
     def start(self) -> None:

@@ -35,7 +35,7 @@ _PLAIN: Final = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE", "UNE
 
 
 class HandshakePace:
-    """Decision when the next handshake may begin. Pure: the caller has the clock.
+    """A pacer that decides when the next handshake may begin. Pure: the caller has the clock.
 
     Args:
         per_s: Handshakes a second.
@@ -48,7 +48,7 @@ class HandshakePace:
         self._next_s = 0.0
 
     def begin(self, now_s: float) -> float:
-        """Count a handshake, and return the time to wait before it begins."""
+        """Count a handshake, and return the seconds to wait before it begins."""
         begins_s = max(self._next_s, now_s - self._slack_s)
         self._next_s = begins_s + self._interval_s
         return max(0.0, begins_s - now_s)

@@ -27,7 +27,7 @@ class WorkStatus:
 
     Attributes:
         status: NOT_RUN since this broker's start, RUNNING, or the last outcome.
-        last_error: The reason of ERROR.
+        last_error: The reason of ERROR; "" for other states.
     """
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"] = "NOT_RUN"
