@@ -31,7 +31,7 @@ class Consumer:
         id: Its id in the subscription.
         is_closed: True if the broker disconnected it; its client subscribes again.
         left_for_seek: True if it was disconnected for a seek.
-        is_closed_again: True if its client, which has sent FLOW since, is about to be told again.
+        is_closed_again: True if CLOSE_CONSUMER is about to be sent again, because the client has sent FLOW since.
         messages_out: Number of messages delivered to it.
         bytes_out: Bytes of their entries.
         connected_at: Time of its SUBSCRIBE, in seconds since 1970.
@@ -97,7 +97,7 @@ class Consumer:
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
 
     def send_close(self, *, for_seek: bool = False) -> None:
-        """Make its client subscribe again; the caller removes it from its subscription."""
+        """Make its client subscribe again; the caller removes the consumer from its subscription."""
         self.is_closed, self.left_for_seek = True, for_seek
         self.peer.write(replies.close_consumer(self.consumer_id))
 
@@ -122,11 +122,11 @@ class KeptCursor(Protocol):
         """Store the cursor soon: messages were acknowledged."""
 
     async def wait_durable(self) -> None:
-        """Wait until the current state of the cursor is stored (raises if it never will be)."""
+        """Wait until the current state of the cursor is stored; raises if it cannot be stored."""
 
 
 class MemoryCursor:
-    """The cursor of a non-durable subscription, lost with it: a reader's client remembers its own position."""
+    """The cursor of a non-durable subscription, kept in memory only: a reader's client remembers its own position."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor

@@ -35,9 +35,11 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_words
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = (1.0, 60.0)
-"""First and longest delay before a failed read is retried; it doubles, because searching for copies is costly."""
+"""First and longest delay before a failed read is retried, in seconds. The delay doubles with each failure, because
+searching for copies is costly."""
 RATE_WAIT_S: Final = 1.0
-"""Longest wait of a throttled subscription before it checks the rate again: the limit may change meanwhile."""
+"""Longest wait of a throttled subscription before it checks its rate again, in seconds: the rate may change meanwhile.
+"""
 _MOST_DOUBLINGS: Final = 10
 SKIP_AFTER_FAILURES: Final = 2
 """Failed attempts, some seconds in all, before lost entries are skipped: a storage path may be gone for a moment."""
@@ -171,7 +173,7 @@ class Deliveries:
             await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
 
     async def _skip_lost(self, wanted: Wanted, error: Exception) -> bool:
-        """Acknowledge entries that are lost for good, if `auto_skip_non_recoverable_data` is on; True if any were."""
+        """Acknowledge lost entries, if `auto_skip_non_recoverable_data` is on; return True if any were acknowledged."""
         if not self.limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
             return False
         asked = wanted.ranges[0]

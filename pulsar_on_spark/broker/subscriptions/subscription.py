@@ -50,7 +50,7 @@ class Subscription:
         chain: The chain of ledgers in its view of the topic.
         deliveries: Its delivery loop.
         reads_compacted: True if it reads compactions of the topic.
-        is_renewed: Cleared while it switches to another compaction: its view of the topic may lag meanwhile.
+        is_renewed: An event, cleared while it switches to another compaction, when its view of the topic may lag.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Subscription:
         self._moved()
 
     def remove(self, consumer: Consumer) -> bool:
-        """Remove a consumer and give its unacknowledged messages to others; False if it was removed already."""
+        """Remove a consumer and redeliver its unacknowledged messages; return False if it was removed already."""
         if self._consumers.get(consumer.id) is not consumer:
             return False
         del self._consumers[consumer.id]
@@ -188,7 +188,7 @@ class Subscription:
         self.deliveries.wake()
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
-        """Acknowledge messages for a consumer (ACK); `wait_durable` waits until that is stored.
+        """Acknowledge messages for a consumer (ACK); `wait_durable` waits until the acknowledgement is stored.
 
         Raises:
             InvalidArgumentError: an entry does not exist yet; all others are acknowledged.
@@ -221,7 +221,7 @@ class Subscription:
         """Wait until all acknowledgements so far are durable.
 
         Raises:
-            PulsarpyError: they never will be, because the subscription or the broker's journal was lost.
+            PulsarpyError: they cannot become durable, because the subscription or the broker's journal was lost.
         """
         await self.kept.wait_durable()
 
@@ -235,7 +235,7 @@ class Subscription:
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     def on_entries_grew(self) -> None:
-        """Deliver new entries: more became readable."""
+        """Deliver entries that became readable."""
         self.deliveries.wake()
 
     def switch_view(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:

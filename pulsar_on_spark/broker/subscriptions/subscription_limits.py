@@ -109,7 +109,7 @@ def check_limits(
     if request.type not in limits.types:
         raise ServerRefusalError(
             ServerError.NotAllowedError,
-            f"{topic} does not allow {request.type} subscriptions (subscriptionTypesEnabled): use "
+            f"Topic {topic} does not allow {request.type} subscriptions (subscriptionTypesEnabled): use "
             f"{' or '.join(sorted(limits.types))}.",
         )
     for count, limit, kind in (
@@ -117,4 +117,6 @@ def check_limits(
         (of_subscription or 0, limits.consumers_each, f"consumers on subscription {request.name!r}"),
     ):
         if 0 < limit <= count:
-            raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {count} {kind}, its limit: close one.")
+            raise ServerRefusalError(
+                ServerError.ConsumerBusy, f"{topic} has {count} {kind}, its limit: close one, or raise the limit."
+            )

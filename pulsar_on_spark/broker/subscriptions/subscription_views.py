@@ -85,7 +85,7 @@ class SubscriptionViews:
         subscription.switch_view(*self.of(compacted), compacted)
 
     def update_subscription(self, subscription: Subscription) -> bool:
-        """Update a subscription to the topic's current chain; False if `renew_view` must come first."""
+        """Update a subscription to the topic's current chain; return False if `renew_view` must come first."""
         compacted, chain = subscription.compacted, self._topic.chain
         if subscription.reads_compacted and is_outlived(compacted, subscription.kept.cursor.mark_delete, chain):
             return False

@@ -1,7 +1,7 @@
 """The subscriptions of a loaded topic: acquired for their first consumer, released after the last one is gone.
 
 The broker owns a durable subscription while it has consumers and for `RELEASE_AFTER_S` after, so that a client that
-reconnects at once finds it loaded. Operations that wait hold a lock of the subscription's name.
+reconnects at once finds it loaded. An operation that awaits something holds the lock of the subscription's name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 RELEASE_AFTER_S: Final = 1.0
 """Time after which a durable subscription without consumers is released, in seconds."""
 FORGET_AFTER_S: Final = 30.0
-"""Time after which a non-durable subscription is dropped after a seek: its client is about to reconnect."""
+"""Time for which a non-durable subscription without consumers is kept after a seek, in seconds: its client is about to
+reconnect."""
 
 
 class SubscribedTopic(SeenTopic, Protocol):
@@ -235,7 +236,7 @@ class TopicSubscriptions:
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     def on_entries_grew(self) -> None:
-        """Deliver new entries: more became readable."""
+        """Deliver entries that became readable."""
         for subscription in self._open.values():
             subscription.on_entries_grew()
 
