@@ -176,7 +176,7 @@ class NonPersistentSubscriptions:
 
     Args:
         name: The topic.
-        left: Called after a consumer has left.
+        left: Called after the last consumer of a subscription has left.
     """
 
     def __init__(self, name: TopicName, left: Callable[[], None]) -> None:

@@ -297,7 +297,10 @@ class BrokerTopic:
         """Publish a marker, or an entry of another cluster's replicator; publish rates do not apply to replicators."""
         entry = received(sent, producer.info.name, producer.info.replication)
         if entry is None:
-            reason = f"An entry of {producer.info.name} to {self.name} lacks its position in the source."
+            reason = (
+                f"An entry of {producer.info.name!r} to {self.name} is not a known marker and has no valid position in "
+                "the source: check the source cluster's replicator."
+            )
             producer.refuse(producer.take_number(), sent.sequence_id, ServerError.PersistenceError, reason)
             return
         self._path.publish_entry(self, producer, entry)

@@ -62,14 +62,14 @@ class TopicListWatcher:
             ) from error
 
     def begin(self, names: Collection[str], known_hash: str) -> TopicList:
-        """Return all matching topics, or only their hash if the client has this list already."""
+        """Begin to watch; return all matching topics, or only their hash if the client has this list already."""
         self._matching = set(self._matched(names))
         topics_hash = hash_of(self._matching)
         changed = topics_hash != known_hash
         return TopicList(sorted(self._matching) if changed else [], topics_hash, changed)
 
     def change(self, came: Iterable[str], went: Collection[str]) -> ListChange | None:
-        """Apply created and deleted topics of the root; None if the client's list does not change."""
+        """Apply created and deleted topics of the root; return the update, or None if the list does not change."""
         new = [name for name in self._matched(came) if name not in self._matching]
         deleted = sorted(self._matching.intersection(went))
         if not new and not deleted:

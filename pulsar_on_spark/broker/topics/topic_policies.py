@@ -85,7 +85,7 @@ def default_policies(settings: BrokerSettings) -> Policies:
 
 
 def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
-    """Return the policies of a topic. If the settings require encryption, no policy of a namespace can lift that.
+    """Return the policies of a topic. If the settings require encryption, no policy can switch it off.
 
     Args:
         view: The metadata.
@@ -119,7 +119,10 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
     if longest_ms and policies.delayed_delivery.active:
         deliver_at_ms = look_at(entry).deliver_at_ms
         if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
-            return f"The message is delayed by more than {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
+            return (
+                f"The message is delayed by more than {longest_ms} ms, the topic's limit (maxDeliveryDelayInMillis): "
+                "shorten the delay."
+            )
     return encryption_refusal(policies, entry)
 
 

@@ -160,9 +160,10 @@ class Topics:
         )
 
     async def again(self, topic: AnyTopic) -> AnyTopic:
-        """Return a topic after a wait; a non-persistent one that has ended with its last client is created again.
+        """Return a topic that the caller got before it awaited something else.
 
-        The caller must join the topic without another wait.
+        A non-persistent topic that has ended with its last client meanwhile is created again. The caller must add its
+        client without another await.
         """
         return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=self.http_creations)
 
@@ -220,7 +221,8 @@ class Topics:
         topic = await self.get(name)
         if not isinstance(topic, BrokerTopic):
             raise ServerRefusalError(
-                ServerError.NotAllowedError, f"Topic {name} is not persistent and cannot be terminated."
+                ServerError.NotAllowedError,
+                f"Topic {name} is not persistent, so it cannot be terminated: close its producers instead.",
             )
         async with self._lock(name):
             if self._loaded.get(name) is not topic:
@@ -245,7 +247,9 @@ class Topics:
         if not name.is_persistent:
             volatile = self._get_non_persistent(name)
             if not force:
-                raise TopicBusyError(f"Topic {name} is in use: close its producers and consumers, or force it.")
+                raise TopicBusyError(
+                    f"Topic {name} is in use: close its producers and consumers, or force the deletion."
+                )
             await volatile.close()
             with suppress(SchemaNotFoundError):
                 await asyncio.to_thread(registry.delete_schema, self._root.store, name, force=True)
@@ -348,7 +352,7 @@ class Topics:
                 await self.unload_if_loaded(topic)
 
     async def unload_some(self, is_wanted: Callable[[TopicName], bool]) -> None:
-        """Unload all topics whose names are wanted; the caller ensures that none of them is loaded meanwhile."""
+        """Unload the topics whose names `is_wanted` accepts; the caller ensures that none is loaded meanwhile."""
         loading = [task for (name, _), task in self._loading.items() if is_wanted(name)]
         await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(self.unload_if_loaded(topic) for topic in self if is_wanted(topic.name)))
