@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 4 * MAX_SCHEMA_BYTES
 """Limit of a request's body: the largest body is a schema in JSON with some of its characters escaped."""
 MAX_DRAINED_BYTES: Final = 16 * MAX_BODY_BYTES
-"""Limit of the bytes of a long body that are read and dropped: a client that is still sending misses the response."""
+"""Limit of the bytes of a long body that are read and dropped before it is refused: a client that is still sending
+would miss the response."""
 _DESCRIPTION: Final = (
     "Apache Pulsar's admin REST v2 over a root of pulsar_on_spark. Unsupported requests are answered with 501 and the "
     'reason; errors are `{"reason": "..."}`.'

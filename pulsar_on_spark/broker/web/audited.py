@@ -1,4 +1,4 @@
-"""The audit of HTTP requests: all changes, and all refusals of known clients."""
+"""The audit of HTTP requests: all changes, and all refusals of authenticated clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Outcome:
     """The outcome of a request.
 
     Attributes:
-        status: The status; 500 until it is answered.
-        reason: The reason of a refusal.
+        status: The HTTP status of the response; 500 before there is a response.
+        reason: The reason of a refusal; "" without one.
         is_refused: True if the rules of authorization refused it, whatever the status.
     """
 

@@ -67,7 +67,7 @@ OF_ONE_TOPIC: Final = frozenset(
         ("GET", f"{TOPIC}/lastMessageId"),
     }
 )
-"""Requests about a topic, or about all of its partitions, that only the brokers that serve these can answer."""
+"""Requests about a topic or all of its partitions, which only the owners of the topic or partitions can answer."""
 OF_A_NAMESPACE: Final = frozenset(
     {
         ("PUT", f"{NAMESPACE}/unload"),
@@ -79,7 +79,8 @@ OF_A_NAMESPACE: Final = frozenset(
 """Requests about all topics of a namespace: every broker does its part."""
 _UNLOADS: Final = (f"{NAMESPACE}/unload", f"{TOPIC}/unload")
 _DELETION: Final = ("DELETE", f"{TOPIC}/partitions")
-"""The deletion of a partitioned topic, by any broker: one commit deletes all partitions, which their brokers unload."""
+"""The deletion of a partitioned topic: any broker commits the deletion of all partitions, and their owners unload them.
+"""
 _ROUTED: Final = OF_ONE_TOPIC | OF_A_NAMESPACE | {_DELETION}
 _TIMEOUT_S: Final = 60.0
 _FORWARDED: Final = ("authorization", "x-pulsar-auth-method-name", "x-original-principal", "content-type")
@@ -113,7 +114,7 @@ _MERGES: Final[Mapping[str, Callable[[Sequence[_Json]], _Json]]] = {
 
 
 class ByOwner:
-    """Middleware that passes on only what this broker can answer; a root's only broker can answer everything.
+    """Middleware that passes on only the requests that this broker can answer: all of them if the root has no other.
 
     Args:
         app: The application.
@@ -273,7 +274,7 @@ def url_at(scope: Scope, broker: BrokerRecord) -> str:
     """Return the URL of a request at another broker, by HTTPS if the request came that way.
 
     Raises:
-        HTTPException: the broker has no such URL.
+        HTTPException: 503, the broker has no HTTPS port.
     """
     urls = broker.default_listener
     url = urls.web_url_tls if scope["scheme"] == "https" else urls.web_url or urls.web_url_tls

@@ -95,7 +95,7 @@ async def _stored_topic(name: NamedTopic) -> TopicName:
     """Refuse non-persistent topics, as Pulsar does.
 
     Raises:
-        HTTPException: 405.
+        HTTPException: 405, the topic is not persistent.
     """
     if not name.is_persistent:
         raise HTTPException(405, f"Topic {name} is not persistent: it has live clients only, and no stored data.")

@@ -30,7 +30,7 @@ Rule = Callable[[Mapping[str, str]], tuple[Operation, Resource] | None]
 Raises `InvalidArgumentError` for an invalid name."""
 
 OF_SUPER_USERS: Final = ("publishRate", "delayedDelivery")
-"""Policies of namespaces that concern the broker's other tenants, too."""
+"""Policies of namespaces that only super users may set, because they affect the broker's other tenants, too."""
 _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT)
 """Operations on a tenant itself, and not on its namespaces and topics."""
 
@@ -38,8 +38,8 @@ _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_T
 def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
     """True if the refusal of an operation may say that the tenant does not exist.
 
-    Pulsar's refusals say so for objects in a tenant, but not for the tenant itself, for operations of super users, and
-    for the system namespace, whose tenant always exists there.
+    As in Pulsar, refusals say so for objects in a tenant, but not for the tenant itself, for operations of super users,
+    and for the system namespace, whose tenant always exists in Pulsar.
     """
     return bool(resource.tenant) and operation not in _ON_TENANT_ITSELF and resource.namespace != SYSTEM_NAMESPACE
 

@@ -126,7 +126,7 @@ async def version_of(
 
 
 async def _topic(services: Services, tenant: str, namespace: str, local: str) -> TopicName:
-    """Return the persistent topic; the non-persistent one of this name if only that one is in use or has a schema."""
+    """Return the persistent topic of this name; the non-persistent one if only that is in use or has a schema."""
     stored, unstored = (
         TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
     )

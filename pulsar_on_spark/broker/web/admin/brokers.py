@@ -62,7 +62,7 @@ async def change_setting(services: BrokerServices, name: Text, value: Text) -> N
 
 @router.delete("/configuration/{name}", response_class=Response, responses=_NOT_DYNAMIC)
 async def reset_setting(services: BrokerServices, name: Text) -> None:
-    """Reset a setting to the value that the broker was started with."""
+    """Reset a setting of all brokers to the values that they were started with."""
     await _change(services, name, None)
 
 

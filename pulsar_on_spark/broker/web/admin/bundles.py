@@ -1,4 +1,4 @@
-"""Bundles of namespaces: list, unload, split them, and operations on the topics of one."""
+"""Bundles of namespaces: list, unload and split them, and return the hashes of their topics."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def unload_bundle(
     bundle: NamedBundle,
     destination: Annotated[str, Query(alias="destinationBroker", max_length=1024)] = "",
 ) -> None:
-    """Unload all topics of a bundle. The destination becomes its owner; without one, the next lookup chooses it."""
+    """Unload all topics of a bundle. The destination becomes its owner; by default, the next lookup assigns one."""
     view = await services.views.view()
     to = None
     if destination:
@@ -139,7 +139,7 @@ async def split_bundle(
     unload: bool = False,
     body: Annotated[_Positions | None, Body()] = None,
 ) -> None:
-    """Split a bundle in two, or at the positions of the body; its owner keeps all parts, or unloads them."""
+    """Split a bundle in two, or at the positions in the body; its owner keeps the parts, or unloads them on request."""
     if algorithm not in _DIVIDE:
         raise HTTPException(412, f"Split algorithm {algorithm!r} is not supported: choose one of {', '.join(_DIVIDE)}.")
     if unload:

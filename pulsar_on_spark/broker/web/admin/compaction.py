@@ -1,4 +1,4 @@
-"""Compaction of topics: start one, and report its progress."""
+"""Compaction of topics: start a compaction, and report its state."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CursorPlace(MessageIdJson):
     """
 
     is_excluded: Annotated[bool, Field(validation_alias=AliasChoices("isExcluded", "excluded", "is_excluded"))] = False
-    """Java clients call it `excluded`."""
+    """True for the position after the message. Java clients send it as `excluded`."""
     properties: Annotated[dict[str, str], Field(max_length=1000)] | None = None
 
     def position(self, end: Position) -> Position:

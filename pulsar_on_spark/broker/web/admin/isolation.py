@@ -110,7 +110,10 @@ async def delete_policy(services: BrokerServices, cluster: Text, policy: Text) -
 
 
 def _of_broker(broker: BrokerRecord, policies: Sequence[Isolation]) -> list[dict[str, Any]]:
-    """Return a broker's part in each policy that names it, as Pulsar's `BrokerNamespaceIsolationData`."""
+    """Return a broker's role in each policy that names it, as Pulsar's `BrokerNamespaceIsolationData`.
+
+    If no policy names the broker, the only item has no policy.
+    """
     named = [
         {
             "brokerName": broker.broker,

@@ -1,4 +1,4 @@
-"""Single messages: in a subscription's backlog, by id, by index in the topic, by time.
+"""Reading of single messages: the n-th of a backlog or of a topic, or by message id; and message ids by publish time.
 
 The body of an answer is the entry's payload, decompressed; its metadata are headers under Pulsar's names. A batch is
 sent whole, and clients split it.
@@ -83,7 +83,9 @@ async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Numb
     """Return the entry with an id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     if not topic.chain.holds_entry(ledger, entry):
-        raise HTTPException(404, f"Entry {ledger}:{entry} of {name} does not exist.")
+        raise HTTPException(
+            404, f"Entry {ledger}:{entry} of {name} does not exist or was trimmed: give another ledger and entry."
+        )
     return await _entry(services, topic, Position(LedgerId(ledger), EntryId(entry)))
 
 
@@ -100,7 +102,9 @@ async def examine(
     entries = chain.entries_from(chain.start.ledger, chain.start.entry)
     index = number - 1 if start == "earliest" else entries - number
     if not 0 <= index < entries:
-        raise HTTPException(404, f"Topic {name} has {entries} entries: ask for one of them.")
+        raise HTTPException(
+            404, f"Topic {name} has {entries} entries, so messagePosition {number} does not exist: give a smaller one."
+        )
     begin = CursorRecord("snapshot", topic.topic_id, "", 1, NO_RECORD, chain.start)
     last = Cursor(chain, begin).deliverable(chain.start, index + 1).ranges[-1]
     return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))

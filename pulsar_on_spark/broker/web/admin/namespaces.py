@@ -79,7 +79,7 @@ async def create(
     """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all.
 
     Raises:
-        NotAuthorizedError: only super users may set one of the policies.
+        NotAuthorizedError: the body has a policy that only super users may set.
     """
     body = body or NamespaceBody()
     policies, permissions = dict(body.model_extra or {}), None
@@ -88,7 +88,8 @@ async def create(
     boundaries = given_boundaries(policies.pop("bundles", None))
     fields, unsupported = given_fields(policies, services.settings.cluster_name)
     if unsupported:
-        raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
+        names = ", ".join(sorted(unsupported))
+        raise HTTPException(501, f"Policies of namespace {namespace} are not supported: leave out {names}.")
     if any(FIELDS[field].namespace in OF_SUPER_USERS for field in fields):
         authorize(services.access, client, SuperUserOperation.ADMINISTER, CLUSTER)
     await asyncio.to_thread(
@@ -151,7 +152,7 @@ async def set_property(services: BrokerServices, namespace: NamedNamespace, key:
 
 @router.delete(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
 async def remove_property(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
-    """Remove one property and return its old value."""
+    """Remove one property and return its old value; 204 if it was not set."""
     was = registry.require_namespace(await services.views.view(), namespace).properties.get(key)
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: None})
     return _text(was)

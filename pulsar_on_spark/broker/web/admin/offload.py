@@ -1,4 +1,4 @@
-"""Offloading to cold storage paths: start one, report its progress; the thresholds and the lag of namespaces."""
+"""Offloading to cold storage paths: start an offload, report its state, and set a namespace's thresholds and lag."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _BAD: Final = refused(412, "The value is not acceptable.")
 
 @router.get(_FIELD_OF_NAMESPACE, responses=_MISSING)
 async def namespace_field(services: BrokerServices, namespace: NamedNamespace, field: _Field) -> Response:
-    """Return a threshold, -1 if it is not set, or the deletion lag."""
+    """Return an offload threshold (-1 if it is not set), or the deletion lag (204 if it is not set)."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     policies = namespace_policies(view, namespace).get("offload_policies") or OffloadPolicies()
@@ -69,14 +69,14 @@ async def namespace_field(services: BrokerServices, namespace: NamedNamespace, f
 async def set_namespace_field(
     services: BrokerServices, namespace: NamedNamespace, field: _Field, value: Annotated[JsonValue, Body()]
 ) -> None:
-    """Set a threshold or the deletion lag."""
+    """Set an offload threshold, or the deletion lag."""
     tenants.require_namespace(await services.views.view(), namespace)
     await asyncio.to_thread(set_offload_fields, services.root, namespace, {_FIELDS[field]: value})
 
 
 @router.delete(_FIELD_OF_NAMESPACE, status_code=204, responses=_MISSING)
 async def unset_namespace_field(services: BrokerServices, namespace: NamedNamespace, field: _Field) -> None:
-    """Unset a threshold or the deletion lag."""
+    """Unset an offload threshold, or the deletion lag."""
     tenants.require_namespace(await services.views.view(), namespace)
     await asyncio.to_thread(set_offload_fields, services.root, namespace, {_FIELDS[field]: None})
 
@@ -113,7 +113,7 @@ async def offload(services: BrokerServices, name: StoredTopic, before: CursorPla
 
 @router.get(f"{TOPIC}/offload", responses=_NO_TOPIC)
 async def status(services: BrokerServices, name: StoredTopic) -> OffloadJson:
-    """Return the state of the last offload by this broker; after a success, also the first message that stays."""
+    """Return the state of this broker's last offload; after a success, also the first message not offloaded."""
     await _require_single(services, name)
     last = services.offloads.status(name)
     first = None

@@ -86,7 +86,7 @@ def split_permissions(
 
 
 def permissions_json(record: PermissionsRecord | None) -> dict[str, Any]:
-    """Return a namespace's permissions in the shape of Pulsar's `Policies`; nothing if there are none."""
+    """Return a namespace's permissions in the shape of Pulsar's `Policies`; empty if there is no record."""
     if record is None:
         return {}
     granted = {

@@ -125,7 +125,7 @@ _OF_TOPIC: Final = "topic policies"
 async def namespace_policy(
     services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy, applied: Applied = False
 ) -> Response:
-    """Return a policy's value on the namespace, or the effective value for topics that do not set it."""
+    """Return a policy's value on the namespace; with `applied`, the effective value for topics that do not set it."""
     field = _NAMESPACE_FIELDS[policy]
     value = (await _of_namespace(services, namespace, applied or field in _NEVER_UNSET)).get(field)
     return _answer(_UNSET_THERE.get(field) if value is None else value)
@@ -150,7 +150,7 @@ async def unset_namespace_policy(services: BrokerServices, namespace: NamedNames
 async def topic_policy(
     services: BrokerServices, name: StoredTopic, policy: TopicPolicy, applied: Applied = False
 ) -> Response:
-    """Return a policy's value on the topic, or the effective value."""
+    """Return a policy's value on the topic; with `applied`, the effective value."""
     field = _TOPIC_FIELDS[policy]
     return _answer((await _of_topic(services, name, applied or field in _NEVER_UNSET)).get(field))
 

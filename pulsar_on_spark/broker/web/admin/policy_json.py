@@ -43,10 +43,10 @@ def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, Js
 
 
 def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str, JsonValue], list[str]]:
-    """Parse a body with the JSON of Pulsar's `Policies`; returns the policies by field, and the unsupported keys.
+    """Parse a body with the JSON of Pulsar's `Policies`; return the policies by field, and the unsupported keys.
 
-    Clients send every key that they know. So a key is ignored if its value is empty (`_SAYS_NOTHING`) or the default of
-    every namespace here.
+    Clients send every key that they know. So a key is ignored if its value is null or empty, or what every namespace
+    has anyway. An unsupported key is also ignored if its value means "not set" (`_SAYS_NOTHING`).
     """
     fields: dict[str, JsonValue] = {}
     unsupported: list[str] = []

@@ -138,7 +138,7 @@ async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]
 
 @router.put(f"{TOPIC}/backlogSize", responses=_MISSING)
 async def backlog_size(services: BrokerServices, name: StoredTopic, body: MessageIdJson) -> int:
-    """Return the bytes of keys and values that follow a message."""
+    """Return the number of bytes of the keys and values of all messages after a message id."""
     record = await _single(services, name)
     contents = await services.overview.contents(record)
     behind = Position(LedgerId(body.ledger_id), EntryId(body.entry_id + 1)) if body.ledger_id >= 0 else EARLIEST

@@ -74,7 +74,11 @@ async def create(
     body: Annotated[CursorPlace | None, Body()] = None,
     replicated: bool = False,
 ) -> None:
-    """Create a subscription at a message id, by default at the end; on a partitioned topic at either end only."""
+    """Create a subscription at a message id, by default at the end.
+
+    On a partitioned topic, only the ids of the earliest and latest position are meaningful: other ids belong to one
+    partition.
+    """
     if replicated:
         raise HTTPException(501, _NOT_REPLICATED)
     view = await services.views.view()

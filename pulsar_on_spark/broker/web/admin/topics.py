@@ -189,7 +189,7 @@ async def unload(services: BrokerServices, name: NamedTopic) -> None:
 
 @router.delete(f"{TOPIC}/truncate", status_code=204, responses=MISSING)
 async def truncate(services: BrokerServices, name: StoredTopic) -> None:
-    """Acknowledge all messages in all subscriptions and delete them, regardless of retention."""
+    """Delete all messages, regardless of retention, after acknowledging them in all subscriptions."""
     for part in own_parts(services, await services.views.view(), name):
         await truncate_topic(services.root, services.views, services.topics, TopicName.parse(part.name))
 
