@@ -156,7 +156,7 @@ class Deduplication:
         return Verdict.UNDECIDED if sender in self._pushed else Verdict.OVERLAPPING
 
     def note_pushed(self, sender: Sender, last: int) -> None:
-        """Note that the journal accepted a message; for chunks, call it for the last one only."""
+        """Note that the journal accepted a message; of a chunked message, only the last chunk is noted."""
         self._pushed[sender] = last
 
     def note_persisted(self, sender: Sender, last: int, following: Position) -> None:
@@ -178,7 +178,7 @@ class Deduplication:
         self._entries += 1
 
     def replay(self, sender: Sender, last: int, following: Position) -> None:
-        """Apply a stored entry from the snapshot's position on, in any order; for chunks, only the last one."""
+        """Apply a stored entry from the snapshot's position on, in any order; of a chunked message, the last chunk."""
         self._record(sender, last)
         self.note_passed(following)
 

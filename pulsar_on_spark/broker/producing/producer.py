@@ -117,7 +117,7 @@ class Producer:
 
         A replicator's entries are one ordered stream, deduplicated by the highest id: if later entries were stored, a
         retry of this entry would look like a duplicate and be lost. So no further entry is accepted until the
-        replicator reconnects. It gets an error that makes it reconnect and repeat all entries without a receipt.
+        replicator reconnects. The error makes the replicator reconnect and repeat all entries without a receipt.
 
         Args:
             number: The number that `take_number` returned.

@@ -76,7 +76,7 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted. A replicator announces nothing, because it sends messages of many."""
+        """True if its messages may be encrypted; a replicator forwards messages of many producers without notice."""
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
@@ -99,7 +99,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Effect: let the producer wait (PRODUCER_SUCCESS, producer_ready false); another answer follows."""
+    """Effect: let the producer wait (PRODUCER_SUCCESS, producer_ready false) until `Ready` or `Refused` follows."""
 
     producer: ProducerInfo
 
@@ -135,7 +135,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class CommitEpoch:
-    """Effect: make this topic epoch durable. Outcome: `epoch_committed` or `epoch_not_committed`."""
+    """Effect: make this topic epoch durable, and then call `epoch_committed` or `epoch_not_committed`."""
 
     epoch: int
 
@@ -175,7 +175,7 @@ class Producers:
 
     @property
     def waiting(self) -> Iterable[ProducerInfo]:
-        """Return the waiting producers, the next one first."""
+        """Return the waiting producers in the order in which they will be admitted."""
         return self._waiting.values()
 
     @property
@@ -241,7 +241,7 @@ class Producers:
             self._exclusive = None if producer == self._exclusive else self._exclusive
 
     def set_max_producers(self, max_producers: int) -> None:
-        """Change the maximum number of producers, 0 for no limit; connected and waiting ones stay."""
+        """Change the maximum number of producers, 0 for no limit; connected and waiting producers stay."""
         self._max_producers = max_producers
 
     # -- admission -----------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Producers:
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Effect]:
-        """Admit the next waiting producer if it is its turn, committing an epoch for it if needed."""
+        """Admit the next waiting producer if no other is connected, committing a topic epoch for it if needed."""
         effects: list[Effect] = []
         while self._owner() is None and not self._connected and self._waiting:
             following = self._waiting.pop(next(iter(self._waiting)))

@@ -77,7 +77,7 @@ class PublishPath:
     Args:
         cache: Stores acknowledged entries in memory.
         buffer_bytes: Limit of unacknowledged entries; above it, nothing is read from clients with producers.
-        gate_changed: Called when reading from these clients stops or starts.
+        gate_changed: Called when reading from clients with producers stops or starts.
     """
 
     def __init__(self, cache: EntryCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class PublishPath:
         """Latencies from append to receipt; one entry at a time is measured."""
         self.pending_bytes = 0
         self.is_open = True
-        """True if clients with producers may be read."""
+        """True while the broker reads from clients with producers."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
         """Start with the open journals of the broker; it may open more later."""
@@ -245,7 +245,7 @@ class PublishPath:
             self._probe = None
 
     def on_entries_unknown(self, entries: Sequence[Appended[_Context]]) -> None:
-        """Disconnect the clients of entries with unknown outcome; they send these again, to the topic's next owner."""
+        """Disconnect the clients of entries with unknown outcome; they send them again to the topic's next owner."""
         settle_entries(entries)
         for _, _, (_, producer, sent) in entries:
             self._settle(1, len(sent.entry))

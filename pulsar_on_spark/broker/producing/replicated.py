@@ -35,7 +35,7 @@ REPLICATOR_PREFIX: Final = "pulsar.repl."
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """The property with an entry's position in its source: `<ledger>:<entry>`."""
 MARKER_RECEIPT: Final = 1 << 63
-"""The highest sequence id in the receipt of a marker; a Java client reads it as the lowest number."""
+"""The highest sequence id in the receipt of a marker; Java reads it as the lowest signed 64-bit number."""
 _DELIMITER: Final = "-->"
 _SUBSCRIPTION_MARKERS: Final = range(10, 14)
 """`marker_type` of replicated subscriptions: snapshot request, snapshot response, snapshot, update."""

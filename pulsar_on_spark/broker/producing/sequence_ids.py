@@ -16,7 +16,7 @@ MAX_BYTES = 2 << 20
 
 
 def with_last_sequence_id(sent: Sent) -> Sent:
-    """Return an entry whose `highest_sequence_id` is the sequence id of its last message."""
+    """Return an entry whose `highest_sequence_id` is its last message's id; unchanged if it cannot be parsed."""
     if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
         return sent
     bounds = split_entry(sent.entry)
