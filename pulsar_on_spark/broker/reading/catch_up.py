@@ -153,7 +153,7 @@ class CatchUp:
         yield from entries
 
     def position_at(self, source: EntrySource, start: Position, end: Position, publish_ms: int) -> Position:
-        """Return the first entry of [start, end) that was published at a time or later; `end` if there is none.
+        """Return the first entry of [start, end) that was published at `publish_ms` or later; `end` if there is none.
 
         Sealed entries are scanned in order. In journals, times are assumed to grow from entry to entry, as in Pulsar
         (`PersistentMessageFinder`).

@@ -21,7 +21,7 @@ class ChainShape:
 
     Attributes:
         extents: The ledgers up to and including the first that has not ended; later ones are not visible.
-        open_in: The incarnation in which the last of them is open; None if that ledger is Spark's or has ended.
+        open_in: The incarnation in which the last ledger is open; None if that ledger is Spark's or has ended.
     """
 
     extents: tuple[LedgerExtent, ...] = ()

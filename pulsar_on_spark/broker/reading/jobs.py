@@ -41,7 +41,7 @@ class InLaneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """The source of entries: a topic's log, or one of its compacted ledgers, whose entries have other bytes."""
+    """The source of entries: a topic's log, or a compacted ledger, whose entries have the same ids but other bytes."""
 
     part: TopicPart
     compaction: CompactionRecord | None = None

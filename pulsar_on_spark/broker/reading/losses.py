@@ -39,7 +39,7 @@ def lost_entries(
         view: The metadata.
         part: The topic.
         first: The entry that cannot be read.
-        end: One after the last entry that the read wanted of this ledger.
+        end: The entry id after the last entry that the read wanted of this ledger.
         error: The error of the read.
         now_ms: The time in milliseconds since 1970, for the report.
     """

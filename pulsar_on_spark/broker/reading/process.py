@@ -159,7 +159,7 @@ class ReadingProcess:
         self._restart = asyncio.get_running_loop().call_later(later_s, self._start_next)
 
     def _start_next(self) -> None:
-        """Start the next process, and send it the unfinished jobs of the last one."""
+        """Start the next process, and send it the unfinished jobs of the process that ended."""
         self.start()
         for number, given in list(self._given.items()):
             given.attempts += 1

@@ -188,7 +188,7 @@ class EntryReader:
         return None
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the first entry published at a time (ms since 1970) or later; the chain's end if there is none.
+        """Return the first entry published at `publish_ms` (since 1970) or later; the chain's end if there is none.
 
         Raises:
             DataLossError, StorageError, MetadataError: an entry or the metadata cannot be read.
@@ -209,12 +209,12 @@ class EntryReader:
             start, lane = outcome.start, outcome.lane
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """Report the loss of an unreadable entry, and return the entry id after the last one that is lost with it.
+        """Report the loss of an unreadable entry, and return the entry id after the last entry that is lost with it.
 
         Args:
             part: The topic.
             first: The entry.
-            end: One after the last entry that the read wanted of this ledger.
+            end: The entry id after the last entry that the read wanted of this ledger.
             error: The error of the read.
 
         Raises:

@@ -122,7 +122,7 @@ class Slab:
         return number_and_rest is not None and 2 * self._ends[number_and_rest[0]] >= self._ends[-1]
 
     def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
-        """Return an entry's number in the slab, and the length of its run from there on; None if it is not here."""
+        """Return an entry's index in the slab, and the length of its run from there; None if it is not in the slab."""
         index = bisect_right(self._starts, (ledger, entry)) - 1
         if index < 0:
             return None
