@@ -186,7 +186,7 @@ class _UsersFile:
         self._users = Users.parse(read_given(given, _BASIC, secret=True), _BASIC)
 
     def read(self) -> Users:
-        """Return the users; if the file cannot be used now, log an error and return the former ones."""
+        """Return the users; if a replaced file cannot be used, log an error and return the users read before."""
         stamps = stamps_of([self._file])
         if stamps != self._stamps:
             self._stamps = stamps

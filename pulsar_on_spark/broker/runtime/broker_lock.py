@@ -39,7 +39,7 @@ def lock_file(broker: str) -> str:
 
 
 class Lock(Protocol):
-    """The lock of a broker: it proves to others on its host that this broker lives, and finds dead ones."""
+    """The lock of a broker: it proves to other brokers on the host that this broker lives, and finds dead brokers."""
 
     @property
     def former(self) -> Sequence[IncarnationId]:
@@ -150,7 +150,7 @@ class OtherLock:
             return None if noted is None or noted.boot not in ("", boot_id()) else noted.incarnations
 
     def remove(self, incarnations: Iterable[IncarnationId]) -> None:
-        """Remove the file of a dead broker, unless another one has locked it since.
+        """Remove the file of a dead broker, unless another broker has locked it since.
 
         Args:
             incarnations: The dead incarnations, all of which are recovered.

@@ -55,7 +55,7 @@ class GroupedCommits:
 
         Args:
             decide: Returns the change and a result; called in a thread, and called again after each conflict. Its
-                exceptions are raised here. Its cursors are the durable rows, read after the view.
+                exceptions are raised here. The cursors that it gets are the durable rows, read after the view.
             rows: Cursor rows to append first.
 
         Raises:

@@ -1,7 +1,7 @@
 """Histograms of a topic's write latencies and entry sizes, in the buckets of Pulsar's metrics.
 
 The publish path samples one entry at a time, so a topic's share of the samples is its share of the entries. A topic
-without a sample has no object.
+without a sample has no `EntrySamples`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Journals:
     async def acquire_journal(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
         """Return the incarnation of a topic's journal, which the topic uses until `release_journal`; open it if needed.
 
-        The journal is that of the topic's open ledger, else that of the quorum; the first one if the quorum is None.
+        The topic gets the journal that has its open ledger, else the journal of the quorum, or the first for None.
 
         Raises:
             JournalUnavailableError: `MAX_JOURNALS` others are open.

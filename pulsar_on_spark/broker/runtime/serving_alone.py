@@ -41,7 +41,7 @@ def lock_broker(root: Root, broker: str) -> Lock:
         broker: The broker's id.
 
     Raises:
-        BrokerRunningError: a broker with this id runs, or another broker serves a root that has room for one only.
+        BrokerRunningError: a broker with this id runs, or another broker serves a root that only one broker may serve.
         InvalidArgumentError: the root is on an object store and has no path for journals that this host can use.
         StorageError, MetadataError: the root cannot be read now.
     """

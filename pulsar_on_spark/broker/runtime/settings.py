@@ -63,17 +63,17 @@ class BrokerSettings(BaseModel):
     """URLs that lookups return to clients of several networks, instead of URLs with `advertised_address`, such as
     `internal:pulsar://broker-1:6650,external:pulsar+ssl://broker.example.com:6651`. A client names its listener."""
     internal_listener_name: str = ""
-    """The listener of clients that name none; by default the first one."""
+    """Listener whose URLs clients get if they name no listener; by default the first of `advertised_listeners`."""
     tls_certificate_file_path: str = ""
     """PEM file of the broker's certificate, followed by the certificates of intermediate CAs."""
     tls_key_file_path: str = ""
     """PEM file of the broker's private key, which other users of the host must not be able to read."""
     tls_trust_certs_file_path: str = ""
-    """PEM file of the CAs that issue client certificates; without it, clients are not asked for one."""
+    """PEM file of the CAs that issue client certificates; without it, clients are not asked for a certificate."""
     tls_require_trusted_client_cert_on_connect: bool = False
     """Refuse clients without a certificate from the CAs in `tls_trust_certs_file_path`, on the ports with TLS."""
     tls_allow_insecure_connection: bool = False
-    """Accept clients without a certificate, even if `tls_trust_certs_file_path` is set: they are not asked for one."""
+    """Ask no client for a certificate, even if `tls_trust_certs_file_path` is set."""
     tls_protocols: Names = ("TLSv1.3", "TLSv1.2")
     """Versions of TLS; older ones are refused."""
     tls_ciphers: Names = ()
@@ -200,13 +200,14 @@ class BrokerSettings(BaseModel):
     """Maximum number of partitions of a topic; 0 for 10,000."""
     max_topics_per_namespace: Count = 0
     """Maximum number of topics in one namespace, for clients and the admin API; each partition counts. Spark's writes
-    obey the namespace's policy, and this setting only if it was changed while a broker ran."""
+    obey the namespace's policy; they obey this setting only if it was changed while a broker ran, which stores it in
+    the metadata."""
     default_number_of_namespace_bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] = 4
     """Number of bundles of a namespace that is created without a number of its own. At most this number of brokers can
     serve the namespace's topics."""
     load_balancer_shedding_enabled: bool = True
-    """Move bundles from a broker to another one that is much less busy. If false, bundles move only by commands and
-    isolation policies."""
+    """Move bundles from a busy broker to a much less busy broker. If false, bundles move only by commands and isolation
+    policies."""
     max_namespaces_per_tenant: Count = 0
     """Maximum number of namespaces in one tenant, checked by the admin API."""
     max_tenants: Count = 0
@@ -242,7 +243,7 @@ class BrokerSettings(BaseModel):
     dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
     """Maximum bytes of entries in one read for a subscription; a larger entry is read alone."""
     dispatcher_max_round_robin_batch_size: Some = 20
-    """Messages that one Shared consumer gets before the next one."""
+    """Messages that one Shared consumer gets before the next consumer gets any."""
     active_consumer_failover_delay_time_millis: Count = 1000
     """Pause of a Failover subscription before another consumer becomes active."""
     delayed_delivery_enabled: bool = True
@@ -250,7 +251,8 @@ class BrokerSettings(BaseModel):
     delayed_delivery_tick_time_millis: Some = 1000
     """Interval of checks for delayed messages that are due."""
     subscription_pattern_max_length: Some = 50
-    """Maximum length of a regular expression by which a client watches topics; a client with a longer one polls."""
+    """Maximum length of a regular expression by which a client watches topics; with a longer one, the client polls the
+    list of topics instead."""
     max_subscriptions_per_topic: Count = 0
     """Maximum number of durable subscriptions of one topic."""
 

@@ -1,4 +1,4 @@
-"""The wait before a refusal that follows too many others from the same source."""
+"""The delay of a refusal after too many refusals to the same source."""
 
 from __future__ import annotations
 

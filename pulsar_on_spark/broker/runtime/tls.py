@@ -103,7 +103,7 @@ class BrokerTls:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def check(self) -> None:
-        """Read the files again if they were replaced; if they cannot be used, log an error and keep the former ones."""
+        """Read the files again if they were replaced; if they cannot be used, log an error and keep the old context."""
         try:
             self._loaded = await asyncio.to_thread(self._read_if_replaced, self._loaded)
         except (PulsarpyError, OSError) as error:
