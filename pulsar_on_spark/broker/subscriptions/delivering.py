@@ -205,7 +205,7 @@ class Deliveries:
         return True
 
     def _wanted(self) -> Wanted | None:
-        """Return the entries to read now; if the rate allows none, schedule a turn for when it does."""
+        """Return the entries to read now; None if there are none, or if the rate allows none until a later turn."""
         self._note_slow()
         if not (self.rate.is_unlimited and self.shared_rate.is_unlimited):
             now_s = self._loop.time()

@@ -228,7 +228,7 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
     ) -> None:
-        """Deliver entries of a consumer again, or all its unacknowledged ones for None."""
+        """Deliver entries of a consumer again: the given entries, or all its unacknowledged entries for None."""
         self._dispatcher.redeliver(consumer.id, entries, epoch)
         self._moved()
 

@@ -24,7 +24,7 @@ class SubscriptionLimits:
     """The limits of a topic's subscriptions; 0 for no limit.
 
     Attributes:
-        subscriptions: Maximum number of durable subscriptions of the topic; on a non-persistent topic, of all.
+        subscriptions: Maximum number of durable subscriptions of the topic, or of all if it is non-persistent.
         consumers: Maximum number of consumers of all subscriptions of the topic.
         consumers_each: Maximum number of consumers of one subscription.
         types: The enabled subscription types.

@@ -128,7 +128,8 @@ class TopicSubscriptions:
             try:
                 if consumer.peer.is_closed or self._is_closed:
                     raise ServerRefusalError(
-                        ServerError.ServiceNotReady, "The connection or the topic was closed: subscribe again."
+                        ServerError.ServiceNotReady,
+                        f"Topic {self._topic.part.name} or the connection was closed meanwhile: subscribe again.",
                     )
                 subscription.add(consumer)
             finally:
@@ -221,8 +222,8 @@ class TopicSubscriptions:
             if not force and any(each is not consumer for each in subscription.consumers):
                 raise ServerRefusalError(
                     ServerError.MetadataError,
-                    f"Subscription {subscription.name!r} has {len(subscription.consumers)} consumers: close the others "
-                    f"first.",
+                    f"Subscription {subscription.name!r} on {subscription.part.name} has other consumers: close them "
+                    "first.",
                 )
             # Consumers stay connected until the commit: if it fails, nothing has changed for them.
             if isinstance(subscription.kept, OpenCursor):
@@ -316,7 +317,8 @@ class TopicSubscriptions:
         if request.is_durable is not isinstance(subscription.kept, OpenCursor):
             kind = "not durable" if request.is_durable else "durable"
             raise ServerRefusalError(
-                ServerError.NotAllowedError, f"Subscription {subscription.name!r} is {kind}: use another name."
+                ServerError.NotAllowedError,
+                f"Subscription {subscription.name!r} on {subscription.part.name} is {kind}: use another name.",
             )
         if request.read_compacted is not subscription.reads_compacted and subscription.consumers:
             kind = "compacted" if subscription.reads_compacted else "not compacted"
@@ -384,14 +386,16 @@ class TopicSubscriptions:
     def _require_open(self) -> None:
         if self._is_closed:
             raise ServerRefusalError(
-                ServerError.ServiceNotReady, f"{self._topic.part.name} is being closed here: look it up again."
+                ServerError.ServiceNotReady,
+                f"Topic {self._topic.part.name} is being closed by this broker: look it up again.",
             )
 
     def _require_same(self, subscription: Subscription) -> None:
         self._require_open()
         if self._open.get(subscription.name) is not subscription:
             raise ServerRefusalError(
-                ServerError.ServiceNotReady, f"Subscription {subscription.name!r} was closed here: subscribe again."
+                ServerError.ServiceNotReady,
+                f"Subscription {subscription.name!r} on {self._topic.part.name} was closed: subscribe again.",
             )
 
     def _check_limits(self, subscription: Subscription | None, request: SubscribeRequest) -> None:
