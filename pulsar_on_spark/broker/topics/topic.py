@@ -243,7 +243,7 @@ class BrokerTopic:
             self.subscriptions.on_topic_ended()
 
     async def refuse_producers(self, refusal: PulsarpyError) -> None:
-        """Disconnect producers after their outstanding receipts, and refuse new ones with this error.
+        """Disconnect producers after their outstanding receipts, and refuse new producers with this error.
 
         The refusal lasts until `admit_producers`, or forever if the topic is terminated.
         """

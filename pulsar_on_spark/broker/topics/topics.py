@@ -133,7 +133,7 @@ class Topics:
         Args:
             name: The topic.
             create: The rate at which the client may create a missing topic; None to create none (errors as
-                `TopicCreation.create`). Concurrent calls share the turn of the first one.
+                `TopicCreation.create`). Concurrent calls for one topic count once, at the rate of the first call.
 
         Raises:
             ServerRefusalError: it is a partitioned topic and not a partition, or the broker is shutting down.
@@ -340,7 +340,7 @@ class Topics:
                 )
 
     async def unload_deleted(self) -> None:
-        """Unload the topics that were deleted with their namespace, so that new ones of their names can be used.
+        """Unload the topics that were deleted with their namespace, so that new topics of their names can be loaded.
 
         Raises:
             MetadataError: the metadata cannot be read.
