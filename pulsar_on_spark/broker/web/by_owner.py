@@ -76,7 +76,7 @@ OF_A_NAMESPACE: Final = frozenset(
         ("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}"),
     }
 )
-"""Requests about all topics of a namespace: every broker does its part."""
+"""Requests about all topics of a namespace: every broker carries them out for the topics that it serves."""
 _UNLOADS: Final = (f"{NAMESPACE}/unload", f"{TOPIC}/unload")
 _DELETION: Final = ("DELETE", f"{TOPIC}/partitions")
 """The deletion of a partitioned topic: any broker commits the deletion of all partitions, and their owners unload them.

@@ -63,7 +63,7 @@ class HttpLimits:
         """Connections that wait for their clients, in the order in which they began to wait."""
 
     def enter(self, connection: LimitedHttp) -> None:
-        """Count a new connection, and close the longest waiting one if there are too many."""
+        """Count a new connection; if there are too many, close the one that has waited longest for its client."""
         source = connection.source
         self._connections[source] += 1
         if self._is_over(self._connections[source], self._per_source):

@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
 from pulsar_on_spark.broker.web.paced_response import PacedResponse
 
 MAX_PAGES: Final = 10
-"""Pages that may be in memory: clients that still read an older one are disconnected."""
+"""Maximum number of pages in memory: clients that still read an older page are disconnected."""
 PAUSE_S: Final = 1.0
 """Time from the end of one page to the start of the next, in seconds: between them, the broker does other work."""
 
@@ -34,7 +34,7 @@ class _Page(NamedTuple):
 
 
 class MetricsPages:
-    """The pages of metrics of one broker. Belongs to its event loop."""
+    """The pages of metrics of one broker. Call all methods in its event loop."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()

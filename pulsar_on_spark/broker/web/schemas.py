@@ -56,7 +56,7 @@ async def all_versions(
 
 @router.get("/schema", responses=_MISSING)
 async def latest(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
-    """Return the latest version; 404 if there is none."""
+    """Return the latest version of the topic's schema; 404 if there is none."""
     name = await _topic(services, tenant, namespace, local)
     return _response(await services.schemas.find_version(name, None))
 
@@ -69,7 +69,7 @@ async def one(
     local: str,
     version: Version,
 ) -> dict[str, Any]:
-    """Return one version; 404 if it does not exist."""
+    """Return one version of the topic's schema; 404 if it does not exist."""
     name = await _topic(services, tenant, namespace, local)
     return _response(await services.schemas.find_version(name, version))
 
@@ -96,7 +96,10 @@ async def delete(
 
 @router.get("/metadata", responses=_MISSING)
 async def metadata(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
-    """List the version numbers; ledger ids are -1, because schemas are stored in the metadata and not in ledgers."""
+    """List the versions of the topic's schema, by number.
+
+    Ledger ids are -1, because schemas are stored in the metadata and not in ledgers.
+    """
     name = await _topic(services, tenant, namespace, local)
     numbers = [record.version for record in await services.schemas.versions(name)]
     if not numbers:

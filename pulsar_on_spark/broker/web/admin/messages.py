@@ -114,7 +114,7 @@ async def examine(
 async def id_at(
     services: BrokerServices, name: StoredTopic, timestamp_ms: Annotated[int, Path(ge=0, le=2**53)]
 ) -> MessageIdJson:
-    """Return the id of the first message published at a time or later; if there is none, the last message's id."""
+    """Return the id of the first message published at `timestamp_ms` or later, else the id of the last message."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
     at = position if topic.chain.holds_entry(position.ledger, position.entry) else topic.chain.entry_before(position)

@@ -126,13 +126,13 @@ async def properties(services: BrokerServices, namespace: NamedNamespace) -> dic
 
 @router.put(f"{NAMESPACE}/properties", status_code=204, responses=MISSING)
 async def set_properties(services: BrokerServices, namespace: NamedNamespace, body: Properties) -> None:
-    """Set properties; others keep their values."""
+    """Set properties of a namespace; its other properties keep their values."""
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, body)
 
 
 @router.delete(f"{NAMESPACE}/properties", status_code=204, responses=MISSING)
 async def clear_properties(services: BrokerServices, namespace: NamedNamespace) -> None:
-    """Remove all properties."""
+    """Remove all properties of a namespace."""
     known = registry.require_namespace(await services.views.view(), namespace).properties
     gone = dict.fromkeys(known)
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, gone)
@@ -140,19 +140,19 @@ async def clear_properties(services: BrokerServices, namespace: NamedNamespace) 
 
 @router.get(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
 async def property_(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
-    """Return one property as plain text; 204 if it is not set."""
+    """Return one property of a namespace as plain text; 204 if it is not set."""
     return _text(registry.require_namespace(await services.views.view(), namespace).properties.get(key))
 
 
 @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", status_code=204, responses=MISSING)
 async def set_property(services: BrokerServices, namespace: NamedNamespace, key: Text, value: Text) -> None:
-    """Set one property."""
+    """Set one property of a namespace."""
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: value})
 
 
 @router.delete(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
 async def remove_property(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
-    """Remove one property and return its old value; 204 if it was not set."""
+    """Remove one property of a namespace and return its old value; 204 if it was not set."""
     was = registry.require_namespace(await services.views.view(), namespace).properties.get(key)
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: None})
     return _text(was)

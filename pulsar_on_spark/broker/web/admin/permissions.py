@@ -168,7 +168,7 @@ async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, tupl
 
 @router.post(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
 async def grant_on_topic(services: BrokerServices, name: NamedTopic, role: Text, body: Actions) -> None:
-    """Give a role the actions of the body on the topic and its partitions, replacing those that it has there."""
+    """Give a role the actions of the body on the topic and its partitions, replacing the role's actions there."""
     await _change(services, permissions.grant_permission, name, role, body)
 
 

@@ -147,7 +147,7 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
 
 
 async def _with_reasons(services: Services, name: TopicName, contents: InternalStats) -> InternalStats:
-    """Add each ledger's sealed segments, and the reasons why they are retained."""
+    """Add each ledger's sealed segments, and the reasons why the segments are retained."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
     return with_reasons(contents, kept)

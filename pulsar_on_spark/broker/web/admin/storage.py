@@ -26,7 +26,7 @@ class StorageScan:
         self._scanning: asyncio.Task[StorageStatus] | None = None
 
     async def scan_storage(self, root: Root) -> StorageStatus:
-        """Return the state of the storage, from a new scan or one that is running.
+        """Return the state of the storage from the running scan, or from a new scan.
 
         Raises:
             TimeoutError: a disk does not respond.

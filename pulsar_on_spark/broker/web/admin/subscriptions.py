@@ -141,7 +141,7 @@ async def skip_some(
 async def reset_to_time(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, timestamp_ms: TimeMs
 ) -> None:
-    """Reset the cursor to the first message published at a time or later; consumers are disconnected and reconnect."""
+    """Reset the cursor to the first message published at `timestamp_ms` or later, and disconnect the consumers."""
     view = await services.views.view()
     for part in _having(services, view, name, subscription):
         topic = await _loaded(services, part)

@@ -149,7 +149,7 @@ async def properties(services: BrokerServices, name: StoredTopic) -> dict[str, s
 
 @router.put(f"{TOPIC}/properties", status_code=204, responses=MISSING)
 async def set_properties(services: BrokerServices, name: StoredTopic, body: Properties) -> None:
-    """Set properties; others keep their values."""
+    """Set properties of a topic; its other properties keep their values."""
     await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, body)
 
 
@@ -157,7 +157,7 @@ async def set_properties(services: BrokerServices, name: StoredTopic, body: Prop
 async def remove_property(
     services: BrokerServices, name: StoredTopic, key: Annotated[str, Query(max_length=1024)]
 ) -> None:
-    """Remove one property."""
+    """Remove one property of a topic."""
     await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, {key: None})
 
 
