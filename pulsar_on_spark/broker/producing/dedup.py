@@ -248,7 +248,7 @@ class Deduplication:
         self._snapshot_interval_ms = interval_ms
 
     def is_snapshot_due(self, now_ms: int) -> bool:
-        """True if a snapshot is due."""
+        """True if a snapshot is due by the entries or the time since the last one; see `DedupLimits`."""
         waited = now_ms - self._snapshot_ms
         if not self._entries or waited < self._limits.snapshot_pause_ms:
             return False

@@ -19,7 +19,7 @@ from pulsar_on_spark.protocol.server import Sent
 log = logging.getLogger(__name__)
 
 Receipt = tuple[int, int, int, int]
-"""Sequence id, highest sequence id, ledger, entry."""
+"""The receipt of a stored entry: sequence id, highest sequence id, ledger id and entry id."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -160,7 +160,7 @@ class Producer:
             self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
 
     def _send_answers(self) -> int:
-        """Send the answers that are next in order; returns their number."""
+        """Send the answers that are next in order; return their number."""
         before = self._settled
         while (answer := self._answers.pop(self._settled + 1, None)) is not None:
             self._settled += 1

@@ -93,7 +93,7 @@ def identity_of(entry: bytes) -> Identity | None:
 
 
 def source_position(metadata: MessageMetadata) -> tuple[int, int] | None:
-    """Return the ledger and entry of a replicated entry in its source; None without a source or a position."""
+    """Return the ledger and entry of a replicated entry in its source; None without a source or a valid position."""
     if not metadata.replicated_from:
         return None
     text = next((as_text(pair.value) for pair in metadata.properties if pair.key == POSITION_PROPERTY), "")

@@ -50,7 +50,7 @@ def last_sequence_id(metadata: MessageMetadata, payload: memoryview) -> int:
 
 
 def _last_of_batch(plain: bytes, messages: int) -> int | None:
-    """Return the last sequence id; None if a message has none, or if `plain` is not a batch of `messages` messages."""
+    """Return the last message's sequence id; None if a message has none, or `plain` is not a batch of `messages`."""
     last, at = None, 0
     for _ in range(messages):
         if at >= len(plain):

@@ -43,7 +43,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Interval at which due snapshots are saved."""
+"""Interval at which due snapshots are saved, in seconds."""
 _REPLAY_ENTRIES: Final = 1000
 _REPLAY_BYTES: Final = 8 << 20
 

@@ -102,7 +102,7 @@ class TopicProducers:
 
     @property
     def are_refused(self) -> bool:
-        """True if no producer is admitted now because of a backlog quota or the topic's end."""
+        """True if no producer is admitted now, because of a backlog quota, an unload or the topic's termination."""
         return self._refusal is not None
 
     @property
