@@ -1,4 +1,4 @@
-"""A cache of the entries that were acknowledged or read last, bounded by bytes."""
+"""A cache of the entries that were acknowledged last, bounded by bytes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class CompactedEntries:
 
     Args:
         reader: Reads entries of ledgers.
-        compacted: The result of the topic's last compaction, which is read up to its horizon.
+        compacted: The subscription's compaction, which is read up to its horizon.
     """
 
     def __init__(self, reader: EntryReader, compacted: Compacted) -> None:

@@ -96,7 +96,7 @@ class Large(NamedTuple):
 
 
 class FoundAt(NamedTuple):
-    """The result of a `FindJob`."""
+    """The outcome of a `FindJob`: the position of the entry, or the job's `end` if there is none."""
 
     number: int
     position: Position

@@ -63,6 +63,6 @@ def lost_entries(
 
 
 def lost_range(first: Position, end: int) -> str:
-    """Format a range of entries for messages."""
+    """Format a range of lost entries for log messages."""
     last = end - 1
     return f"{first}" if last == first.entry else f"{first} to {Position(LedgerId(first.ledger), EntryId(last))}"

@@ -77,7 +77,7 @@ class ReadingProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before the start."""
+        """The process id; None while no process runs."""
         return None if self._process is None else self._process.pid
 
     @property

@@ -47,7 +47,7 @@ IDLE_S = 30.0
 
 
 def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
-    """Serve jobs until the pipe ends."""
+    """Run the jobs of the pipe until the broker closes its end."""
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
@@ -131,7 +131,7 @@ class _Reads:
         self._used_s = time.monotonic()
 
     def fill(self, job: FillJob) -> tuple[Filled | Large, bytes | None]:
-        """Read into the job's slab (errors as `CatchUp.read`); an entry larger than a slab is returned as bytes."""
+        """Read entries into the job's slab (errors as `CatchUp.read`); return an entry larger than a slab as bytes."""
         self._used_s = time.monotonic()
         first = job.ranges[0]
         with self._lock:
