@@ -9,7 +9,7 @@ from pulsar_on_spark.security.audit_log import Audit, AuditFile, AuditLogger, No
 
 
 def audit_of(settings: BrokerSettings) -> Audit:
-    """Return the audit of a broker: in a file, or in the log if it authenticates its clients.
+    """Return the audit of a broker: in a file if one is set, else in the log if it authenticates clients, else none.
 
     Raises:
         InvalidArgumentError: the file cannot be written.

@@ -180,7 +180,7 @@ class OtherLock:
 
 
 def _locked(root: RootPlace, file: Path) -> int:
-    """Return the descriptor of the locked file."""
+    """Lock a file, and return its descriptor (errors as `BrokerLock`)."""
     deadline_s = time.monotonic() + _PROBED_S
     while True:
         descriptor = opener(file, os.O_RDWR | os.O_CREAT)

@@ -13,7 +13,7 @@ from pulsar_on_spark.storage.daemon_calls import start_call
 
 _STOP_TIMEOUT_S: Final = 5.0
 _MAX_ERROR_BYTES: Final = 4_096
-"""Bytes that are kept of a failed process's error output, from its end."""
+"""Number of bytes that are kept from the end of a failed process's error output."""
 
 
 async def run_child(command: Sequence[str], *, error_bytes: int = 0) -> tuple[int, bytes]:

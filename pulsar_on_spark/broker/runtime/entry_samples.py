@@ -67,6 +67,6 @@ def names() -> Iterator[str]:
 
 
 def values(samples: EntrySamples) -> list[float]:
-    """Return the numbers of a topic; sums of latencies are in milliseconds, as in Pulsar."""
+    """Return a topic's numbers in the order of `names`; the sum of latencies is in milliseconds, as in Pulsar."""
     count = sum(samples.sizes)
     return [*samples.latencies, samples.latency_sum_s * 1000, count, *samples.sizes, samples.size_sum, count]

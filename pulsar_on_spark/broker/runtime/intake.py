@@ -19,7 +19,7 @@ class Pause(Flag):
     WRITING = auto()
     """Too much data waits to be sent to the client, which reads slowly."""
     TURN = auto()
-    """Other clients have their turn."""
+    """Other clients are read first, because this client has used its turn."""
     RATE = auto()
     """A topic of the client's producers, or the broker, exceeds its publish rate."""
     AUTHENTICATION = auto()

@@ -100,7 +100,7 @@ class Journals:
 
     @property
     def others(self) -> Sequence[Journal]:
-        """Every other journal."""
+        """All journals except the first."""
         return self._journals[1:]
 
     @property
@@ -218,7 +218,7 @@ class Journals:
 
     @staticmethod
     async def _close(journal: Journal) -> None:
-        """Close a journal and stop its sealing; if that fails, the next owner recovers it."""
+        """Close a journal and stop its sealing; a journal that cannot be closed is recovered by its next owner."""
         try:
             await journal.incarnation.stop()
         except PulsarpyError as error:

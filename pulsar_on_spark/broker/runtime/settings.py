@@ -119,7 +119,7 @@ class BrokerSettings(BaseModel):
     token_audience: str = ""
     """Audience of this broker: the claim `token_audience_claim` must be equal to it or contain it."""
     token_allowed_clock_skew_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
-    """Time by which the clock of a token's issuer may differ."""
+    """Tolerated difference between the clocks of a token's issuer and of the broker."""
     open_id_allowed_token_issuers: Names = ()
     """OpenID issuers whose tokens the provider `openid` accepts, as the tokens name them (`iss`)."""
     open_id_allowed_audiences: Names = ()
@@ -129,7 +129,7 @@ class BrokerSettings(BaseModel):
     open_id_role_claim: str = "sub"
     """Claim of an OpenID token that holds the role."""
     open_id_accepted_time_leeway_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
-    """Time by which the clock of an issuer may differ."""
+    """Tolerated difference between the clocks of an OpenID issuer and of the broker."""
     open_id_require_issuers_use_https: bool = True
     """Refuse issuers and keys whose URLs are not https."""
     basic_auth_conf: SecretStr = SecretStr("")

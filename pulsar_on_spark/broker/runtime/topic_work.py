@@ -76,7 +76,7 @@ class TopicWork:
             work: The work; returns the reason of a failure, None after a success. It may raise OSError.
 
         Raises:
-            TopicBusyError: work of this kind on the topic is running.
+            TopicBusyError: work of this kind on the topic is running or waits for its turn.
         """
         if topic in self._running:
             raise TopicBusyError(
