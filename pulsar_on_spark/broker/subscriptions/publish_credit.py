@@ -11,7 +11,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import DispatchRate
 
 
 class PublishCredit:
-    """Credit by which published messages raise the limits of a topic's subscriptions, for relative rates.
+    """The credit that published messages give a topic's subscriptions whose dispatch rates are relative.
 
     Args:
         published: The counters of messages published to the topic.

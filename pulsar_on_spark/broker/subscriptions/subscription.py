@@ -279,12 +279,12 @@ class Subscription:
         return SingleActiveDispatcher(cursor, limits, is_failover=is_failover, partition=self.part.partition)
 
     def _moved(self) -> None:
-        """Schedule deliveries, storing and timers after any change of the dispatcher or the cursor."""
+        """Schedule deliveries, the storing of the cursor, and timers, after a change of the dispatcher or cursor."""
         self.deliveries.wake()
         self._note_change()
 
     def _note_change(self) -> None:
-        """Schedule storing and timers after acknowledgements or a change of the dispatcher's due time."""
+        """Schedule the storing of the cursor, and timers, after acknowledgements or a change of the due time."""
         if self.kept.cursor.unrecorded:
             self.kept.record_changes()
         if self._is_ended:

@@ -62,7 +62,7 @@ class SubscriptionViews:
         self._is_stopped = True
 
     def of(self, compacted: Compacted | None) -> tuple[SubscribedEntries, LedgerChain]:
-        """Return the reader and the chain of the topic with this compaction, or of the log alone for None."""
+        """Return the reader and the chain of a view of the topic with this compaction, or of the log alone for None."""
         if compacted is None:
             return self._reader, self._topic.chain
         return CompactedEntries(self._reader, compacted), compacted.over(self._topic.chain)

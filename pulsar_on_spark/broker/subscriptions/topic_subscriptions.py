@@ -313,7 +313,13 @@ class TopicSubscriptions:
             self._spawn(self._views.renew_view(subscription, self._lock(subscription.name)))
 
     async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
-        """Adapt a loaded subscription to a request, unless connected consumers conflict with it."""
+        """Adapt a loaded subscription to a request.
+
+        Raises:
+            ConsumerBusyError: the type, the division of keys or the view differs from that of connected consumers.
+            ServerRefusalError: the request is for a durable subscription and this is not, or the other way round.
+            PulsarpyError: as `newest_compaction` and `CursorKeeper.acquire_subscription`.
+        """
         if request.is_durable is not isinstance(subscription.kept, OpenCursor):
             kind = "not durable" if request.is_durable else "durable"
             raise ServerRefusalError(
