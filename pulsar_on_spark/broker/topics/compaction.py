@@ -43,7 +43,7 @@ class CompactionCounts:
     Attributes:
         succeeded: Number of successful compactions.
         failed: Number of failed compactions.
-        duration_ms: Duration of the last one, without the wait for its turn.
+        duration_ms: Duration of the last compaction, without the wait for its turn.
     """
 
     succeeded: int = 0
@@ -86,7 +86,7 @@ class Compactions(TopicWork):
         await super().stop()
 
     def counts(self, topic: TopicName) -> CompactionCounts | None:
-        """Return the counts of a topic or partition; None if it was never compacted."""
+        """Return the counts of a topic or partition; None if this broker has not compacted it yet."""
         return self._counts.get(topic)
 
     def run(self, topic: TopicName, reach: Position | None = None) -> None:
@@ -97,12 +97,12 @@ class Compactions(TopicWork):
             reach: The known end of its chain: the compaction covers at least the entries before it.
 
         Raises:
-            TopicBusyError: a compaction of it is running.
+            TopicBusyError: a compaction of the topic is running or waits for its turn.
         """
         self.begin(topic, lambda: self._compact(topic, reach))
 
     async def _compact(self, topic: TopicName, reach: Position | None) -> str | None:
-        """Run the process; return the reason of a failure, None after a success."""
+        """Compact a topic in a child process; return the reason of a failure, None after a success."""
         began_s = time.monotonic()
         position = "" if reach is None else str(reach)
         arguments = [str(self._root.place), topic.full, position, str(int(self._retain_null_key))]

@@ -15,12 +15,12 @@ MAX_PER_CLIENT_S: Final = 100
 MAX_PER_BROKER_S: Final = 1_000
 """Topics per second that all clients may create together."""
 _PERIOD_S: Final = 2.0
-"""Period whose allowance a burst may use at once: an application creates its topics together when it starts."""
+"""Seconds whose allowance a burst may use at once, because an application creates all its topics when it starts."""
 _PATIENCE_S: Final = 10.0
 
 
 class CreationRate:
-    """The creation rate of one client, or of all. Call all methods in the broker's event loop.
+    """A limit on the creation of topics by one client, or by all. Call all methods in the broker's event loop.
 
     Args:
         topics_s: Topics per second.

@@ -76,12 +76,12 @@ class NonPersistentSubscription:
 
     @property
     def active(self) -> Consumer | None:
-        """The active consumer of an Exclusive or Failover subscription."""
+        """The active consumer of an Exclusive or Failover subscription; None for other types, or without consumers."""
         active_id = None if self._election is None else self._election.id
         return None if active_id is None else self._consumers[active_id]
 
     def permits(self, consumer: Consumer) -> int:
-        """Return the permits of a consumer."""
+        """Return the number of permits of a consumer; 0 if it is not connected."""
         return self._permits.get(consumer.id, 0)
 
     def add(self, consumer: Consumer, request: SubscribeRequest) -> None:

@@ -118,7 +118,7 @@ class ClientSchemas:
         return record
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """Return the version that equals a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
+        """Return the registered version of a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
         record = await self._same(await self._views.view(), name, schema)
         if record is None:
             raise _not_found(name, "no such schema")
@@ -168,7 +168,7 @@ class ClientSchemas:
     async def _add(
         self, name: TopicName, schema: TopicSchema, rules_of: Callable[[View], registry.Rules]
     ) -> SchemaRecord:
-        """Register a schema by the rules of the metadata (errors as `registry.add_schema` and `_in_turn`)."""
+        """Register a schema by the rules of `rules_of` (errors as `registry.add_schema` and `_in_turn`)."""
 
         def judge(view: View) -> registry.Judged:
             schema.check()
@@ -182,7 +182,7 @@ class ClientSchemas:
         raise registry.changed_meanwhile(name)
 
     async def _same(self, view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
-        """Return the version that equals a schema, or None (other errors as `same`)."""
+        """Return the registered version of a schema; None if there is none (other errors as `same`)."""
 
         def find() -> SchemaRecord | None:
             schema.check()

@@ -1,4 +1,4 @@
-"""A consumer in its connection's table."""
+"""The row of a consumer in the table of its connection."""
 
 from __future__ import annotations
 

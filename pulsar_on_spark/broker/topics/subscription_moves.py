@@ -23,18 +23,18 @@ _READ_BYTES: Final = 4 << 20
 
 
 async def seek(topic: BrokerTopic, record: SubscriptionRecord, position: Position) -> None:
-    """Reset the cursor to a position and disconnect the consumers (errors as `acquire_subscription`)."""
+    """Reset a subscription to a position and disconnect its consumers (errors as `acquire_subscription`)."""
     subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
     await topic.subscriptions.seek(subscription, position)
 
 
 async def clear(topic: BrokerTopic, record: SubscriptionRecord) -> None:
-    """Acknowledge the whole backlog (errors as `acquire_subscription`)."""
+    """Acknowledge the whole backlog of a subscription (errors as `acquire_subscription`)."""
     await expire(topic, record, topic.chain.end)
 
 
 async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Position) -> None:
-    """Acknowledge all entries before a position (errors as `acquire_subscription`)."""
+    """Acknowledge all entries of a subscription before a position (errors as `acquire_subscription`)."""
     subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
     last = topic.chain.entry_before(behind)
     if last is not None:
@@ -43,7 +43,7 @@ async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Positio
 
 
 async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryReader, messages: int) -> None:
-    """Acknowledge the first messages of the backlog, even a part of a batch.
+    """Acknowledge the first messages of a subscription's backlog, of the last batch only a part if necessary.
 
     Args:
         topic: The topic.

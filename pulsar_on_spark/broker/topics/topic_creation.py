@@ -67,7 +67,7 @@ class TopicCreation:
         return None if partitions is None else await self._join(name, partitions, rate)
 
     def _default_partitions(self, view: View, name: TopicName) -> int | None:
-        """Return the number of partitions of an automatically created topic (errors as `create`)."""
+        """Return the number of partitions of a topic created automatically; None for none (errors as `create`)."""
         require_namespace(view, name)
         creation = effective_policies(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:

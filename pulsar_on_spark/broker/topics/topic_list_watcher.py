@@ -36,7 +36,7 @@ class ListChange(NamedTuple):
 
 
 class TopicListWatcher:
-    """The state of one watch; its list is empty at first.
+    """The state of one watch, whose list of topics is empty until `begin`.
 
     Args:
         namespace: `tenant/namespace`.

@@ -25,7 +25,7 @@ class TopicList(NamedTuple):
     """The topics of a namespace.
 
     Attributes:
-        topics: Sorted full names, each partition by itself; empty if nothing has changed.
+        topics: Sorted full names, each partition by itself; empty if the client has this list already.
         topics_hash: The hash of the whole list.
         changed: False if the client has this list already.
     """

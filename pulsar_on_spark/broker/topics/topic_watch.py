@@ -42,7 +42,9 @@ _Seen = tuple[Record | None, ...]
 
 
 class TopicWatch:
-    """Scanner of the metadata for loaded topics and watching clients. Call all methods in the broker's event loop.
+    """A periodic scan of the metadata, which updates loaded topics and the clients that watch lists of topics.
+
+    Call all methods in the broker's event loop.
 
     Args:
         views: The root's metadata.
@@ -61,7 +63,7 @@ class TopicWatch:
         self._names_at = -1
         self._watchers: dict[Peer, dict[int, TopicListWatcher]] = {}
         self._matching = asyncio.Lock()
-        """Held while a thread works on watchers: updates run one by one, and each starts from the last one's names."""
+        """Held while a thread updates watchers: updates run one by one, each from the names of the update before."""
         self._revision = -1
         self._looking: asyncio.Task[None] | None = None
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]
-"""Creates the object of an existing topic."""
+"""A function that creates the object of an existing topic, which is then loaded."""
 _ATTEMPTS: Final = 5
 """Maximum number of attempts to load a topic that is deleted meanwhile."""
 
@@ -52,7 +52,7 @@ class Topics:
         load: Creates the object of a topic.
         publish_rate: The publish rate of all topics together.
         require_served: Called before a topic is loaded; raises `ServerRefusalError` if another broker serves it.
-        is_elsewhere: Returns True for a topic that another broker serves, in a view.
+        is_elsewhere: Returns True if another broker serves a topic, according to a view.
 
     Attributes:
         is_elsewhere: The argument `is_elsewhere`.
@@ -293,7 +293,7 @@ class Topics:
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: a compaction of it is running.
+            TopicBusyError: a compaction of it is running or waits for its turn.
             MetadataError: the metadata cannot be read.
         """
         for part in await self._parts(name):
@@ -404,7 +404,7 @@ class Topics:
         return [*stored, *(name.full for name in self._non_persistent)]
 
     async def _load_topic(self, name: TopicName, create: CreationRate | None) -> BrokerTopic | None:
-        """Load a topic; None if it was deleted meanwhile."""
+        """Load a topic; return None if it was deleted meanwhile."""
         async with self._lock(name):
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
