@@ -38,7 +38,7 @@ def client_of(scope: Scope) -> str:
 
 
 class Audited:
-    """Middleware that notes the changes and refusals of clients that are authenticated.
+    """Middleware that writes the changes and refusals of authenticated clients to the audit.
 
     Args:
         app: The application.
@@ -50,7 +50,7 @@ class Audited:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, and note its outcome before the client sees it."""
+        """Pass on a request, and write its outcome to the audit before the client sees the response."""
         outcome = Outcome()
         is_noted = False
 

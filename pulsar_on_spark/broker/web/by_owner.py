@@ -170,7 +170,7 @@ class ByOwner:
         return await self._gathered(scope, receive, path, name.namespace, list(owners.values()))
 
     def _matched(self, scope: Scope) -> tuple[str, Mapping[str, str]] | None:
-        """Return the path template and its values, if another broker may have to answer the request."""
+        """Return the path template and its values if another broker may have to answer the request, else None."""
         for route in self._routes:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
@@ -192,8 +192,8 @@ class ByOwner:
         """Send the request to several brokers, and return their merged answer, or the first refusal.
 
         Raises:
-            HTTPException: a broker does not answer; or bundles have moved meanwhile, so that some topics may have been
-                left out.
+            HTTPException: 503, a broker does not answer, or bundles have moved meanwhile, so that some topics may have
+                been left out.
         """
         before = await self._bundles(namespace)
         answers = await self._ask_all(scope, await _body(receive), brokers)

@@ -44,7 +44,7 @@ class MetricsPages:
         """The responses of the last pages, oldest first."""
 
     async def respond(self, render: Callable[[], Awaitable[bytes]]) -> PacedResponse:
-        """Return a page whose rendering begins after the call; requests that come until then share it.
+        """Return a page whose rendering begins after the call; requests that come before it begins share the page.
 
         Args:
             render: Renders the page.

@@ -141,6 +141,11 @@ def own_parts(services: Services, view: View, name: TopicName) -> list[TopicReco
 def single(view: View, name: TopicName, what: str) -> TopicRecord:
     """Return the record of a topic without partitions, or of one partition.
 
+    Args:
+        view: The metadata.
+        name: The topic or partition.
+        what: The subject of the error's sentence, such as "Peeking".
+
     Raises:
         TopicNotFoundError: there is no such topic.
         HTTPException: 405, it is partitioned.

@@ -56,7 +56,7 @@ async def settings(services: BrokerServices) -> dict[str, str]:
 
 @router.post("/configuration/{name}/{value:path}", response_class=Response, responses=_NOT_DYNAMIC)
 async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
-    """Change a setting of all brokers that run on the root, now and later."""
+    """Change a setting of all brokers of the root, including brokers that are started later."""
     await _change(services, name, value)
 
 

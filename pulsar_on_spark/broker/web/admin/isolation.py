@@ -58,7 +58,7 @@ class IsolationPolicy(BaseModel):
 
 @router.get("", responses=_MISSING)
 async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonValue]:
-    """Return all policies by name."""
+    """Return all isolation policies by name."""
     _require(services, cluster)
     return {name: dict(policy) for name, policy in isolation_policies(await services.views.view()).items()}
 
@@ -74,7 +74,7 @@ async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict
 
 @router.get("/brokers/{broker}", responses=_MISSING)
 async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text) -> dict[str, Any]:
-    """Return the first policy that names a broker."""
+    """Return a broker's role in the first isolation policy that names it."""
     _require(services, cluster)
     view = await services.views.view()
     record = next((each for each in registered_brokers(view) if each.broker == broker), None)
@@ -85,7 +85,7 @@ async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text)
 
 @router.get("/{policy}", responses=_MISSING)
 async def policy_data(services: BrokerServices, cluster: Text, policy: Text) -> dict[str, JsonValue]:
-    """Return a policy."""
+    """Return an isolation policy."""
     _require(services, cluster)
     stored = isolation_policies(await services.views.view()).get(policy)
     if stored is None:
@@ -95,7 +95,7 @@ async def policy_data(services: BrokerServices, cluster: Text, policy: Text) -> 
 
 @router.post("/{policy}", status_code=204, responses=_MISSING)
 async def set_policy(services: BrokerServices, cluster: Text, policy: Text, body: IsolationPolicy) -> None:
-    """Store a policy, replacing one of the same name."""
+    """Store an isolation policy, replacing an existing policy of this name."""
     _require(services, cluster)
     check_patterns([*body.namespaces, *body.primary, *body.secondary])
     stored = body.model_dump(exclude_none=True)
@@ -104,7 +104,7 @@ async def set_policy(services: BrokerServices, cluster: Text, policy: Text, body
 
 @router.delete("/{policy}", status_code=204, responses=_MISSING)
 async def delete_policy(services: BrokerServices, cluster: Text, policy: Text) -> None:
-    """Delete a policy; nothing happens if it is missing, as in Pulsar."""
+    """Delete an isolation policy; as in Pulsar, nothing happens if there is none of this name."""
     _require(services, cluster)
     await asyncio.to_thread(delete_isolation_policy, services.root.store, policy)
 

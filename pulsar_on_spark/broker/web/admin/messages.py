@@ -80,7 +80,7 @@ async def peek(
 
 @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", responses=_NO_TOPIC | _ENTRY, dependencies=_IN_TURN)
 async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Number, entry: _Number) -> Response:
-    """Return the entry with an id."""
+    """Return the entry with this ledger id and entry id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     if not topic.chain.holds_entry(ledger, entry):
         raise HTTPException(
@@ -143,7 +143,10 @@ async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
 
 
 async def _cursor(services: Services, view: View, topic: BrokerTopic, part: TopicRecord, name: str) -> Cursor:
-    """Return the live cursor if the subscription is loaded here, else a copy from the metadata."""
+    """Return the live cursor if the subscription is loaded here, else a copy from the metadata.
+
+    The cursor of a missing subscription is at the topic's start.
+    """
     live = topic.subscriptions.get(name)
     if live is not None:
         return live.kept.cursor

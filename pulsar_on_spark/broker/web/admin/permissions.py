@@ -47,7 +47,7 @@ _CHANGES: Final[dict[str, Any]] = {
 
 
 class AuthPolicies(BaseModel):
-    """Pulsar's `AuthPolicies`: all permissions of a namespace, as its policies have them."""
+    """Pulsar's `AuthPolicies`: all permissions of a namespace, as they are part of its `Policies`."""
 
     namespace_auth: dict[str, Actions] = {}
     destination_auth: dict[str, dict[str, Actions]] = {}
@@ -153,7 +153,7 @@ async def subscription_auth_mode(services: BrokerServices, namespace: NamedNames
 async def set_subscription_auth_mode(
     services: BrokerServices, namespace: NamedNamespace, body: Annotated[str, Body(max_length=16)]
 ) -> None:
-    """Set the rule for names of subscriptions."""
+    """Set the rule for names of subscriptions: `None`, or `Prefix` if they must begin with the role."""
     await _change(services, permissions.set_subscription_auth_mode, namespace, body)
 
 
@@ -179,6 +179,6 @@ async def revoke_on_topic(services: BrokerServices, name: NamedTopic, role: Text
 
 
 async def _change(services: Services, change: Callable[..., None], *given: object) -> None:
-    """Change permissions, and authorize by them from now on."""
+    """Change permissions, and read the metadata again, so that requests are authorized by the new permissions."""
     await asyncio.to_thread(change, services.root.store, *given)
     await services.views.view()

@@ -40,7 +40,7 @@ router = APIRouter()
 QuotaType = Literal["destination_storage", "message_age"]
 Applied = Annotated[bool, Query(description="Return the effective value, wherever it is set.")]
 _NEVER_UNSET: Final = ("schema_validation_enforced", "is_allow_auto_update_schema", "encryption_required")
-"""Policies whose getters in Java return `boolean`, which cannot be null."""
+"""Policies whose getters in Java return `boolean`, which cannot be null: GET always returns the effective value."""
 _UNSET_THERE: Final[dict[str, JsonValue]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],

@@ -15,7 +15,7 @@ from pulsar_on_spark.security.principal import ANONYMOUS
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
 QUOTAS: Final = {"destination_storage": "backlog_quota_size", "message_age": "backlog_quota_age"}
-"""Fields by Pulsar's `BacklogQuotaType`."""
+"""Fields of the two quotas in `FIELDS`, by Pulsar's `BacklogQuotaType`."""
 _BY_CLUSTER: Final = ("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "subscribe_rate")
 _ANY: Final = TypeAdapter(Any)
 

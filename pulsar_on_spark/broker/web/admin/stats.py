@@ -89,7 +89,7 @@ async def internal_stats(services: BrokerServices, name: StoredTopic) -> Interna
 
 @router.get(f"{TOPIC}/partitioned-internalStats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
 async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic) -> PartitionedInternalStats:
-    """Return the ledgers and cursors of all partitions."""
+    """Return the ledgers and cursors of each partition of a partitioned topic."""
     metadata, records = await _partitioned(services, name)
     partitions = await services.overview.internal_stats(records)
     return PartitionedInternalStats(
@@ -100,7 +100,7 @@ async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic
 
 @router.get(f"{TOPIC}/internal-info", responses=_MISSING)
 async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
-    """Return a summary of the ledgers and cursors (Pulsar's `ManagedLedgerInfo`)."""
+    """Return a summary of a topic's ledgers and cursors (Pulsar's `ManagedLedgerInfo`)."""
     record = await _single(services, name)
     contents = (await services.overview.internal_stats([record]))[record.name]
     return {
@@ -121,7 +121,7 @@ async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str
 
 @router.get(f"{TOPIC}/backlog", responses=_MISSING)
 async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
-    """Return the backlog of each subscription (Pulsar's `PersistentOfflineTopicStats`)."""
+    """Return the backlog of each subscription of a topic (Pulsar's `PersistentOfflineTopicStats`)."""
     record = await _single(services, name)
     stored = (await services.overview.stats([record]))[record.name]
     return {

@@ -15,7 +15,7 @@ from pulsar_on_spark.topic.maintenance.status import StorageStatus, storage_stat
 router = APIRouter(prefix="/admin/v2/storage", tags=["storage"])
 
 TIMEOUT_S: Final = 10.0
-"""Time to wait for the disks, in seconds."""
+"""Time that a request waits for a scan of the storage paths, in seconds."""
 _STATUS: Final = TypeAdapter(StorageStatus)
 
 

@@ -57,7 +57,7 @@ Messages = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 @router.get(f"{TOPIC}/subscriptions", responses=refused(404, "There is no such topic."))
 async def subscriptions(services: BrokerServices, name: StoredTopic) -> list[str]:
-    """List the names of the durable subscriptions."""
+    """List the names of the durable subscriptions of a topic."""
     view = await services.views.view()
     return sorted({record.name for part in parts(view, name) for record in view.all(SubscriptionRecord, part.topic_id)})
 
@@ -130,7 +130,10 @@ async def skip_all(services: BrokerServices, name: StoredTopic, subscription: Su
 async def skip_some(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, messages: Messages
 ) -> None:
-    """Acknowledge the first n messages of the backlog; a batch counts as its messages (in Pulsar as one entry)."""
+    """Acknowledge the first n messages of a subscription's backlog.
+
+    Each message of a batch counts; in Pulsar, the batch counts as one.
+    """
     view = await services.views.view()
     part = single(view, name, "Skipping")
     record = _require(view, part, subscription)
@@ -153,7 +156,7 @@ async def reset_to_time(
 async def reset_to_id(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
 ) -> None:
-    """Reset the cursor to a message id, or to the position after it if it is excluded."""
+    """Reset a subscription to a message id, or to the position after the message if it is excluded."""
     view = await services.views.view()
     part = single(view, name, "A message id")
     record, topic = _require(view, part, subscription), await _loaded(services, part)
@@ -164,7 +167,7 @@ async def reset_to_id(
 async def expire_older(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, seconds: Seconds
 ) -> None:
-    """Acknowledge the messages published more than `seconds` ago."""
+    """Acknowledge the messages of a subscription that were published more than `seconds` ago."""
     view = await services.views.view()
     for part in _having(services, view, name, subscription):
         await _expire(services, part, _require(view, part, subscription), seconds)
@@ -174,7 +177,7 @@ async def expire_older(
 async def expire_to_id(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
 ) -> None:
-    """Acknowledge all messages up to a message id, including it unless it is excluded."""
+    """Acknowledge all messages of a subscription up to a message id, with that message unless it is excluded."""
     view = await services.views.view()
     part = single(view, name, "A message id")
     record, topic = _require(view, part, subscription), await _loaded(services, part)
@@ -292,7 +295,12 @@ def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
 
 
 def _having(services: Services, view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
-    """Return the partitions that have the subscription, or the topic itself."""
+    """Return the partitions of a topic that have the subscription and are served here, or the topic itself.
+
+    Raises:
+        SubscriptionNotFoundError: none of them has the subscription.
+        TopicNotFoundError: there is no such topic.
+    """
     having = [part for part in own_parts(services, view, name) if _record(view, part, subscription) is not None]
     if not having:
         raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
