@@ -76,7 +76,10 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted; a replicator forwards messages of many producers without notice."""
+        """True if its messages may be encrypted.
+
+        A replicator does not announce encryption, because it forwards messages of many producers.
+        """
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
