@@ -267,8 +267,12 @@ class Journal(ShellOwner):
         if self._opened.done():
             self.can_add = False
             return
-        reason = "journal files can be created on fewer paths than the ack quorum: check the storage paths."
-        self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
+        reason = "journal files can be created on fewer paths than the ack quorum"
+        self._opened.set_exception(
+            NotEnoughCopiesError(
+                f"The journal of {self._incarnation} is not open, because {reason}: check the storage paths."
+            )
+        )
         self._shell.end_log(reason)
 
     @override

@@ -338,7 +338,8 @@ class _Recovering:
         )
         if self._metadata_problem:
             return (
-                f"The journal of {self._incarnation} is not recovered: {reason}; last error: {self._metadata_problem}"
+                f"The journal of {self._incarnation} is not recovered yet, try again when the metadata can be written: "
+                f"{reason}; last error: {self._metadata_problem}"
             )
         details = f" ({problems})" if problems else ""
         return (

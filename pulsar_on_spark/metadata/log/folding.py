@@ -66,11 +66,6 @@ class FoldPlan:
     up_to: int
 
     @property
-    def predicate(self) -> str:
-        """The plan's range as a condition in SQL."""
-        return f"seq > {self.above} AND seq <= {self.up_to}"
-
-    @property
     def full(self) -> bool:
         """True if the fold starts at the table's first row."""
         return self.above < 0

@@ -49,8 +49,7 @@ def test_the_base_is_rewritten_only_when_the_rows_above_it_are_a_quarter() -> No
     assert folding.plan([*small, base, File(1, 499, 499)], 700) == FoldPlan(above=-1, up_to=636)
 
 
-def test_the_predicate_covers_the_range() -> None:
-    assert FoldPlan(5, 70).predicate == "seq > 5 AND seq <= 70"
+def test_a_fold_from_the_first_row_is_full() -> None:
     assert FoldPlan(-1, 70).full
     assert not FoldPlan(5, 70).full
 

@@ -198,7 +198,10 @@ def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s
                 places_of_shares.append(_pass(source, how, Share(number, shares), progress))
         except TooManyKeysError as error:
             if shares >= _MAX_SHARES:
-                raise
+                raise TooManyKeysError(
+                    f"{source.name} cannot be compacted, because a share of its keys needs more memory than allowed "
+                    f"({error}): give it more memory (`--memory-mb`)."
+                ) from error
             log.info("The first pass is repeated for smaller shares of the keys: %s", error)
             shares *= 4
         else:

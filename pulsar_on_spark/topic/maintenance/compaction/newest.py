@@ -195,7 +195,7 @@ class NewestOfKeys:
         self._known = newest.combine_chunks()
         self._waiting, self._waiting_rows = [], 0
         if self._known.nbytes > self._max_bytes and self._known.num_rows > 1:
-            raise TooManyKeysError(f"{self._known.num_rows} keys take {self._known.nbytes} bytes.")
+            raise TooManyKeysError(f"{self._known.num_rows} keys take {self._known.nbytes} bytes")
 
 
 def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.Table:

@@ -535,7 +535,7 @@ def _is_at(root: RootHandle, record: PathRecord, place: RootPlace) -> bool:
 def _known(view: View, path_id: int) -> PathRecord:
     record = view.get(PathRecord, str(path_id))
     if record is None:
-        ids = ", ".join(str(each.path_id) for each in view.all(PathRecord))
+        ids = ", ".join(str(each.path_id) for each in view.all(PathRecord) if each.state != "retired")
         raise InvalidArgumentError(f"There is no storage path {path_id}: give one of {ids}.")
     return record
 
