@@ -46,7 +46,7 @@ def normal(name: str) -> str:
         ("model", ()),
         ("metadata", ()),
         ("ledger", ()),
-        ("protocol", ()),
+        ("protocol", ("speed",)),
         ("topic", ()),
         ("datasource", ("delta",)),
         ("broker", ("broker", "cli")),

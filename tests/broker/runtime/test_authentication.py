@@ -134,7 +134,7 @@ def test_a_plug_in_authenticates_clients_of_its_method() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("name", "said"), [("closed", "there is no door"), ("nameless", "no method"), ("missing", "Missing")]
+    ("name", "said"), [("closed", "there is no door"), ("nameless", "no attribute method"), ("missing", "Missing")]
 )
 def test_a_plug_in_that_cannot_be_loaded_keeps_the_broker_from_starting(name: str, said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"The plug-in '{name}' .*{said}.*: correct it, or leave it out"):

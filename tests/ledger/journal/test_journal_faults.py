@@ -146,7 +146,7 @@ def test_too_few_paths_at_the_start_are_an_error(tmp_path):
 
     async def run():
         listener = Listener()
-        with pytest.raises(NotEnoughCopiesError, match=r"broker-1 is not open: .* fewer paths"):
+        with pytest.raises(NotEnoughCopiesError, match=r"broker-1 is not open, because .* fewer paths"):
             await place.journal(listener).open()
 
     asyncio.run(run())
