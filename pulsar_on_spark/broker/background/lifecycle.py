@@ -56,19 +56,25 @@ class Lifecycle:
         subscriptions = SubscriptionExpiry(root, views, topics, self._defaults)
         quotas = BacklogQuotas(views, topics, reader, overview)
         inactive = InactiveTopics(root, views, topics, self._defaults)
-        self._jobs: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
-            (settings.retention_check_interval_in_seconds, self._trim),
-            (settings.message_expiry_check_interval_in_minutes * 60, messages.expire_messages),
-            (settings.subscription_expiry_check_interval_in_minutes * 60, subscriptions.delete_expired),
-            (settings.backlog_quota_check_interval_in_seconds, quotas.check_backlogs),
-            (settings.broker_delete_inactive_topics_frequency_seconds, inactive.delete_inactive),
+        retention_s = settings.retention_check_interval_in_seconds
+        messages_s = settings.message_expiry_check_interval_in_minutes * 60
+        subscriptions_s = settings.subscription_expiry_check_interval_in_minutes * 60
+        quotas_s = settings.backlog_quota_check_interval_in_seconds
+        inactive_s = settings.broker_delete_inactive_topics_frequency_seconds
+        self._jobs: tuple[tuple[float, Callable[[], Awaitable[None]], str], ...] = (
+            (retention_s, self._trim, "Topics cannot be trimmed now"),
+            (messages_s, messages.expire_messages, "Messages cannot be expired now"),
+            (subscriptions_s, subscriptions.delete_expired, "Expired subscriptions cannot be deleted now"),
+            (quotas_s, quotas.check_backlogs, "Backlog quotas cannot be enforced now"),
+            (inactive_s, inactive.delete_inactive, "Inactive topics cannot be deleted now"),
         )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start the periodic work."""
-        complaint = "Lifecycle work on topics failed"
-        self._tasks = [asyncio.create_task(every(interval_s, job, complaint)) for interval_s, job in self._jobs]
+        self._tasks = [
+            asyncio.create_task(every(interval_s, job, complaint)) for interval_s, job, complaint in self._jobs
+        ]
 
     async def stop(self) -> None:
         """Stop the periodic work."""

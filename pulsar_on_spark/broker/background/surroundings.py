@@ -49,12 +49,12 @@ class Surroundings:
     def start(self) -> None:
         """Start the checks."""
         self._tasks = [
-            asyncio.create_task(every(interval_s, check, "A background check of the broker failed"))
-            for interval_s, check in (
-                (WATCH_SEALING_EVERY_S, self._watch_sealing),
-                (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
-                (CLOSE_UNUSED_EVERY_S, self._close_unused),
-                (HEAL_EVERY_S, self._heal),
+            asyncio.create_task(every(interval_s, check, complaint))
+            for interval_s, check, complaint in (
+                (WATCH_SEALING_EVERY_S, self._watch_sealing, "The lag of sealing is unknown now"),
+                (RESTART_SEALING_EVERY_S, self._journals.restart_sealing, "The sealer cannot be started now"),
+                (CLOSE_UNUSED_EVERY_S, self._close_unused, "Journals that are not used cannot be closed now"),
+                (HEAL_EVERY_S, self._heal, "Failed storage paths cannot be tried again now"),
             )
         ]
 
