@@ -171,7 +171,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) ->
     """
     mine = view.get(IncarnationRecord, request.incarnation)
     if mine is None or mine.state != "OPEN":
-        raise JournalFencedError(f"Incarnation {request.incarnation} was taken over: start a new one.")
+        raise JournalFencedError(f"Incarnation {request.incarnation} was taken over: restart this broker.")
     _require_topic(view, request.part)
     record = view.get(SubscriptionRecord, f"{request.part.topic_id}/{request.name}")
     if record is None:

@@ -190,7 +190,7 @@ class DedupStore:
     def _require_open(self, view: View) -> None:
         owner = view.get(IncarnationRecord, self._incarnation)
         if owner is None or owner.state != "OPEN":
-            raise JournalFencedError(f"Incarnation {self._incarnation} was taken over: start a new one.")
+            raise JournalFencedError(f"Incarnation {self._incarnation} was taken over: restart this broker.")
 
     async def _replay(
         self, part: TopicPart, chain: LedgerChain, position: Position, ledgers: Collection[int], core: Deduplication
