@@ -29,7 +29,12 @@ _TLS_HANDSHAKE = 0x1603
 
 def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
     """Return the frame of a command without its entry; the caller sends the entry, of `entry_bytes` bytes, after it."""
-    return _SIZES.pack(_SIZE_BYTES + len(command) + entry_bytes, len(command)) + command
+    return head_of(len(command), entry_bytes) + command
+
+
+def head_of(command_bytes: int, entry_bytes: int = 0) -> bytes:
+    """Return the sizes with which the frame of a command of `command_bytes` bytes begins."""
+    return _SIZES.pack(_SIZE_BYTES + command_bytes + entry_bytes, command_bytes)
 
 
 class FrameSplitter:

@@ -38,7 +38,7 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
-from pulsar_on_spark.protocol.frames import frame_of
+from pulsar_on_spark.protocol.frames import frame_of, head_of
 from pulsar_on_spark.protocol.varint import varint
 
 NO_REQUEST_ID = 2**64 - 1
@@ -174,7 +174,8 @@ def producer_success(
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
     """SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each item.
 
-    The commands are encoded without protobuf objects, at a quarter of their cost.
+    The commands are encoded without protobuf objects, which would cost five times as much. The bytes before the numbers
+    of a command depend only on the lengths of the encoded numbers, so they are encoded once for many commands.
 
     Args:
         producer_id: The client's id of the producer.
@@ -182,15 +183,20 @@ def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) 
             ledger id, entry id.
     """
     producer = b"\x08" + varint(producer_id) + b"\x10"
-    frames: list[bytes] = []
-    ledger, ledger_part = None, b""
+    parts: list[bytes] = []
+    made: dict[tuple[int, int, int, int], tuple[bytes, bytes]] = {}
     for sequence_id, highest, ledger_id, entry_id in items:
-        if ledger_id != ledger:
-            ledger, ledger_part = ledger_id, b"\x08" + varint(ledger_id) + b"\x10"
-        message_id = ledger_part + varint(entry_id)
-        body = (producer, varint(sequence_id), b"\x1a", varint(len(message_id)), message_id, b"\x20", varint(highest))
-        frames.append(_by_hand(b"\x08\x07\x3a", b"".join(body)))
-    return b"".join(frames)
+        sequence, entry, last = varint(sequence_id), varint(entry_id), varint(highest)
+        kind = ledger_id, len(sequence), len(entry), len(last)
+        before = made.get(kind)
+        if before is None:
+            ledger = b"\x08" + varint(ledger_id) + b"\x10"
+            message_id = b"\x1a" + varint(len(ledger) + len(entry)) + ledger
+            size = len(producer) + len(sequence) + len(message_id) + len(entry) + 1 + len(last)
+            command = b"\x08\x07\x3a" + varint(size) + producer
+            made[kind] = before = head_of(len(command) - len(producer) + size) + command, message_id
+        parts += (before[0], sequence, before[1], entry, b"\x20", last)
+    return b"".join(parts)
 
 
 def send_error(producer_id: int, sequence_id: int, error: ServerError, message: str) -> bytes:
