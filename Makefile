@@ -85,8 +85,9 @@ seeds: install ## the tests of all simulators, under fresh seeds; a seed that fa
 	  tests/ledger/journal/test_simulation.py tests/ledger/journal/test_mutants.py tests/history_table/test_sequences.py
 
 .PHONY: endurance
-endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut
-	@$(BIN)/python -m tests.broker.cluster.endurance $(if $(TIMES),--times $(TIMES)) $(if $(ONLY),--only $(ONLY))
+endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut SINCE=commit
+	@$(BIN)/python -m tests.broker.cluster.endurance $(if $(TIMES),--times $(TIMES)) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(SINCE),--since $(SINCE))
 
 .PHONY: soak
 soak: install ## long tests at full length, minutes to hours

@@ -1,7 +1,8 @@
 """Disturb brokers many times in each way, and keep the results: `make endurance` continues where it was ended.
 
-Each line of the file of results is a run on a root of its own, with some disturbances. Runs of earlier commits do not
-count. Violations are kept, too, with all that was said; the command ends with 1 if there is one.
+Each line of the file of results is a run on a root of its own, with some disturbances. Runs of the present commit count
+or, with `--since`, runs of all commits from that commit on. Violations are kept, too, with all that was said; the
+command ends with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -50,16 +51,18 @@ def main(
     only: Annotated[str, typer.Option(help="One kind only, such as `store/cut`.")] = "",
     seconds: Annotated[float, typer.Option(help="Begin no run after this time.")] = float("inf"),
     results: Annotated[Path, typer.Option(help="The file of results.")] = Path("endurance-work/results.jsonl"),
+    since: Annotated[str, typer.Option(help="The first commit whose runs count.")] = "HEAD",
 ) -> None:
     """Run what is missing, the kind with the fewest disturbances first, and print a table."""
     build_server()
     results.parent.mkdir(parents=True, exist_ok=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = _git("rev-parse", "HEAD")
+    counted = {_git("rev-parse", since), *_git("rev-list", f"{since}..HEAD").split()}
     kinds = [kind for kind in _KINDS if only in ("", "/".join(kind))]
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         done = Counter(dict.fromkeys(kinds, 0))
-        for run in _of_commit(results, commit):
+        for run in _of_commits(results, counted):
             done[run["place"], run["disturbance"]] += run["times"]
         place, disturbance = min(kinds, key=lambda kind: done[kind])
         if done[place, disturbance] >= times:
@@ -70,7 +73,7 @@ def main(
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{place}/{disturbance}: {line['outcome'][:300]}")
-    broken = _show(list(_of_commit(results, commit)))
+    broken = _show(list(_of_commits(results, counted)))
     raise typer.Exit(1 if broken else 0)
 
 
@@ -93,21 +96,26 @@ def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool
     return {"deduplicated": deduplicated, "took_s": took_s, "load": round(load, 1), "held": held, "outcome": outcome}
 
 
-def _of_commit(results: Path, commit: str) -> Iterator[dict[str, Any]]:
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _of_commits(results: Path, commits: Container[str]) -> Iterator[dict[str, Any]]:
     if results.exists():
-        yield from (line for line in map(json.loads, results.read_text().splitlines()) if line["commit"] == commit)
+        yield from (line for line in map(json.loads, results.read_text().splitlines()) if line["commit"] in commits)
 
 
 def _show(runs: list[dict[str, Any]]) -> int:
     """Print a table; returns the number of runs with a broken promise."""
-    table = Table("root on", "disturbance", "times", "runs", "broken", "minutes")
+    table = Table("root on", "disturbance", "times", "runs", "commits", "broken", "minutes")
     for place, disturbance in _KINDS:
         of_kind = [run for run in runs if (run["place"], run["disturbance"]) == (place, disturbance)]
         if of_kind:
             broken = sum(not run["held"] for run in of_kind)
             minutes = sum(run["took_s"] for run in of_kind) / 60
             times = sum(run["times"] for run in of_kind)
-            table.add_row(place, disturbance, str(times), str(len(of_kind)), str(broken), f"{minutes:.0f}")
+            commits = len({run["commit"] for run in of_kind})
+            table.add_row(place, disturbance, *map(str, (times, len(of_kind), commits, broken, f"{minutes:.0f}")))
     Console().print(table)
     return sum(not run["held"] for run in runs)
 
