@@ -68,7 +68,8 @@ def main() -> None:
     shown = logging.StreamHandler()
     shown.addFilter(_is_shown)
     shown.setFormatter(TextLines("pulsarpy: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[shown])
+    # By force, because some libraries add a handler when they are imported.
+    logging.basicConfig(level=logging.WARNING, handlers=[shown], force=True)
     try:
         app()
     except PulsarpyError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,9 @@ from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from tests.kit import messages
 
 P = TopicName.parse("p")
+DELTA_RS = tuple(map(int, metadata.version("deltalake").split(".")[:3]))
+STALE_OPTIMIZES = pytest.mark.skipif(DELTA_RS < (1, 6, 6), reason="delta-rs before 1.6.6 refuses them")
+"""Of tests with an OPTIMIZE of an older version, whose files were merged meanwhile."""
 
 
 @pytest.fixture
@@ -86,6 +90,7 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
     assert rows(table) == before
 
 
+@STALE_OPTIMIZES
 @pytest.mark.parametrize("is_merged_in_part", [False, True])
 def test_an_optimize_of_an_older_version_repeats_no_rows(
     root: Root, table: HistoryTable, is_merged_in_part: bool, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +115,7 @@ def test_an_optimize_of_an_older_version_repeats_no_rows(
     assert rows(table) == [*before, (99, None)]
 
 
+@STALE_OPTIMIZES
 def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table: HistoryTable) -> None:
     before, old = rows(table), DeltaTable(table.place)
     assert merge_small_files(table) == 8
