@@ -163,7 +163,7 @@ def test_ddl_is_parsed_as_by_spark(spark: SparkSession, ddl: str) -> None:
 
 @pytest.mark.parametrize("text", NOT_SCHEMAS)
 def test_invalid_ddl_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"[Ss]chema"):
+    with pytest.raises(InvalidArgumentError, match="Schema"):
         value_schema("json", text)
 
 

@@ -259,6 +259,6 @@ def _read_decimal(tokens: _Tokens) -> pa.DataType:
     tokens.need(")")
     if not 0 <= scale <= precision <= 38 or precision == 0:
         raise InvalidArgumentError(
-            f"The schema has decimal({precision},{scale}): give a precision of 1 to 38 and a scale up to the precision."
+            f"Schema has decimal({precision},{scale}): give a precision of 1 to 38 and a scale up to the precision."
         )
     return pa.decimal128(precision, scale)
