@@ -309,11 +309,12 @@ def _property_maps(walked: WalkedMetadata) -> pa.MapArray:
     keys = as_text(pick_ranges(walked.data, properties.key_starts, properties.key_ends))
     values = as_text(pick_ranges(walked.data, properties.value_starts, properties.value_ends))
     counts = np.bincount(properties.messages, minlength=len(walked))
-    named = _keys_of_messages(properties.messages, keys)
-    if _has_twice(named, int(counts.max())):
-        last = _last_of_each(named)
-        keys, values = keys.take(pa.array(last)), values.take(pa.array(last))
-        counts = np.bincount(properties.messages[last], minlength=len(walked))
+    if (most := int(counts.max())) > 1:
+        named = _keys_of_messages(properties.messages, keys)
+        if most > _FEW_PROPERTIES or _has_twice(named, most):
+            last = _last_of_each(named)
+            keys, values = keys.take(pa.array(last)), values.take(pa.array(last))
+            counts = np.bincount(properties.messages[last], minlength=len(walked))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.MapArray.from_arrays(offsets, keys, values, mask=pa.array(counts == 0))
 
@@ -326,9 +327,7 @@ def _keys_of_messages(messages: Int64s, keys: pa.StringArray) -> Int64s:
 
 
 def _has_twice(named: Int64s, most: int) -> bool:
-    """Return True if a number occurs twice; the distance of two equal numbers is less than `most`."""
-    if most > _FEW_PROPERTIES:
-        return len(np.unique(named)) < len(named)
+    """Return True if a number occurs twice. The indexes of equal numbers differ by less than `most`."""
     return any(bool((named[distance:] == named[:-distance]).any()) for distance in range(1, most))
 
 
