@@ -64,7 +64,8 @@ def unread(part: TopicPart, position: Position) -> TopicOffset:
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
     """Return the starts of the next batch of a query without a subscription, as empty ranges, by full name.
 
-    A topic in the committed offset goes on from its end, and a new topic begins at its earliest message.
+    For a topic in the committed offset, the batch starts where the committed range ends. For a new topic, it starts at
+    the topic's earliest message.
     """
     offset, _ = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     return {

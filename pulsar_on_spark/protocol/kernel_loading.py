@@ -9,9 +9,9 @@ from types import ModuleType
 log = logging.getLogger(__name__)
 
 WORTH_MESSAGES = 1_000_000
-"""Number of walked messages after which the compiled loops would have saved the time that loading them takes.
+"""Number of walked messages for which the compiled loops would have saved the time that loading them takes.
 
-So no process spends more than twice the time that it would spend if it knew in advance how many messages it walks.
+A message counts once in each walk: over its batch, over its metadata, and over each of its properties.
 """
 
 
@@ -24,7 +24,7 @@ class KernelLoading:
         self._is_decided = False
 
     def kernels(self, messages: int) -> ModuleType | None:
-        """Return `protocol.kernels` for a walk over a number of messages; None if it is to be walked without them."""
+        """Return `protocol.kernels` for a walk over `messages` messages; None for a walk without compiled loops."""
         if not self._is_decided:
             self._left -= messages
             if self._left >= 0:

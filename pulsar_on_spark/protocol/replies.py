@@ -193,8 +193,8 @@ def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) 
             ledger = b"\x08" + varint(ledger_id) + b"\x10"
             message_id = b"\x1a" + varint(len(ledger) + len(entry)) + ledger
             size = len(producer) + len(sequence) + len(message_id) + len(entry) + 1 + len(last)
-            command = b"\x08\x07\x3a" + varint(size) + producer
-            made[kind] = before = head_of(len(command) - len(producer) + size) + command, message_id
+            tags = b"\x08\x07\x3a" + varint(size)
+            made[kind] = before = head_of(len(tags) + size) + tags + producer, message_id
         parts += (before[0], sequence, before[1], entry, b"\x20", last)
     return b"".join(parts)
 

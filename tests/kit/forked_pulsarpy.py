@@ -27,7 +27,7 @@ from tests.kit.spare_children import fork_spare_children
 from tests.kit.waiting import LIMIT_S
 
 _IMPORTED_BEFORE = ("pandas", "pulsar_on_spark.cli.app", "pulsar_on_spark.cli.serving", "pulsar_on_spark.proxy.proxy")
-"""pyarrow asks for pandas at a broker's first commit."""
+"""pyarrow imports pandas at the first array of a command that is not a broker."""
 _CHILDREN = {"broker": 3, "standalone": 3}
 """Of commands: the broker's two, and the resource tracker of `multiprocessing`."""
 _REPOSITORY = Path(__file__).parents[2]

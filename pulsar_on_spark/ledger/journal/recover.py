@@ -338,8 +338,8 @@ class _Recovering:
         )
         if self._metadata_problem:
             return (
-                f"The journal of {self._incarnation} is not recovered yet, try again when the metadata can be written: "
-                f"{reason}; last error: {self._metadata_problem}"
+                f"The journal of {self._incarnation} is not recovered, because its record cannot be read or written "
+                f"({reason}; last error: {self._metadata_problem}): try again later."
             )
         details = f" ({problems})" if problems else ""
         return (

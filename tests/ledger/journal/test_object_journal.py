@@ -151,7 +151,10 @@ async def fill(journal: Journal, listener: Listener, count: int = 40, done: int 
 def written(
     stores: Stores, quorum: Quorum = ONE, *, count: int = 40, limits: JournalLimits = LIMITS, files: int = 0
 ) -> list[Entry]:
-    """A writer acknowledges at least `count` entries, goes on until its log has that many files, and disappears."""
+    """Write as a writer that disappears; return the entries, all acknowledged.
+
+    There are `count` entries, and more if they are needed for a log of `files` files.
+    """
 
     async def run() -> list[Entry]:
         listener = Listener()
