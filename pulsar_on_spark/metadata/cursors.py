@@ -46,7 +46,7 @@ class Cursors:
         self._rows: dict[tuple[str, str], dict[int, CursorRow]] = {}
 
     def having(self, rows: Iterable[CursorRow]) -> Cursors:
-        """Return these cursors with more rows applied, which may be in any order and repeated."""
+        """Return these cursors with more rows applied; the rows may be in any order, and may be applied already."""
         merged = Cursors()
         merged._rows = dict(self._rows)
         for row in rows:

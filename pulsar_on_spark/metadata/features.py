@@ -30,14 +30,17 @@ ROOT_KEY: Final = "root"
 def using(
     view: View, feature: str, known_to: Literal["read", "write"] = "read"
 ) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
-    """Return the root record and the key that a commit must add to give the root a feature.
+    """Return the changes that a commit must include to give the root a feature.
 
-    Both are empty if the root has the feature, or has no root record yet.
+    Both results are empty if the root has the feature, or has no root record yet.
 
     Args:
-        view: The metadata.
-        feature: The feature.
+        view: The view of the main table on which the commit is decided.
+        feature: The feature, one of `FEATURES`.
         known_to: `read` if a program must know the feature to read the root, `write` if only to write to the root.
+
+    Returns:
+        The root record to put, and the compare-and-set key to move (its value None means the next version).
 
     Raises:
         InvalidArgumentError: a running broker does not know the feature.

@@ -19,7 +19,7 @@ WRITE_BUCKETS = 64
 
 
 def path(path_id: int) -> str:
-    """Key of a storage path's record."""
+    """Key of the record of the storage path with this id."""
     return f"path/{path_id}"
 
 
@@ -34,7 +34,7 @@ def namespace(name: str) -> str:
 
 
 def broker(name: str) -> str:
-    """Key of a broker's registration."""
+    """Key of the registration of the broker with this id."""
     return f"broker/{name}"
 
 
@@ -97,5 +97,5 @@ def write_bucket(write_id: str) -> str:
 
 
 def job(name: str) -> str:
-    """Key of a housekeeping job."""
+    """Key of the housekeeping job with this name."""
     return f"job/{name}"

@@ -104,7 +104,7 @@ def _newest(tables: Sequence[pa.Table], schema: pa.Schema, order: folding.Order)
 
 
 def _resolve(place: RootPlace, main: History, cursors: History, moment: int | datetime) -> tuple[int, int]:
-    """Return the version of the main table, and the moment in milliseconds since 1970; errors as for `read_past`."""
+    """Return the version of the main table, and the moment in milliseconds since 1970 (raises as `read_past`)."""
     oldest = _oldest(main, cursors)
     kept = (
         f"the logs of {place}/{METADATA} go from version {oldest} of {_in_words(main.time_ms(oldest))} to version "

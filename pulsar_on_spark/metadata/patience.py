@@ -42,7 +42,7 @@ def retried(lock: AbstractContextManager[object], table: str, read: Callable[[],
 
 
 def give_up_after(attempt: int, table: str, error: OvertakenError) -> None:
-    """Raise an error if no attempt is left.
+    """Raise an error if no further attempt is allowed.
 
     Args:
         attempt: The number of attempts, all of which have failed.

@@ -205,7 +205,10 @@ class State:
         return self._rows.get(kind, {}).get(record_id)
 
     def ids(self, kind: str, topic_id: str | None = None) -> list[str]:
-        """Return the sorted ids of a kind's live records, or of one topic's; the caller must not change the list."""
+        """Return the sorted ids of a kind's live records, of one topic or (None) of all topics.
+
+        The caller must not change the list.
+        """
         return self._ids.get(kind, {}).get(topic_id, [])
 
     def records(self, cls: type[R], record_ids: Iterable[str]) -> list[R]:
@@ -236,7 +239,7 @@ class RecentView:
         return None if row is None else row.record(cls)
 
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """Return the live records of a kind in the order of ids; with `topic_id`, only the records of this topic."""
+        """Return the live records of a kind in the order of ids, of one topic or (None) of all topics."""
         return self.state.records(cls, self.state.ids(cls.kind, topic_id))
 
     def newest(self, cls: type[R], topic_id: str) -> R | None:
@@ -250,7 +253,10 @@ class RecentView:
         return self._live(cls, ids[0]) if ids else None
 
     def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
-        """Return the topic's live record with the largest id below `record_id`, which need not exist; None if none."""
+        """Return the topic's live record with the largest id below `record_id`; None if there is none.
+
+        `record_id` need not exist.
+        """
         ids = self.state.ids(cls.kind, topic_id)
         end = bisect_left(ids, record_id)
         return self._live(cls, ids[end - 1]) if end else None
@@ -293,7 +299,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
         rows: (record, True if it is deleted) of each row.
         seq: The version that the writer read, plus 1.
         token: The commit's token, which is stored in each row.
-        keys: The commit's keys, which are stored only in the first row.
+        keys: The commit's compare-and-set keys, which are stored only in the first row.
     """
     cas_keys = sorted(keys)
     now = datetime.now(UTC)

@@ -261,7 +261,7 @@ class MetadataStore:
         """Check that commits can be written.
 
         Raises:
-            MetadataError: the place is full, or this process may not write to it.
+            MetadataError: the disk is full or read-only, or this process may not write to it.
             OSError: the disk does not answer.
         """
         log_store(self._root, "main").require_writable()
@@ -304,6 +304,7 @@ class MetadataStore:
         )
 
     def _attempt(self, decide: Decide) -> View | None:
+        """Call `decide` once and commit its change; None if it must be called again."""
         view = self._read_main()
         change = decide(view)
         version = view.version
@@ -319,6 +320,7 @@ class MetadataStore:
         return done
 
     def _try_commit(self, change: Change, version: int) -> View | None:
+        """Commit a change that was decided on a version. Return the view after it; None if nothing was committed."""
         assert change.keys, "every commit to the main table is a compare-and-set"
         rows = [*((record, False) for record in change.puts), *((record, True) for record in change.deletes)]
         names = {(record.kind, record.record_id) for record, _ in rows}
@@ -404,7 +406,7 @@ class MetadataStore:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _housekeep_if_due(self) -> None:
-        """Fold and checkpoint each table with enough entries since its last checkpoint; log failures."""
+        """Fold and checkpoint each table that has enough entries since its last checkpoint; log failures."""
         for log in filter(None, (self._main, self._cursor_log)):
             try:
                 if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
@@ -469,6 +471,8 @@ def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
 
 def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | None) -> None:
     """Commit the first records of a root, unless another process has done so.
+
+    `copied` are rows of another root that are committed with them; None for none.
 
     Raises:
         CommitConflictError: all attempts conflicted with other processes.

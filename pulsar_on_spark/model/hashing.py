@@ -59,6 +59,7 @@ def sticky_key_hash(keys: KeyArray, ordering_keys: KeyArray | None = None) -> Ha
     """Return the broker's Key_Shared hash: Murmur3 of the ordering key or, without one, of the key's decoded bytes.
 
     The rule is `Commands.resolveStickyKey` of Pulsar. A row with neither key gets the hash of an empty key.
+    `ordering_keys` is None if no row has an ordering key.
     """
     if ordering_keys is None or ordering_keys.null_count == len(ordering_keys):
         return murmur3_32(keys)
@@ -86,7 +87,7 @@ def java_string_hash(strings: KeyArray) -> Hashes:
 
 
 def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
-    """Return a mask of the rows that are not valid UTF-8 and need `key_b64`; None if all are valid, as nulls are."""
+    """Return a mask of the rows that are not valid UTF-8 and need `key_b64`; None if all rows are valid or null."""
     if keys.null_count == len(keys) or _is_ascii(_bytes_and_offsets(keys)[0]) or _all_utf8(keys):
         return None
     # A fault may be detected up to three bytes later, so three bytes between rows keep each fault in its row.
@@ -98,7 +99,10 @@ def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
 
 
 def key_strings(keys: KeyArray, key_b64: pa.BooleanArray | None) -> KeyArray:
-    """Return Pulsar's `partition_key` of each row: the key itself, or its Base64 if the row is flagged."""
+    """Return Pulsar's `partition_key` of each row: the key itself, or its Base64 if `key_b64` is True for the row.
+
+    `key_b64` is None if it is False for all rows.
+    """
     if key_b64 is None or not pc.any(key_b64).as_py():
         return keys
     flagged = key_b64.fill_null(False)
@@ -134,7 +138,7 @@ def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], te
 
 
 def _chunks(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of rows, each limited in rows and in bytes; a larger row is a range of its own."""
+    """Yield ranges [first, last) of rows, each limited in rows and in bytes; a larger row is a range by itself."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         fitting = int(np.searchsorted(offsets, offsets[first] + _UNITS_AT_ONCE, side="right")) - 1
@@ -267,7 +271,7 @@ def _powers(base: int, count: int) -> npt.NDArray[np.uint32]:
 def _utf16_units(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """Return the UTF-16 code units of valid UTF-8 rows, and the rows' offsets in these units."""
+    """Return the UTF-16 code units of valid UTF-8 rows, and the offset of each row in these units, then the end."""
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), "<u2")
     width = ((data & 0xC0) != 0x80).astype(np.int64)
     width += data >= 0xF0

@@ -39,7 +39,7 @@ class SegmentName:
 
 
 IncarnationId = NewType("IncarnationId", str)
-"""Id of a run of a broker, which writes one log."""
+"""Id of an incarnation, which is one run of a broker and writes one log."""
 JournalFileId = NewType("JournalFileId", str)
 """The name of a journal file within its incarnation; a file never has a second writer."""
 
@@ -85,7 +85,7 @@ class MessageId:
 
 
 def varint(number: int) -> bytes:
-    """Return protobuf's base-128 encoding of a non-negative number."""
+    """Return the bytes of a non-negative number in protobuf's base-128 encoding."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

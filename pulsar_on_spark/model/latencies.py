@@ -31,18 +31,18 @@ class Latencies:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the duration of the block, unless it raises an error."""
+        """Count the duration of the `with` block, unless it raises an error."""
         began_s = perf_counter()
         yield
         self.observe(perf_counter() - began_s)
 
     @property
     def count(self) -> int:
-        """Number of durations."""
+        """Number of durations so far."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """List each upper bound with the number of observations up to it; the last bound is `+Inf`."""
+        """List (upper bound in seconds as text, number of durations up to it), ascending; the last bound is `+Inf`."""
         bounds, total = [], 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
             total += count

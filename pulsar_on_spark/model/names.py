@@ -64,7 +64,7 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """Parse `x`, `tenant/namespace/x` or `persistent://tenant/namespace/x`.
+        """Parse the topic name `x`, `tenant/namespace/x` or `persistent://tenant/namespace/x`.
 
         Raises:
             InvalidArgumentError: Pulsar refuses the name, or it contains control characters or names a non-persistent
@@ -226,7 +226,7 @@ def check_subscription_name(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str, str, str]:
-    """Return domain, tenant, namespace and local name."""
+    """Return domain, tenant, namespace and local name of a topic name."""
     domain, separator, rest = name.partition("://")
     if not separator:
         parts = name.split("/")

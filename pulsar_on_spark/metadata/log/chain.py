@@ -58,7 +58,7 @@ class ConflictError(Exception):
 
 
 class OvertakenError(Exception):
-    """The log was cleaned up or replaced after it was read, so that it must be opened again."""
+    """The log was cleaned up or replaced after it was read, so the reader must open it again."""
 
 
 class GapError(OvertakenError):

@@ -29,7 +29,7 @@ RETAIN_S: Final = 3600.0
 
 
 def clean_log(store: LogStore, version: int, keep_s: float) -> None:
-    """Delete the log entries and checkpoints before an old checkpoint. The caller holds the lock of `housekeeping`.
+    """Delete the log entries and checkpoints before an old checkpoint. The caller holds `LogStore.housekeeping`.
 
     The newest intact checkpoint that is `keep_s` seconds old and has `KEEP_ENTRIES` entries after it is kept with every
     later entry, so that damage to a newer checkpoint does no harm.

@@ -51,8 +51,8 @@ def create_table(store: LogStore, schema: pa.Schema, configuration: Mapping[str,
 
     Raises:
         CorruptMetadataError: the table has other objects, but no log.
-        MetadataError: the place is full, or this process may not write to it.
-        StorageError: the place cannot be written now, or an fsync in it has failed.
+        MetadataError: the disk is full or read-only, or this process may not write to it.
+        StorageError: the folder or object store cannot be written now, or an fsync of the folder has failed.
     """
     store.require_writable()
     if not has_log(store.objects):

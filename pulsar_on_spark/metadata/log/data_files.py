@@ -95,7 +95,7 @@ class DataFiles:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
-        """Drop all files but these from the cache."""
+        """Drop all files from the cache except those with these names."""
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
     def _decoded(self, file: DataFile) -> pa.Table:

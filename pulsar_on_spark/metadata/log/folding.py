@@ -41,12 +41,12 @@ class FoldableFile(Protocol):
 
     @property
     def min_seq(self) -> int:
-        """Smallest seq."""
+        """Smallest `seq` of the rows."""
         ...
 
     @property
     def max_seq(self) -> int:
-        """Largest seq."""
+        """Largest `seq` of the rows."""
         ...
 
 
@@ -72,7 +72,7 @@ class FoldPlan:
 
 
 def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
-    """Choose the range to fold now; None if a fold is not worth its cost."""
+    """Choose the rows to fold in a table of this version; None if a fold is not worth its cost."""
     up_to = version - LAG
     reach = sorted((file for file in files if file.max_seq <= up_to), key=lambda file: (file.min_seq, -file.rows))
     if len(reach) < WORTH_FILES:
@@ -84,7 +84,7 @@ def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
 
 
 def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return a mask of the rows that count: of each record key, the row with the largest rank."""
+    """Return a mask of the rows that count: for each record key, the row with the largest rank."""
     # Imported here, as below: commands on a root need no folds, and start faster without it.
     import pyarrow.compute as pc
 

@@ -44,11 +44,14 @@ class History:
         return self.times_ms[version - self.base.version]
 
     def version_at(self, time_ms: int) -> int:
-        """Return the newest version at or before a time; if there is none, the oldest version minus 1."""
+        """Return the newest version at or before a time in milliseconds since 1970.
+
+        If all versions are later, return the oldest version minus 1.
+        """
         return self.base.version + bisect_right(self.times_ms, time_ms) - 1
 
     def snapshot(self, version: int) -> Snapshot:
-        """Return the files and keys of a version; `removed_ms` is empty, and `head` that of the oldest version."""
+        """Return the files and keys of a version; `removed_ms` is empty, and `head` is the oldest version's."""
         files, keys = dict(self.base.files), dict(self.base.keys)
         for entry in self.entries[: version - self.base.version]:
             files.update((file.name, file) for file in entry.added)

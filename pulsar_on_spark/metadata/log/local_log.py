@@ -21,7 +21,10 @@ from pulsar_on_spark.storage.unsynced import is_remounted, remove_obsolete_mark
 
 REPORTED: Final = "_reported"
 RESERVE_BYTES: Final = 1 << 20
-"""Minimum free bytes on the root's disk for a commit. With less, commits are refused, so that begun ones can end."""
+"""Minimum free bytes on the root's disk for a commit.
+
+With less, new commits are refused, so that commits in progress can end.
+"""
 
 
 class LocalLog:
@@ -42,7 +45,7 @@ class LocalLog:
 
     @property
     def boot(self) -> str | None:
-        """The kernel's boot id."""
+        """The id of the machine's current boot, from the kernel; never None."""
         return boot_id()
 
     def require_writable(self) -> None:
@@ -97,7 +100,10 @@ class LocalLog:
             return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Return True if no entry is of the current boot, or the disk was remounted; otherwise no names can be lost."""
+        """Return True if no entry is from the machine's current boot, or the disk was remounted since.
+
+        Otherwise no file names can be lost.
+        """
         return boot_id() not in boots or is_remounted(self._folder)
 
     def note_whole(self) -> None:
@@ -106,7 +112,10 @@ class LocalLog:
             remove_obsolete_mark(self._folder)
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Move the files into a folder beside the tables, newest first, so that a crash leaves no further gap."""
+        """Move the files into a new folder below `metadata/set-aside`, and return its path.
+
+        The newest files are moved first, so that a crash leaves no further gap.
+        """
         aside = self._folder.parent / "set-aside" / f"{self._folder.name}-{time.time_ns()}"
         make_folders(aside)
         for key in sorted(keys, reverse=True):

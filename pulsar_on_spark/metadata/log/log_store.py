@@ -1,4 +1,4 @@
-"""The contract between a table's log and the place where it is kept."""
+"""The contract between a table's log and the folder or object store in which it is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_on_spark.storage.objects.contract import ObjectStore
 
 
 class LogStore(Protocol):
-    """The objects of one table, and the operations that depend on the place where they are kept."""
+    """The objects of one table, and the operations that differ between a local folder and an object store."""
 
     @property
     def objects(self) -> ObjectStore:
@@ -36,7 +36,7 @@ class LogStore(Protocol):
         """Check that commits can be written.
 
         Raises:
-            MetadataError: the place is full, or this process may not write to it.
+            MetadataError: the disk is full or read-only, or this process may not write to it.
         """
 
     def sync(self) -> None:
@@ -47,7 +47,10 @@ class LogStore(Protocol):
         """
 
     def housekeeping(self) -> AbstractContextManager[bool]:
-        """Keep other processes from cleaning up or repairing the log; yield False if one of them is doing so."""
+        """Keep other processes from cleaning up or repairing the log during the block.
+
+        The context yields True; False if another process is doing so, in which case the caller must not.
+        """
 
     def note_reported(self, version: int) -> None:
         """Store that an entry is durable and about to be reported to the caller of a commit."""
@@ -65,7 +68,7 @@ class LogStore(Protocol):
         """Store that the log was found complete, which ends the effect of failed syncs of earlier boots."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Move objects out of the table, from the last one to the first; return their new place."""
+        """Move objects out of the table, the newest first, and return the path of the folder that has them now."""
 
     def sweep(self) -> None:
         """Delete unfinished files that killed writers have left behind."""

@@ -19,6 +19,7 @@ class ObjectLog:
     """
 
     boot: str | None = None
+    """None: a power cut cannot undo entries."""
 
     def __init__(self, objects: ObjectStore, url: str, *, is_shared: bool = False) -> None:
         self.objects = objects
@@ -46,14 +47,14 @@ class ObjectLog:
         return -1
 
     def lost_names(self, boots: Collection[str | None]) -> bool:
-        """Return False: objects do not vanish."""
+        """Return False, never True, because objects do not vanish."""
         return False
 
     def note_whole(self) -> None:
         """Do nothing, because there are no failed syncs."""
 
     def set_aside(self, keys: Collection[str]) -> str:
-        """Raise `MetadataError`; this is never called, because `lost_names` is never True."""
+        """Raise `MetadataError`. This is never called, because `lost_names` always returns False."""
         raise MetadataError(
             f"The objects {', '.join(sorted(keys))} of {self.place} cannot be set aside on an object store: report "
             "this as a defect of pulsar_on_spark."

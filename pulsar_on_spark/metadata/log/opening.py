@@ -1,7 +1,8 @@
 """The opening of a log: its newest intact checkpoint is read, then the chain of entries after it.
 
 A gap in the chain is damage, with one exception: a power cut may lose the names of the last entries on a local disk, in
-any order, before their writers have synced them. Entries after such a gap were never reported, so they are set aside.
+any order, before their writers have synced them. Entries after such a gap were never reported to a caller, so they are
+set aside: moved to `metadata/set-aside`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Opened:
     entries: list[Entry]
 
     def active(self) -> set[str]:
-        """Return the names of the data files that the newest version has."""
+        """Return the names of the newest version's data files."""
         names = set(self.snapshot.files)
         for entry in self.entries:
             names.update(file.name for file in entry.added)
@@ -79,7 +80,10 @@ def open_log(store: LogStore) -> Opened:
 
 
 def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
-    """Return the error for an object of a log that is missing or damaged; `fault` is its predicate in the sentence."""
+    """Return the error for an object of a log that is missing or damaged.
+
+    `fault` is the predicate of its sentence, for example "is missing".
+    """
     what, remedy = (
         ("history", "restore the table from a copy")
         if store.is_shared
@@ -134,7 +138,7 @@ def _foreign_snapshot(store: LogStore, listing: Listing) -> Snapshot | None:
 
 
 def entry_of(store: LogStore, version: int) -> Entry:
-    """Read the entry of a checkpoint's version, which exists as long as the checkpoint.
+    """Read the entry with a checkpoint's version, which is not deleted before the checkpoint.
 
     Raises:
         GapError: the entry was cleaned up after the checkpoint was read.
@@ -199,7 +203,7 @@ def _close_gap(store: LogStore, missing: int) -> None:
 
 
 def _is_power_cut(store: LogStore, missing: int, behind: list[Entry]) -> bool:
-    """Return True if a power cut explains a gap, and certainly no entry after the gap was reported."""
+    """Return True if a power cut explains a gap, and certainly no entry after the gap was reported to a caller."""
     # A writer syncs the folder's names after each entry, so its second entry proves that no earlier name was lost.
     writers = {entry.writer for entry in behind}
     is_unreported = 0 <= store.reported_version() < missing and len(writers) == len(behind) > 0

@@ -42,7 +42,7 @@ def _answer(request: Request, objects: ObjectStore) -> Answer:
 
 
 def _is_more_behind(version: int, objects: ObjectStore) -> bool:
-    """Return True if there are entries after a version, whose own entry was read before.
+    """Return True if there are entries after a version, whose own entry the caller has read before.
 
     Raises:
         ObjectsUnreachableError: neither this entry nor a later one exists. A clean-up always keeps the newest entries,

@@ -57,10 +57,10 @@ _SETTLING_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Rows that are new to the owner of a handle.
+    """Rows that are new to the caller of a `TableLog`.
 
     Attributes:
-        rebuild: True if `tables` has all rows of the table, so that the owner must drop the rows that it has.
+        rebuild: True if `tables` has all rows of the table, so that the caller must drop the rows that it has.
         tables: The rows of each new data file, in the order of the files' smallest `seq`.
     """
 
@@ -69,14 +69,14 @@ class News:
 
 
 class TableLog:
-    """Handle for reading and writing one table. Not thread-safe: its owner must hold a lock.
+    """An open table, for reading and writing. Not thread-safe: its owner must hold a lock.
 
-    Each method raises `OvertakenError` if the log was cleaned up or replaced, so that the handle must be refreshed, and
-    `MetadataError` if the table is damaged, cannot be reached now, or may not be durable.
+    Each method raises `OvertakenError` if the log was cleaned up or replaced, so that the owner must call `refresh`,
+    and `MetadataError` if the table is damaged, cannot be reached now, or may not be durable.
     """
 
     def __init__(self, store: LogStore, permit: Callable[[TableLog], None] = lambda log: None) -> None:
-        """Create a handle that has no version yet; the first `refresh` opens the log.
+        """Create an object that has no version yet; the first `refresh` opens the log.
 
         Args:
             store: The log store of the table.
@@ -107,7 +107,7 @@ class TableLog:
 
     @property
     def is_chained(self) -> bool:
-        """False if format 1 wrote the table, so that it can be read but not written."""
+        """True if the table can be written; False if format 1 wrote it, so that it can only be read."""
         return self._read_tip.is_chained
 
     @property
@@ -134,7 +134,10 @@ class TableLog:
                 return self._open()
 
     def history(self) -> History:
-        """Return the versions that the log still covers. The handle's own version has no effect and does not change."""
+        """Return the versions that the log still covers.
+
+        The version of this object has no effect and does not change.
+        """
         with self._translated():
             return read_history(self._store)
 
@@ -170,9 +173,9 @@ class TableLog:
         return self._take(opened.entries, {})
 
     def _take(self, entries: list[Entry], own: Mapping[str, pa.Table]) -> News:
-        """Apply entries to the handle, and return the rows of the files that they add.
+        """Advance over these entries, and return the rows of the files that they add.
 
-        The rows of files in `own` are taken from there; all other files are read. After an error, the handle must be
+        The rows of files in `own` are taken from there; all other files are read. After an error, the log must be
         opened again.
         """
         tip, self._tip = self._read_tip, None
@@ -210,7 +213,7 @@ class TableLog:
     # -- committing ------------------------------------------------------------------------------------------------
 
     def new_token(self) -> str:
-        """Draw a random token for this handle's next commit."""
+        """Draw a random token for the next commit of this object."""
         if self._process != os.getpid():  # forked: commits under one writer's name come one after another
             self._writer, self._process = new_writer(), os.getpid()
         return new_token(self._writer)
@@ -224,8 +227,8 @@ class TableLog:
             token: The commit's token, from `new_token`.
 
         Returns:
-            The rows of this commit and of commits that are new to the handle; None if the commit is done, but the
-            handle must be refreshed.
+            The rows of this commit and of other commits that are new to this object; None if the commit is done, but
+            the caller must call `refresh` to get them.
 
         Raises:
             ConflictError: another commit moved one of the keys or has removed files; nothing was committed.
@@ -259,7 +262,10 @@ class TableLog:
                     ) from error
 
     def _commit(self, rows: pa.Table, removed: Sequence[str], keys: Mapping[str, int], token: str) -> News | None:
-        """Create the data file, if there are rows, and the log entry; result and errors are those of `append`."""
+        """Create the data file, if there are rows, and the log entry.
+
+        Result, None included, and errors are those of `append`.
+        """
         own: dict[str, pa.Table] = {}
         added: list[DataFile] = []
         if rows.num_rows:
@@ -293,7 +299,7 @@ class TableLog:
             error: The error that `append` raised.
 
         Returns:
-            True if the commit is in the log. In both cases the handle must be refreshed.
+            True if the commit is in the log, False if it never will be. In both cases the caller must call `refresh`.
 
         Raises:
             MetadataError: the outcome stays unknown.
@@ -322,7 +328,9 @@ class TableLog:
         return is_done
 
     def _find(self, token: str, after_version: int) -> bool:
-        """Return True if the log has a commit after `after_version`, by its entry or, after a clean-up, by its rows.
+        """Return True if the log has the commit with this token after `after_version`.
+
+        It is found by its entry or, after a clean-up, by its rows.
 
         Raises:
             MetadataError: neither its entry nor its rows are found, but the clean-up may have removed its entry.
@@ -350,9 +358,9 @@ class TableLog:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def fold(self, order: folding.Order, forgettable: folding.Forgettable | None) -> bool:
-        """Remove superseded rows by a rewrite; return False if a fold is not worth its cost.
+        """Remove superseded rows by a rewrite.
 
-        The caller must call `refresh` first.
+        Return True if rows were rewritten, False if a fold is not worth its cost. The caller must call `refresh` first.
 
         Args:
             order: The record key and the rank of rows.
@@ -423,7 +431,7 @@ class TableLog:
         self._put_off_at = self.version - entries
 
     def look_for_checkpoint(self) -> None:
-        """Update `checkpointed` by a newer checkpoint of another process, if there is one."""
+        """Update `checkpointed` if another process has written a newer checkpoint."""
         with self._translated():
             pointed = pointed_checkpoint(self._store.objects)
             if pointed is not None:
@@ -439,7 +447,7 @@ class TableLog:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of the store and of the chain into errors for operators."""
+        """Translate errors of the store and of the chain, raised in the block, into errors for operators."""
         if self._unsynced is not None:
             raise MetadataError(str(self._unsynced))
         place = self._store.place

@@ -148,9 +148,9 @@ class SegmentRecord(Record):
 class WriteRecord(Record):
     """The outcome of a write id: committed with its data, or aborted by garbage collection. Never both.
 
-    `decided_at` is the time of the decision on the committer's clock, by which old records are deleted. `is_sole` is
-    True for a write without a transaction (query or `txnAppId`): after a suspension, its committer can find out only by
-    this record if the write was committed.
+    `decided_at` is the time of the decision on the committer's clock, by which old records are deleted; None in records
+    that older programs wrote. `is_sole` is True for a write without a transaction (query or `txnAppId`): after a
+    suspension, its committer can find out only by this record if the write was committed.
     """
 
     kind: ClassVar[str] = "write"

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 from pulsar_on_spark.model.names import TopicName
 
 RoleActions = dict[str, tuple[str, ...]]
-"""The actions of each role."""
+"""The actions that each role may take, such as "produce", by role."""
 SubscriptionAuthMode = Literal["None", "Prefix"]
 
 
