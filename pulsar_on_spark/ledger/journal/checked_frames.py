@@ -16,7 +16,10 @@ FileKey: TypeAlias = tuple[str, str, tuple[int, int]]
 Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 MAX_CRCS: Final = 1 << 20
-"""Limit of kept checksums. Above it, the least recently used file's are dropped: its frames are read in full again."""
+"""Limit of cached checksums.
+
+Above it, those of the least recently used file are dropped: its frames are read in full again.
+"""
 
 
 class CheckedFrames:
@@ -32,7 +35,7 @@ class CheckedFrames:
         self._lock = Lock()
 
     def get(self, file: FileKey, number: FrameNumber) -> Crcs | None:
-        """Return the frame's checksums; None if the frame was not verified, or has left the cache."""
+        """Return the frame's `part_crcs`; None if the frame was not verified, or has left the cache."""
         with self._lock:
             frames = self._files.get(file)
             if frames is None:
@@ -41,7 +44,7 @@ class CheckedFrames:
             return frames.get(number)
 
     def add(self, file: FileKey, number: FrameNumber, crcs: Crcs) -> None:
-        """Add the checksums of a verified frame."""
+        """Add the `part_crcs` of a verified frame."""
         with self._lock:
             frames = self._files.setdefault(file, {})
             self._files.move_to_end(file)

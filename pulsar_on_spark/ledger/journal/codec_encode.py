@@ -58,7 +58,7 @@ class EncodedFrame:
 
     @property
     def size_bytes(self) -> int:
-        """The frame's size."""
+        """The frame's size in bytes."""
         return self.header.size_bytes
 
 
@@ -104,7 +104,7 @@ class EntryGroup:
         self.payload_bytes += len(payload)
 
     def by_ledger(self) -> tuple[list[_Row], Mapping[LedgerId, int]]:
-        """Return the rows sorted by ledger, each ledger's in order, and the number of rows of each ledger."""
+        """Return the rows sorted by ledger and entry, and the number of rows by ledger."""
         if len(self._next) == 1:
             return self._rows, dict.fromkeys(self._next, self.entries)
         rows = sorted(self._rows, key=itemgetter(0))
@@ -138,7 +138,14 @@ def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> Encod
 def _directory(
     entries_of: Mapping[LedgerId, int], entry_ids: Sequence[EntryId], offsets: Sequence[int], start: int
 ) -> bytes:
-    """Encode the directory: an item for each ledger; `start` is the offset of the payloads in the frame."""
+    """Encode a frame's directory: one item for each ledger.
+
+    Args:
+        entries_of: The number of entries by ledger, in the order of the rows.
+        entry_ids: The entry id of each row.
+        offsets: The offset of each row's payload from the first payload, and the end of the last one.
+        start: The offset of the payloads in the frame.
+    """
     bounds = list(accumulate(entries_of.values(), initial=0))
     payload_bounds = [offsets[row] + start for row in bounds]
     return b"".join(

@@ -157,7 +157,7 @@ class FrameScanner:
         return FrameHead(found, self._name, offset, head[HEADER_BYTES:])
 
     def follow(self) -> FrameNumber:
-        """Skip whole frames by their headers alone, up to one window of bytes; returns the highest LAC in them, or -1.
+        """Skip whole frames by their headers alone, up to one window of bytes. Return the highest LAC in them, or -1.
 
         If no frame was skipped, `next_head` returns the reason.
 
@@ -176,7 +176,7 @@ class FrameScanner:
         return lac
 
     def seek(self, number: FrameNumber) -> ScanEnd | None:
-        """Advance to frame `number`; returns None on success, else the end that the scan met before the frame.
+        """Advance to frame `number`. Return None on success, else the reason why the scan ended before the frame.
 
         Raises:
             InvalidArgumentError: the frame is before the position.
@@ -249,7 +249,7 @@ class FrameScanner:
             self._size_bytes = self._source.size()
 
     def _read(self, offset: int, length: int) -> memoryview | None:
-        """Read bytes of the file; return None if it has fewer."""
+        """Read bytes of the file; None if the file has fewer."""
         start = offset - self._window_start
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
@@ -290,7 +290,7 @@ def read_run(source: JournalBytes, head: FrameHead, number: int, crcs: npt.NDArr
     Args:
         source: The open file.
         head: The frame's head.
-        number: The ledger's index in `head.runs()`.
+        number: The index of the ledger's run in `head.runs()`.
         crcs: The frame's `part_crcs`, because the frame's own checksum covers the frame as a whole only.
 
     Raises:

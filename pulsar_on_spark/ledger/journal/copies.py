@@ -62,7 +62,7 @@ class FrameBytes(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """The frame's size."""
+        """The frame's size in bytes."""
 
 
 class NewFile(Protocol):
@@ -86,7 +86,7 @@ class PathWriter(Protocol):
         """The storage path of the files."""
 
     def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
-        """Take over a created file; `header` is written before frame `first`."""
+        """Take over a created file. `header` is the file's encoded header, written before frame `first`."""
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
@@ -161,6 +161,12 @@ _Order: TypeAlias = _Begin | _Append | _Release | _Stop
 
 @dataclass(slots=True)
 class _OpenFile:
+    """A file that is being written.
+
+    `identity` is its device and inode, None until it is first checked. `wanted` is the next event for `appender`,
+    merged from queued appends; None if there are none.
+    """
+
     copy: Copy
     fd: int
     name: Path
@@ -275,7 +281,7 @@ class PathThread(PathWriter):
         return orders
 
     def _serve(self, orders: Sequence[_Order]) -> bool:
-        """Execute orders; all appends to one file become one write. Return False if the thread must end.
+        """Execute orders; all appends to one file become one write. Return True, or False if the thread must end.
 
         An abandoned thread still handles its orders until `_Stop`, because it must close the files of `_Begin`.
         """
@@ -372,7 +378,10 @@ class PathThread(PathWriter):
         return Synced()
 
     def _check(self, file: _OpenFile) -> AppendEvent:
-        """Check that the name still refers to the file; an error counts as "no", as frames need positive proof."""
+        """Check that `frames.open` is still the file that is being written.
+
+        An error counts as "no", because frames need positive proof.
+        """
         try:
             if file.identity is None:  # it cannot change while the file is open
                 file.identity = self._files.identity(file.fd)

@@ -55,7 +55,7 @@ _MARK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PlacedFrame:
-    """A frame in a file. Its bytes are read, and verified again, on each access. Thread-safe."""
+    """A frame at a known position in a file. Its bytes are read, and verified again, on each access. Thread-safe."""
 
     file: CopyFile
     position: ScanPosition
@@ -116,7 +116,7 @@ class CopyFile:
             event = self._serve(effect)
 
     def close(self) -> None:
-        """Close the descriptor; placed frames cannot be read afterwards."""
+        """Close the descriptor. Frames in `placed` cannot be read afterwards."""
         with self._closing:
             source, self._source = self._source, None
         if source is not None:
@@ -204,7 +204,7 @@ class CopyFile:
         return self._scan_frames(start, limit)
 
     def _first_position(self) -> ScanPosition | Scanned:
-        """Return the position after the header; for a file without a good header, the result of the scan."""
+        """Return the position after the file's header; for a file without an intact header, the result of the scan."""
         assert self._source is not None
         if self._source.size() == 0:
             return Scanned(None, (), ScanEnd.CLEAN)

@@ -75,15 +75,15 @@ class Ensemble:
 
     @property
     def backlog_bytes(self) -> int:
-        """The bytes that the slowest path has not confirmed yet."""
+        """The number of bytes that the slowest path has not confirmed yet."""
         return max((state.backlog_bytes for state in self._states.values()), default=0)
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """Return the durations of `fdatasync` on each path in use."""
+        """Return the durations of `fdatasync`, or of requests to write objects, by path in use."""
         return {path: state.writer.syncs for path, state in self._states.items()}
 
     def know(self, path: JournalPath) -> None:
-        """Add a path, or replace a known path whose place has changed."""
+        """Add a path, or replace a path of the same id whose directory or URL has changed."""
         self._paths[path.path_id] = path
         state = self._states.get(path.path_id)
         if state is not None and state.writer.path != path and not state.outstanding:
@@ -167,7 +167,8 @@ class Ensemble:
         """Record an event of a thread.
 
         Returns:
-            False if the caller must drop the event: it is out of date, or its file is no longer needed.
+            True if the core must handle the event; False if the caller must drop it, because it is out of date or its
+            file is no longer needed.
         """
         match event:
             case CopyAcked(copy, watermark):
@@ -207,7 +208,10 @@ class Ensemble:
         return False
 
     def _is_wanted(self, copy: Copy) -> bool:
-        """Return False for a file that was given up or released during its creation, or closed by `shut_down`."""
+        """Return True if the created file is still needed.
+
+        False for a file that was given up or released during its creation, or closed by `shut_down`.
+        """
         is_waited_for = self._creating.pop(copy, None) is not None
         with self._ending:
             new = self._made.pop(copy, None)

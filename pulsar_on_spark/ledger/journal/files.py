@@ -4,7 +4,7 @@
     <storage path>/journal/<incarnation>/<file>/frames.fenced    after the fence, a rename within the directory
 
 A file has a directory of its own, so that syncing the fence's rename waits for no other file. It starts with a header
-that names its log, itself and its place in the chain of frames; frames follow without gaps.
+that names its log, itself and its position in the chain of frames; frames follow without gaps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_HEADER_BYTES = 512
 
 
 def file_directory(storage_path: Path, incarnation: IncarnationId, file: JournalFileId) -> Path:
-    """The directory of a journal file on a storage path.
+    """Return the directory of a journal file on a storage path.
 
     Raises:
         InvalidArgumentError: an id is not fit for a file name.
@@ -51,7 +51,7 @@ def file_directory(storage_path: Path, incarnation: IncarnationId, file: Journal
 
 
 def incarnation_directory(storage_path: Path, incarnation: IncarnationId) -> Path:
-    """The directory of all files of an incarnation's log on a storage path (raises as `file_directory`)."""
+    """Return the directory of all files of an incarnation's log on a storage path (raises as `file_directory`)."""
     return storage_path / JOURNAL / legal_name(incarnation)
 
 
@@ -61,12 +61,15 @@ def open_name(directory: Path) -> Path:
 
 
 def fenced_name(directory: Path) -> Path:
-    """The name of the file in its directory after the fence."""
+    """Return the name that the file has in its directory after the fence."""
     return directory / FENCED_NAME
 
 
 def log_start(incarnation: IncarnationId) -> ChainPoint:
-    """Return the start of the chain of an incarnation's log: no frame of another log fits there."""
+    """Return the start of the chain of an incarnation's log.
+
+    Each log has another start, so frames of other logs do not continue it.
+    """
     return ChainPoint(0, crc32c(incarnation.encode()))
 
 
@@ -79,7 +82,7 @@ class JournalFileHeader:
     first: ChainPoint
 
     def encode(self) -> bytes:
-        """The header's bytes (raises as `file_directory`)."""
+        """Return the header's bytes (raises as `file_directory`)."""
         ids = (legal_name(self.incarnation).encode(), legal_name(self.file).encode())
         size_bytes = padded(_HEADER.size + sum(map(len, ids)))
         fixed = _HEADER.pack(
@@ -178,7 +181,7 @@ def _header_crc(header: bytes) -> int:
 
 
 def legal_name(name: str) -> str:
-    """Return the id of an incarnation or a journal file if it may be part of a file name or a key.
+    """Return the id of an incarnation or a journal file unchanged, if it may be part of a file name or a key.
 
     Raises:
         InvalidArgumentError: the id may not be part of a name.

@@ -71,7 +71,7 @@ class FrameHeader:
 
     @property
     def head_bytes(self) -> int:
-        """The length of header and directory."""
+        """The length of header and directory in bytes."""
         return HEADER_BYTES + DIRECTORY_ITEM_BYTES * self.runs
 
     @property
@@ -89,7 +89,17 @@ def pack_header(
     content_bytes: int,
     content_crc: int,
 ) -> tuple[bytes, FrameHeader]:
-    """Make the header of a frame at a position in the log, encoded and as a value; `content_bytes` includes padding."""
+    """Make the header of a frame at a position in the log. Return its bytes, and the same header as a value.
+
+    Args:
+        kind: The frame's kind.
+        at: The frame's position in the chain.
+        lac: The last acknowledged frame, or -1.
+        rows: The number of rows of the frame's batch.
+        directory: The encoded directory.
+        content_bytes: The size of the content in bytes, padding included.
+        content_crc: The CRC32C of the content, padding included.
+    """
     runs, directory_crc = len(directory) // DIRECTORY_ITEM_BYTES, crc32c(directory)
     size_bytes = HEADER_BYTES + len(directory) + content_bytes
     assert size_bytes <= MAX_FRAME_BYTES
@@ -104,7 +114,7 @@ def pack_header(
 
 
 def is_intact(header: memoryview) -> bool:
-    """True if `HEADER_BYTES` bytes have the magic and the checksum of a header, of any format version."""
+    """Return True if `HEADER_BYTES` bytes have the magic and the checksum of a header, of any format version."""
     return header[:4] == MAGIC and crc32c(header[:_CRC_AT]) == int.from_bytes(header[_CRC_AT:], "little")
 
 

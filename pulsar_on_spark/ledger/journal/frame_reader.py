@@ -127,6 +127,7 @@ class _FrameCopy:
         return head.batch_of(run, data[head.header.head_bytes : head.columns_end], payloads)
 
     def _head(self, number: FrameNumber) -> FrameHead:
+        """Read header and directory of a frame."""
         scanner = self._scanner
         if scanner is None:
             scanner = self._scanner = self._file.scanner_at(number, self._hint)

@@ -71,7 +71,8 @@ assert RUN.itemsize == DIRECTORY_ITEM_BYTES, "a header counts directory items of
 class LedgerRun:
     """The entries of one ledger in a frame: rows [first_row, first_row + entries) of its batch.
 
-    `payload_offset` is the start of their payloads in the frame, which are contiguous and `payload_bytes` long.
+    `payload_offset` is the offset in bytes of their payloads in the frame, which are contiguous and `payload_bytes`
+    long.
     """
 
     ledger_id: LedgerId
@@ -96,11 +97,11 @@ class FrameHead:
 
     @property
     def name(self) -> str:
-        """The frame's name in an error."""
+        """The frame's name in errors: its number, file and offset."""
         return f"Frame {self.header.number} of {self.file}, at byte {self.offset},"
 
     def runs(self) -> tuple[LedgerRun, ...]:
-        """The ledgers that have entries in the frame.
+        """Return the run of entries of each ledger in the frame.
 
         Raises:
             CorruptJournalError: the directory does not fit the frame.
@@ -211,7 +212,7 @@ class Frame(FrameHead):
 
     @property
     def content(self) -> memoryview:
-        """The bytes after header and directory, with the padding."""
+        """The frame's bytes after header and directory, including the padding."""
         return self.data[self.header.head_bytes :]
 
     def record_batch(self) -> pa.RecordBatch:
@@ -229,7 +230,7 @@ class Frame(FrameHead):
         return self._batch(total, columns, 0, id_columns(items), bounds, self.data[end : end + total])
 
     def cursor_records(self) -> list[tuple[bytes, bytes]]:
-        """The (subscription key, cursor record) pairs of a CURSOR frame.
+        """Return the (subscription key, cursor record) pairs of a CURSOR frame.
 
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
@@ -252,7 +253,7 @@ class Frame(FrameHead):
         return list(zip(*columns, strict=True))
 
     def next_fragment(self) -> int:
-        """The number of the fragment that a ROLL frame names.
+        """Return the number of the fragment that a ROLL frame names.
 
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
@@ -264,7 +265,7 @@ class Frame(FrameHead):
 
 
 def payload_views(batch: pa.RecordBatch) -> list[memoryview]:
-    """The payloads of a batch in `ENTRIES_SCHEMA`, as views of the bytes that the batch holds."""
+    """Return the payload of each row of a batch in `ENTRIES_SCHEMA`, as views of the bytes that the batch holds."""
     column = batch.column("payload")
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset).tolist()
@@ -283,7 +284,7 @@ def payload_start(runs: int, rows: int) -> int:
 
 
 def id_columns(directory: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ledger and entry ids of all rows of a frame with this directory."""
+    """Return the ledger id and the entry id of each row of a frame with this directory."""
     entries = directory["entries"].astype(np.int64)
     ledger_ids = np.repeat(directory["ledger_id"], entries)
     first_entries = np.repeat(directory["first_entry"] - directory["first_row"], entries)

@@ -69,7 +69,7 @@ class EntriesGroup:
 
     @property
     def payload_bytes(self) -> int:
-        """The size of the payloads in bytes."""
+        """The total size of the payloads in bytes."""
         return self.group.payload_bytes
 
     @property
@@ -78,7 +78,7 @@ class EntriesGroup:
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-        """Encode the group as a frame."""
+        """Encode the group as the frame at position `at` of the chain; `lac` is the last acknowledged frame, or -1."""
         return encode_entries(self.group, at, lac)
 
 
@@ -97,7 +97,7 @@ class CursorGroup:
         return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-        """Encode the group as a frame."""
+        """Encode the group as the frame at position `at` of the chain; `lac` is the last acknowledged frame, or -1."""
         return encode_cursor(self.records, at, lac)
 
 
@@ -132,7 +132,10 @@ class Filling:
         payload: Payload,
         context: object,
     ) -> None:
-        """Add an entry (see `EntryGroup.add` for the errors)."""
+        """Add an entry to the open group (see `EntryGroup.add` for the errors).
+
+        `context` is returned with its outcome.
+        """
         filling = self._entries
         group = filling.group
         group.add(ledger_id, entry_id, message_count, publish_time_ms, payload)
@@ -141,7 +144,7 @@ class Filling:
             self._close_entries()
 
     def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
-        """Add a cursor record."""
+        """Add a cursor record to the open group. `context` is returned with its outcome."""
         filling = self._cursors
         filling.records.append((subscription, record))
         filling.contexts.append(context)

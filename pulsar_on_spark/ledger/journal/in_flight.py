@@ -15,7 +15,7 @@ from pulsar_on_spark.model.ids import IncarnationId
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A frame and the group that waits for its acknowledgement, if any."""
+    """A frame that was sent, and the group that waits for its acknowledgement; None for a LAC or ROLL frame."""
 
     frame: EncodedFrame
     group: Group | None
@@ -38,7 +38,7 @@ class FramesInFlight:
         return self._chain.next_number
 
     def append(self, facts: FrameFacts, group: Group | None) -> EncodedFrame:
-        """Encode the next frame and keep it: the frame of `group`, or a LAC or ROLL frame if there is no group."""
+        """Encode the next frame and keep it: the frame of `group`, or a LAC or ROLL frame if `group` is None."""
         assert facts.number == self._chain.next_number, "frames are numbered without gap"
         frame = self._encoded(facts, group)
         self._chain = frame.header.after
@@ -50,7 +50,7 @@ class FramesInFlight:
         return (self._sent[number].frame for number in range(first, last + 1))
 
     def point_before(self, first: FrameNumber) -> ChainPoint | None:
-        """The chain position for the header of a file that begins with frame `first`; None until it is known."""
+        """Return the chain position for the header of a file that begins with frame `first`; None until it is known."""
         if first > self._chain.next_number:
             return None
         if first == self._chain.next_number:

@@ -129,7 +129,7 @@ class Journal(ShellOwner):
         self._shell.abandon_log()
 
     def offer_spare(self, path: JournalPath) -> None:
-        """Allow writes to a path from now on: a new path, or one that was given up and works again.
+        """Allow writes to a path from now on: a new path, or a path that was given up and works again.
 
         Raises:
             StoragePathError: the path is on a network file system.
@@ -148,11 +148,11 @@ class Journal(ShellOwner):
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of unacknowledged payloads."""
+        """The total size in bytes of the unacknowledged payloads."""
         return self._waiting_bytes
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """Return the durations of `fdatasync` on each path in use, since it came into use."""
+        """Return the durations of `fdatasync` on each path, or of requests to write objects, since it came into use."""
         return self._shell.sync_latencies()
 
     # -- adding --------------------------------------------------------------------------------------------------------

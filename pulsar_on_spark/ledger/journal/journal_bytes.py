@@ -27,7 +27,10 @@ class JournalBytes(Protocol):
         """Return a position at or before this frame; None if only a scan from the file's start finds one."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the number of bytes, fewer than requested only at the file's end."""
+        """Fill `target` with the bytes from `offset` on.
+
+        Return their number, which is less than requested only at the end.
+        """
 
     def drop_cached_bytes(self, end: int) -> None:
         """Drop the bytes before `end` from caches, because they will not be read again."""
@@ -61,7 +64,7 @@ class FileBytes:
         """Return None: scanning heads from the start is fast enough."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Read the file."""
+        """Fill `target` with the file's bytes from `offset` on, and return their number."""
         return self.files.read_into(self.fd, offset, target)
 
     def drop_cached_bytes(self, end: int) -> None:
@@ -81,7 +84,7 @@ class BytesInMemory:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The memory's address."""
+        """Zero, and the address of the bytes in memory."""
         return 0, id(self._content)
 
     def size(self) -> int:
@@ -92,7 +95,7 @@ class BytesInMemory:
         """Return None: a scan from the start costs nothing in memory."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Copy bytes to `target`."""
+        """Copy bytes from `offset` on to `target`, and return their number."""
         part = self._content[offset : offset + len(target)]
         target[: len(part)] = part
         return len(part)

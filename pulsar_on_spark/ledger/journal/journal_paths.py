@@ -39,7 +39,7 @@ from pulsar_on_spark.storage.segment_objects import translated
 
 
 class PlacedBytes(FrameBytes, Protocol):
-    """A frame in a copy, at `position`. Its bytes are read, and verified again, on each access."""
+    """A frame at a known position in a copy. Its bytes are read, and verified again, on each access."""
 
     @property
     def position(self) -> ScanPosition:
@@ -53,7 +53,7 @@ class RecoveredCopy(Protocol):
 
     @property
     def placed(self) -> Mapping[FrameNumber, PlacedBytes]:
-        """The frames that were read."""
+        """The frames that were read so far, by number."""
 
     def answer(self, request: FenceFirst | ReadFrames) -> FenceAnswer | ReadAnswer:
         """Serve a request and return its answer."""
@@ -76,7 +76,7 @@ def create_file(path: JournalPath, incarnation: IncarnationId, copy: Copy, files
     """Check the path's identity, and create a journal file durably.
 
     Raises:
-        StoragePathError: the place does not belong to this path, or cannot be reached.
+        StoragePathError: the directory or object store belongs to another path, or cannot be reached.
         FileExistsError: the file exists.
         OSError: the file cannot be made.
     """
@@ -102,7 +102,7 @@ def open_bytes(path: JournalPath, incarnation: IncarnationId, file: JournalFileI
     """Open a journal file for reading.
 
     Raises:
-        StoragePathError: the path cannot be reached, or its place belongs to another path.
+        StoragePathError: the path cannot be reached, or its directory or object store belongs to another path.
         FileNotFoundError: the file is missing although the path is intact.
         OSError: the file cannot be opened.
     """
@@ -133,7 +133,7 @@ def file_name(path: JournalPath, incarnation: IncarnationId, file: JournalFileId
 
 
 def delete_file(path: JournalPath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES) -> int:
-    """Delete a journal file that no reader needs; returns the number of deleted files or objects.
+    """Delete a journal file that no reader needs. Return the number of deleted files or objects.
 
     Raises:
         StorageError, OSError: the path cannot be reached, or the file cannot be deleted now.

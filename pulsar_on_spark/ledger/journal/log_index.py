@@ -21,11 +21,11 @@ class Run(Protocol):
 
     @property
     def first(self) -> int:
-        """The first entry."""
+        """The id of the first entry."""
 
     @property
     def end(self) -> int:
-        """The number after the last entry."""
+        """The id after the last entry."""
 
 
 R = TypeVar("R", bound=Run)
@@ -61,14 +61,20 @@ class LogIndex(Generic[R, S]):
         self._others: set[int] = set()
 
     def select_ledgers(self, ledgers: Collection[int]) -> bool:
-        """Select the ledgers whose entries are kept; returns False if entries of one of them were passed already."""
+        """Select the ledgers whose entries are kept.
+
+        Return True, or False if entries of one of them were already passed over.
+        """
         previous = self._wanted
         self._others |= {ledger for ledger, chunks in previous.items() if chunks and ledger not in ledgers}
         self._wanted = {ledger: previous.get(ledger, {}) for ledger in ledgers}
         return self._others.isdisjoint(ledgers)
 
     def is_wanted(self, ledger: int) -> bool:
-        """Return True if the ledger is selected; the caller must then `add` its entries. If not, remember its id."""
+        """Return True if the ledger is selected; the caller must then `add` its entries.
+
+        If False, its id is remembered.
+        """
         if ledger in self._wanted:
             return True
         self._others.add(ledger)
@@ -90,15 +96,15 @@ class LogIndex(Generic[R, S]):
         entries: int | None = None,
         strict: bool = True,
     ) -> tuple[tuple[S, ...], int]:
-        """Return stretches of a ledger's unsealed entries in frames up to `limit`, and the number after the last entry.
+        """Return the stretches of a ledger's unsealed entries in frames up to `limit`, and the id after the last entry.
 
         Args:
             ledger: A selected ledger.
-            sealed_end: The number after the ledger's last sealed entry.
+            sealed_end: The id after the ledger's last sealed entry.
             record: The record with the files of the frames (`LogWalk.resolved`).
             limit: The last frame that may be read.
             make: Makes a stretch of entries; stretches are cached while nothing changes.
-            entries: The number of the ledger's entries, if the log is CLOSED and the ledger has a close row.
+            entries: The number of the ledger's entries, if the log is CLOSED and the ledger has a close row; else None.
             strict: True if a gap is an error.
 
         Raises:

@@ -94,7 +94,7 @@ class OpenJournalFile:
         return scanner if end is None else None
 
     def size_bytes(self) -> int:
-        """Return the file's present length in bytes."""
+        """Return the file's current length in bytes."""
         return self.source.size()
 
     def drop_cached_bytes(self, end: int) -> None:
@@ -154,7 +154,7 @@ class LogReader(Generic[F]):
 
     @property
     def offset(self) -> int:
-        """The offset of the next frame in the copy in use; 0 if none is in use."""
+        """The offset in bytes of the next frame in the copy in use; 0 if no copy is in use."""
         return 0 if self._scanner is None or self.walk.copy is None else self._scanner.position.offset
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
@@ -204,7 +204,7 @@ class LogReader(Generic[F]):
 
     @property
     def source(self) -> tuple[Copy, OpenJournalFile]:
-        """Return the copy that the last frame was read from; valid until the next call of `next`."""
+        """The copy that the last frame was read from, and its open file; valid until the next call of `next`."""
         assert self._source is not None, "a frame was read"
         return self._source
 
@@ -244,6 +244,10 @@ class LogReader(Generic[F]):
         return found
 
     def _read(self, copy: Copy) -> FrameHead | ScanEnd | None:
+        """Read the next frame of the copy in use; None if the pass ends before it, or the copy cannot be read.
+
+        If the copy has no such frame, return the reason.
+        """
         scanner = self._scanner
         assert scanner is not None, "the copy was entered"
         try:
@@ -268,7 +272,7 @@ class LogReader(Generic[F]):
         return self._pass_ends[copy]
 
     def _enter(self, copy: Copy) -> bool:
-        """Use this copy from the next frame on; returns False if the copy cannot be read or lacks the frame."""
+        """Use this copy from the next frame on. Return True, or False if the copy cannot be read or lacks the frame."""
         file = self._file(copy)
         if file is None:
             return False
@@ -290,6 +294,7 @@ class LogReader(Generic[F]):
         return True
 
     def _file(self, copy: Copy) -> OpenJournalFile | None:
+        """Return the open file of a copy, which is opened at the first call; None if it could not be opened."""
         if not self.walk.has_tried(copy):
             path = self._paths().get(copy.path)
             try:

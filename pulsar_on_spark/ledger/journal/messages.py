@@ -63,7 +63,7 @@ class LogCommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Event: the record as it was at some moment after the read began; None if there was none."""
+    """Event: the record as it was at some moment after the read began; None, with version 0, if there was none."""
 
     record: LogRecord | None
     version: int
@@ -310,7 +310,7 @@ class FenceCopy:
 class ReadCopy:
     """Effect: fence and read this file (`copy_protocol.ReadFrames`). Outcome: CopyRead or CopySilent.
 
-    The bytes read are kept until they are written back or the recovery ends.
+    The frames read can be written back until the recovery ends.
     """
 
     copy: Copy
@@ -320,7 +320,10 @@ class ReadCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyFenced:
-    """Event: a copy's answer to `FenceCopy` (`copy_protocol.FenceAnswer`)."""
+    """Event: a copy's answer to `FenceCopy` (`copy_protocol.FenceAnswer`).
+
+    `first` is None if the copy is empty or cannot be read.
+    """
 
     copy: Copy
     fenced: bool

@@ -47,7 +47,9 @@ _KEPT_BODIES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PlacedObjectFrame:
-    """A frame in an object. Its bytes are read, and verified again, when they are used. Thread-safe.
+    """A frame at a known position in an object.
+
+    Its bytes are read, and verified again, when they are used. Thread-safe.
 
     Attributes:
         file: The file.
@@ -109,7 +111,7 @@ class ObjectCopyFile:
             event = self._serve(effect)
 
     def close(self) -> None:
-        """Drop the objects' bodies that are cached."""
+        """Drop the cached bodies of objects."""
         with self._reading:
             self._bodies.clear()
 
@@ -193,7 +195,7 @@ class ObjectCopyFile:
         return ObjectsScanned(first_frame, (), ScanEnd.CLEAN, lac, lac_behind, confirmed)
 
     def _last_head(self, numbers: Iterable[int]) -> ObjectHead | None:
-        """Return the head of the first of these objects that is intact and has data."""
+        """Return the head of the first of these objects that is intact and has data; None if there is none."""
         for number in numbers:
             try:
                 head = self._head(number)

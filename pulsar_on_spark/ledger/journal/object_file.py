@@ -67,7 +67,7 @@ class ObjectFile:
         return head_bytes(self.incarnation, self.file)
 
     def object_name(self, number: int) -> str:
-        """An object's name in errors."""
+        """Return an object's name in errors: "Journal object <URL>"."""
         return f"Journal object {self.path.place}/{self._key(number)}"
 
     def head(self, kind: ObjectKind, number: int, token: str) -> ObjectHead:
@@ -75,7 +75,7 @@ class ObjectFile:
         return ObjectHead(kind, self.incarnation, self.file, number, token)
 
     def create(self, number: int, content: bytes) -> Created | Exists:
-        """Create an object, if it is absent."""
+        """Create an object, if it is absent. Return `Exists` if another writer's object has the number."""
         with translated():
             return self.path.objects.create(self._key(number), content)
 
@@ -144,7 +144,10 @@ class ObjectFile:
         return self._required(parse_head(content, name)[0], number, name)
 
     def sizes(self, behind: int | None = None) -> Mapping[int, int]:
-        """Return the sizes in bytes of the file's objects by number; with `behind`, only of higher numbers."""
+        """Return the size in bytes of each object of the file, by number.
+
+        Only objects with numbers above `behind` are listed; None lists all.
+        """
         prefix = file_prefix(self.incarnation, self.file)
         after = "" if behind is None else self._key(behind)
         with translated():
@@ -163,7 +166,7 @@ class ObjectFile:
         return self._bodies(sizes, BIRTH)
 
     def data_sizes_behind(self, number: int) -> list[int]:
-        """List the sizes in bytes of the bodies after an existing data object, up to the first gap or fence."""
+        """List the sizes in bytes of the bodies after data object `number`, up to the first gap or fence."""
         return self._bodies(self.sizes(number), number)
 
     def _bodies(self, sizes: Mapping[int, int], behind: int) -> list[int]:
@@ -173,7 +176,7 @@ class ObjectFile:
         return found
 
     def delete(self) -> int:
-        """Delete the file: its birth first, then its data, but never a fence; returns the number of objects."""
+        """Delete the file: its birth first, then its data, but never a fence. Return the number of deleted objects."""
         sizes = self.sizes()
         data = [number for number, size in sizes.items() if number != BIRTH and size != self.head_bytes]
         if BIRTH in sizes:
@@ -230,7 +233,7 @@ class ObjectBytes:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The writer's token."""
+        """The token of the file's writer, as two numbers."""
         half = len(self._token) // 2
         return int(self._token[:half], 16), int(self._token[half:], 16)
 
@@ -273,7 +276,7 @@ class ObjectBytes:
         return JournalGoneError(f"{self._file.object_name(number)} is missing from its file: read another copy.")
 
     def _look_for_next(self) -> bool:
-        """Read the object after the last one; returns True if it exists and has data."""
+        """Read the object after the last one. Return True if it exists and has data."""
         number = len(self._ends)
         found = self._file.read(number)
         if found is None:
@@ -325,7 +328,10 @@ class ObjectBytes:
         return body
 
     def _read(self, number: int) -> tuple[ObjectHead, memoryview] | None:
-        """Read an object; if the last read was of the object before it, also begin to read the following objects."""
+        """Read an object; None if it does not exist.
+
+        If the previous read was of the object before it, also begin to read the following objects.
+        """
         self._in_a_row = self._in_a_row + 1 if number == self._last_read + 1 else 0
         self._last_read = number
         begun = self._ahead.pop(number, None)

@@ -95,12 +95,12 @@ class ObjectHead:
 
 
 def head_bytes(incarnation: IncarnationId, file: JournalFileId) -> int:
-    """The length in bytes of the head of each object of a file."""
+    """Return the length in bytes of the head of each object of a file."""
     return padded(_HEAD.size + len(incarnation) + len(file))
 
 
 def incarnation_prefix(incarnation: IncarnationId) -> str:
-    """The prefix of the keys of an incarnation's objects, relative to the storage path.
+    """Return the prefix of the keys of an incarnation's objects, relative to the storage path.
 
     Raises:
         InvalidArgumentError: the id is not fit for a name.
@@ -109,12 +109,12 @@ def incarnation_prefix(incarnation: IncarnationId) -> str:
 
 
 def file_prefix(incarnation: IncarnationId, file: JournalFileId) -> str:
-    """The prefix of the keys of a file's objects (raises as `incarnation_prefix`)."""
+    """Return the prefix of the keys of a file's objects (raises as `incarnation_prefix`)."""
     return f"{incarnation_prefix(incarnation)}/{legal_name(file)}"
 
 
 def object_name(number: int) -> str:
-    """The last part of an object's key."""
+    """Return the last part of an object's key: its number as ten digits."""
     return f"{number:010d}"
 
 
@@ -157,7 +157,7 @@ def parse_head(content: bytes | memoryview, name: str) -> tuple[ObjectHead, int,
 
 
 def parse_object(content: bytes, name: str) -> tuple[ObjectHead, memoryview]:
-    """Parse a whole object and check its body (arguments and errors as `parse_head`); returns the head and the body."""
+    """Parse a whole object and check its body (arguments and errors as `parse_head`). Return the head and the body."""
     head, body_bytes, body_crc = parse_head(content, name)
     body = memoryview(content)[head_bytes(head.incarnation, head.file) :]
     if len(body) != body_bytes or crc32c(body) != body_crc:

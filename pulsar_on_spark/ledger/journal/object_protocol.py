@@ -44,7 +44,7 @@ BIRTH: Final = 0
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Limit of the bytes in flight to one file; at this limit no further object is put."""
 MAX_LOOKS: Final = 64
-"""Attempts to fence a file whose writer still adds objects; then the copy is read without a fence."""
+"""Limit of attempts to fence a file whose writer still adds objects; then the copy is read without a fence."""
 
 # -- the writer's side -------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ObjectAppender:
         return not on_their_way or self._is_due or self._waiting_bytes >= policy.max_bytes
 
     def _next_cut(self) -> _Cut:
-        """Take frames up to the policy's bytes, at least one."""
+        """Take waiting frames for the next object, up to the policy's bytes, but at least one."""
         first = self._given - len(self._waiting) + 1
         last, size_bytes = first - 1, 0
         while self._waiting and (not size_bytes or size_bytes + self._waiting[0] <= self._policy.max_bytes):
@@ -244,7 +244,7 @@ class ObjectAppender:
         return counted + self._cut()
 
     def _counted(self) -> FrameNumber:
-        """Extend the prefix over confirmed objects without a gap, and return its last frame."""
+        """Extend the prefix over confirmed objects without a gap, and return the number of its last frame."""
         watermark = self._watermark
         while self._prefix + 1 in self._confirmed:
             self._prefix += 1
@@ -293,7 +293,7 @@ class BirthChecked:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Event: the outcome of `Look`.
+    """Event: the outcome of `Look`, which lists the file's objects.
 
     Attributes:
         end: The first number that is absent or a fence; None if the file could not be listed.

@@ -117,7 +117,11 @@ _Order: TypeAlias = _Begin | _Append | _Release | _Answered | _Stop
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file that is being written. `contents` are the unconfirmed objects; `due_s` is the end of the interval."""
+    """A file that is being written.
+
+    `contents` are the unconfirmed objects by number. `due_s` is the end of the commit policy's interval on the
+    monotonic clock; None while no interval runs.
+    """
 
     copy: Copy
     born: BornFile

@@ -21,7 +21,7 @@ class _Offered:
 
 
 class Placement:
-    """The paths on which new files may be created, best ones first. Each file gets an unused name.
+    """The paths on which new journal files may be created, best ones first. Each file gets an unused name.
 
     The copies of a fragment go to paths with different labels (racks) if enough of them are available.
     """

@@ -136,7 +136,7 @@ class _ReaderThread:
         self._requests.put((file, copy, request))
 
     def moved(self) -> None:
-        """Record that the thread has made progress; called in the thread."""
+        """Record that the thread has made progress; called in the reader's own thread."""
         self._moved = True
 
     def tick(self) -> int:
@@ -146,7 +146,7 @@ class _ReaderThread:
         return self.quiet_ticks
 
     def stop(self) -> None:
-        """End the thread after its queued requests; returns at once, because the disk may hang."""
+        """End the thread after its queued requests. Return at once, because the disk may hang."""
         self._requests.put(None)
 
     def _run(self) -> None:
@@ -232,6 +232,7 @@ class _Recovering:
                     events.append(answer)
 
     def _serve(self, effect: RecoveryEffect) -> RecoveryEvent | None:
+        """Execute an effect and return its outcome; None if the effect has no outcome, or the outcome comes later."""
         match effect:
             case ReadLog():
                 return self._register.read()
@@ -264,6 +265,7 @@ class _Recovering:
         return None
 
     def _ask(self, copy: Copy, request: FenceFirst | ReadFrames) -> CopySilent | None:
+        """Send a request to a copy's path; None if the path will answer, else the event that it does not."""
         path = self._paths().get(copy.path)
         if path is None:
             self._problems[copy] = f"storage path {copy.path} is not known to the root"

@@ -17,7 +17,12 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """A copy's answers: the copy has the frames up to `last`; `end` is its statement about the next frame, or None."""
+    """The answers of one copy to reads.
+
+    The copy has the frames up to `last`. `asked` is True while a request is open. `end` is its statement about the
+    frame after `last`, None while there may be more to read. `roll_at` is the last ROLL frame that it returned, None if
+    it returned none.
+    """
 
     last: FrameNumber
     asked: bool = False
@@ -70,7 +75,7 @@ class Answers:
         return all(self._fences[copy] is not None for copy in copies)
 
     def known_lacs(self) -> list[FrameNumber]:
-        """Return the LAC of each copy that answered."""
+        """Return the LAC of each copy that answered its fence request."""
         return [answer.lac for answer in self._fences.values() if isinstance(answer, CopyFenced)]
 
     def first_frames(self, copies: Iterable[Copy]) -> list[FrameNumber]:
@@ -99,10 +104,12 @@ class Answers:
         self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
 
     def late(self, answer: CopyFenced | CopySilent) -> bool:
-        """Record a late answer to a fence request. A copy takes one request at a time, so it may be read only now.
+        """Record a late answer to a fence request.
+
+        The copy can be read from now on, since it takes one request at a time.
 
         Returns:
-            False if the copy is not one of the copies to read.
+            True if the copy is one of the copies to read, else False.
         """
         source = self._sources.get(answer.copy)
         if source is None:
@@ -112,7 +119,10 @@ class Answers:
         return True
 
     def read(self, answer: CopyRead | CopySilent) -> bool:
-        """Record a copy's answer to a read, or that it will not answer; returns False if no answer is awaited."""
+        """Record a copy's answer to a read, or that it will not answer.
+
+        Return True, or False if no answer was awaited.
+        """
         source = self._sources.get(answer.copy)
         if source is None or not source.asked:
             return False
@@ -128,7 +138,7 @@ class Answers:
         return True
 
     def holder(self, frame: FrameNumber) -> tuple[Copy, Source] | None:
-        """Return a copy that is known to have the frame, or None."""
+        """Return a copy that is known to have the frame, and its answers; None if no copy is."""
         return next(((copy, source) for copy, source in self._sources.items() if source.last >= frame), None)
 
     def ask(self, frame: FrameNumber, limit: int) -> list[ReadCopy]:

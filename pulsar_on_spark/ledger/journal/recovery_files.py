@@ -72,7 +72,7 @@ class RecoveryFiles:
         return [BeginFiles((copy,), first), *held]
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> bool:
-        """Record that a file durably has all frames up to the watermark; returns False if that was known already."""
+        """Record that a file durably has all frames up to the watermark. Return True if that is new."""
         acked = self.targets.get(copy)
         if acked is None or watermark <= acked:
             return False

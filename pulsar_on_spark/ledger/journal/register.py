@@ -56,7 +56,7 @@ class LogRegister:
         return conflict or LogCommitted(commit.expected_version + 1)
 
     def read(self) -> LogRead:
-        """Return the current record, which is durable.
+        """Return the current record, which is durable; a `LogRead` of None if there never was one.
 
         Raises:
             MetadataError: the table cannot be read, or the record is inconsistent or cannot be made durable.

@@ -61,7 +61,7 @@ class RegisterThread:
 
     Args:
         register: The log's register.
-        mark_failed: Marks paths that were given up.
+        mark_failed: Marks storage paths that were given up as failed in the root's metadata.
         post: Called with each report, in the thread.
         wait_s: Seconds for which a failing read is retried.
     """
@@ -165,5 +165,8 @@ class RegisterThread:
 
 
 def _pause_s(failures: int) -> float:
-    """Return the pause before a read. It grows with the failures up to a second, as the metadata store may be down."""
+    """Return the pause in seconds before a read.
+
+    It grows with the number of failures up to a second, because the metadata store may be down.
+    """
     return min(1.0, 0.05 * 2.0 ** min(failures, 5))

@@ -116,7 +116,7 @@ class LogWalk:
             self.copy = None
 
     def all_closed(self) -> None:
-        """Record that all files were closed, so that each may be opened again."""
+        """Record that all files were closed, so that each of them may be opened again."""
         self._files.clear()
         self.copy = None
 
@@ -227,7 +227,7 @@ class LogWalk:
 
     @property
     def _prepared(self) -> Fragment | None:
-        """Return the fragment that was prepared ahead, as long as its first frame is unknown."""
+        """The fragment that was prepared ahead, while its first frame is unknown; None if there is none."""
         last = self._resolved.fragments[-1] if self._resolved.fragments else None
         return last if last is not None and last.first is None else None
 

@@ -105,7 +105,7 @@ class JournalWriter:
 
     @property
     def lac(self) -> FrameNumber:
-        """The last acknowledged frame."""
+        """The last acknowledged frame; -1 if there is none."""
         return self._lac
 
     @property
@@ -337,7 +337,10 @@ class JournalWriter:
         return LogRecord(state, self._quorum.write, self._quorum.ack, fragments, last_frame, token)
 
     def _outcome(self, record: LogRecord | None, version: int) -> list[WriterEffect]:
-        """Handle a conflict, or the record after an unknown outcome. Its token shows if this writer committed it."""
+        """Handle a conflict, or the record after an unknown outcome. Its token shows if this writer committed it.
+
+        `record` is None if the log has no record yet.
+        """
         change = self._change
         if change is None or change.proposed is None:
             return []

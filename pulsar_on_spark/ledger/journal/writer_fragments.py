@@ -44,8 +44,9 @@ class Run:
 class Change:
     """A change of the record in progress: first its files are created, then it is committed.
 
-    `runs` has the copies of each run after the change, `prepared` the copies of the prepared fragment. `new` has the
-    copies whose files must be created.
+    `runs` has the copies of each run after the change, `prepared` those of the prepared fragment, None without one.
+    `new` has the copies whose files must be created. `proposed` is the record to commit, None until the files are
+    created.
     """
 
     purpose: Purpose
@@ -176,7 +177,10 @@ class WriterFragments:
         return Change(purpose, placed, prepared, tuple(sorted(new)))
 
     def _placed(self, copies: tuple[Copy, ...]) -> tuple[Copy, ...] | None:
-        """Replace the lost copies, on paths in use if possible (see `Placement.placed`)."""
+        """Replace the lost copies, on paths in use if possible.
+
+        None if too few paths are left (see `Placement.placed`).
+        """
         return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
 
     def proposed(self, change: Change, lac: FrameNumber) -> tuple[Fragment, ...]:

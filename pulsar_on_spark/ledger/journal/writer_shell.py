@@ -174,7 +174,7 @@ class WriterShell:
         return self._in_flight.next_number
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """Return the durations of `fdatasync` on each path in use."""
+        """Return the durations of `fdatasync`, or of requests to write objects, by path in use."""
         return self._ensemble.sync_latencies()
 
     def send(self, group: Group) -> None:
@@ -393,7 +393,10 @@ class WriterShell:
         self._register.post_record()
 
     def _looked(self, state: LogState | None) -> None:
-        """Handle the record's state after a failure of a path, which has failed unless the log was taken over."""
+        """Handle the state of the record, which was read after a path failed; None if there is no record.
+
+        The path has failed unless the log was taken over, which fences its files.
+        """
         if self.is_over:
             return
         if state is LogState.OPEN or (state is None and not self._is_opened):

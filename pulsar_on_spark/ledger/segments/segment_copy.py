@@ -59,7 +59,7 @@ class SegmentCopy:
         self._submit("copy", partial(self._append_from, source, tiles))
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Queue the last step: make the copy and its sidecar durable and visible."""
+        """Queue the last step: make the copy and its sidecar (None for none) durable and visible."""
         self._submit("seal", partial(self._seal, sidecar))
 
     def drain(self) -> None:
@@ -121,6 +121,7 @@ class SegmentCopy:
                 offset += len(tile)
 
     def _read_back(self, written: SegmentSource, offset: int, length: int, crc: int) -> bytes | None:
+        """Read a tile that was written; None if that fails, after `failure` is set."""
         tile = bytearray(length)
         try:
             count = written.read_into(offset, memoryview(tile))

@@ -85,7 +85,10 @@ class Tiles:
         return (0, *accumulate(self.lengths))
 
     def problem(self, length: int, batches: int) -> str | None:
-        """Return how these tiles contradict a file's length in bytes or number of batches, as a predicate, or None."""
+        """Return how these tiles contradict a file's length in bytes or number of batches; None if they do not.
+
+        The result is a predicate for the sentence of an error.
+        """
         if len(self.crcs) != len(self.lengths):
             return f"has {len(self.crcs)} checksums for {len(self.lengths)} tiles"
         if self.batches != batches:
@@ -122,7 +125,7 @@ class SegmentEncoder:
         return self._take()
 
     def finish(self) -> bytes:
-        """Encode the last tile and close the encoder."""
+        """Encode the last tile (end-of-stream mark, footer, magic) and close the encoder."""
         self._writer.close()
         return self._take()
 

@@ -116,7 +116,7 @@ def verify_file(
         path: The copy's storage path.
         files: The file operations of the operating system.
         pace: Called with the size of each piece that was read in bytes, to limit the speed.
-        name: The copy's name, if the record does not name it yet.
+        name: The copy's name, if the record does not name it yet; None for the name in the record.
 
     Raises:
         SegmentGoneError: the path is intact and has no such file.
@@ -174,7 +174,7 @@ class OpenCopy:
         file: The file's record.
         path: The copy's storage path.
         files: The file operations of the operating system.
-        name: The copy's name, if the record does not name it yet.
+        name: The copy's name, if the record does not name it yet; None for the name in the record.
 
     Raises:
         SegmentGoneError, CorruptSegmentError, StoragePathError, FormatVersionError: as `verify_file`.
@@ -300,7 +300,7 @@ class _Groups:
         self._reported = 0
 
     def read(self, first: int, end: int) -> tuple[int, pa.Buffer]:
-        """Read the group that begins at batch `first`; returns its number of batches and their checked Arrow stream."""
+        """Read the group that begins at batch `first`. Return its number of batches and their checked Arrow stream."""
 
         def read_from(copy: OpenCopy) -> tuple[int, pa.Buffer]:
             if copy is not self._announced:
@@ -321,7 +321,10 @@ class _Groups:
         self._copies.close()
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
-        """Pass each copy that failed since the last report to `on_bad_copy`; with `only`, those of this verdict."""
+        """Pass each copy that failed since the last report to `on_bad_copy`.
+
+        With `only`, copies with another verdict are left out; None leaves out none.
+        """
         # Called only when another copy proved good or all failed: a file that is missing everywhere was deleted on
         # purpose, and unreachable copies often have one common cause.
         problems = list(self._copies.problems.items())[self._reported :]
@@ -344,6 +347,7 @@ class _Groups:
 
 
 def _field_indexes(columns: Sequence[str] | None) -> list[int] | None:
+    """Return the indexes of these columns in `SEGMENT_SCHEMA`, ascending; None means all columns in both cases."""
     if columns is None:
         return None
     if unknown := sorted(set(columns) - set(SEGMENT_SCHEMA.names)):

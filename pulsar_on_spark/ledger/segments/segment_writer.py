@@ -104,12 +104,12 @@ class SegmentFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The encoded bytes so far."""
+        """The number of encoded bytes so far."""
         return self._size_bytes
 
     @property
     def failures(self) -> tuple[PathFailure, ...]:
-        """The paths that were given up so far."""
+        """The paths that failed so far and were replaced or dropped, with reasons."""
         return tuple(self._failures)
 
     def write_batch(self, batch: pa.RecordBatch) -> int:
@@ -199,7 +199,7 @@ class SegmentFileWriter:
             raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _can_replace(self) -> bool:
-        """Return True if a good copy can be read to give its tiles to a new copy, or if no tiles were written yet."""
+        """Return True if a new copy can be made: a good copy can be read, or no tiles were written yet."""
         return not self._lengths or any(copy.is_readable for copy in self._copies)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
