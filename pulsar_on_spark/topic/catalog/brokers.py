@@ -16,12 +16,12 @@ _OF_A_BROKER: Final = re.compile(r"pulsar/[^/]+:\d+")
 
 
 def own_namespace(broker: str) -> str:
-    """Return the namespace of the topic that a broker uses for its health check, named as in Pulsar."""
+    """Return the namespace of the topic by which a broker, given by id, checks its own health; named as in Pulsar."""
     return f"pulsar/{re.sub(r'[^-=:.A-Za-z0-9_]', '_', broker)}"
 
 
 def is_own_namespace(namespace: str) -> bool:
-    """Return True if a namespace is that of a broker's health check (see `own_namespace`)."""
+    """Return True if a namespace is the one of a broker's health check (see `own_namespace`)."""
     return _OF_A_BROKER.fullmatch(namespace) is not None
 
 

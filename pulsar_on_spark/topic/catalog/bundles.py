@@ -34,7 +34,7 @@ MAX_BUNDLES: Final = 1024
 
 
 def topic_hash(name: TopicName) -> int:
-    """Return the hash that places a topic in a bundle: the CRC-32 of its full name, as in Pulsar."""
+    """Return the hash that determines a topic's bundle: the CRC-32 of its full name, as in Pulsar."""
     return zlib.crc32(name.full.encode())
 
 
@@ -108,19 +108,20 @@ class NamespaceBundles:
         return BundleOwner() if number is None else self.owners[number]
 
     def _number(self, bundle: Bundle) -> int | None:
+        """Return the index of a bundle in `owners`; None if it was split."""
         number = bisect_right(self.boundaries, bundle.lower) - 1
         is_there = self.boundaries[number : number + 2] == (bundle.lower, bundle.upper)
         return number if is_there else None
 
     def with_owner(self, bundle: Bundle, incarnation: str | None, now: datetime) -> NamespaceBundles:
-        """Return these bundles, of which `bundle` has another owner (None for no owner) and the next epoch."""
+        """Return these bundles after `bundle` has got another owner (None for no owner) and its next epoch."""
         number = self._number(bundle)
         assert number is not None, "the caller has looked"
         owner = BundleOwner(incarnation=incarnation, epoch=self.owners[number].epoch + 1, since=now)
         return replace(self, owners=(*self.owners[:number], owner, *self.owners[number + 1 :]))
 
     def record(self) -> BundlesRecord:
-        """Return the record of these bundles."""
+        """Return the metadata record of these bundles."""
         return BundlesRecord(namespace=self.namespace, boundaries=self.boundaries, owners=self.owners)
 
 
@@ -169,7 +170,7 @@ def bundles_of(view: RecentView, namespace: str, default_count: int) -> Namespac
 
 
 def effective_owner(view: RecentView, owner: BundleOwner) -> str | None:
-    """Return the owning incarnation; None if the bundle has no owner, or its owner is CLOSED.
+    """Return the incarnation that owns a bundle; None if the bundle has no owner, or its owner is CLOSED.
 
     An incarnation that is IN_RECOVERY still owns its bundles: they become free when the recovery closes it.
     """
@@ -236,7 +237,7 @@ def decide_give(
 
 
 def decide_split(view: View, bundle: Bundle, positions: Sequence[int], default_count: int) -> Change | None:
-    """Return the change that splits a bundle at hashes, of which its owner keeps all parts; None if no hash is inside.
+    """Return the change that splits a bundle; None if no position is inside. The owner keeps all parts.
 
     Args:
         view: The metadata.
@@ -271,6 +272,7 @@ def new_record(namespace: str, boundaries: Sequence[int]) -> BundlesRecord:
 
 
 def _change(view: View, changed: Collection[NamespaceBundles]) -> Change | None:
+    """Return the change that stores these bundles; None if there are none."""
     if not changed:
         return None
     puts, moves = features.using(view, features.BUNDLES, "write")

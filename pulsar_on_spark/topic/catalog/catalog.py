@@ -54,6 +54,8 @@ class TopicPart:
 def check_new_topic(name: TopicName, partitions: int | None, limits: TopicLimits = NO_LIMITS) -> None:
     """Check the arguments of `create_topic` that can be checked without a root.
 
+    `partitions` is None for a topic without partitions.
+
     Raises:
         InvalidArgumentError: the number of partitions is out of range, or the name is that of a partition.
     """
@@ -84,9 +86,12 @@ def create_topic(
         name: The topic.
         partitions: None for a topic without partitions, else 1 to 10,000.
         exist_ok: True to return an existing topic, whatever its number of partitions, instead of raising an error.
-        schema: The declared schema of the topic's values, if any.
-        properties: The topic's properties.
+        schema: The declared schema of the topic's values; None for none.
+        properties: The topic's properties; None for none.
         limits: The limits of partitions and topics.
+
+    Returns:
+        The record of the new or existing topic.
 
     Raises:
         TopicExistsError: the topic exists.
@@ -148,7 +153,7 @@ def _creation(
     schema: TopicSchema | None = None,
     properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Change:
-    """Make the change that creates topics of any namespaces; each gets the schema and the properties."""
+    """Make the change that creates topics of any namespaces, each with this schema (None for none) and properties."""
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
     for name, partitions in new.items():
@@ -211,7 +216,7 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limit
 
 
 def _anew(subscription: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
-    """Copy a subscription to a new topic: at the topic's beginning, and without owners."""
+    """Copy a subscription to a new topic: its position is the topic's first entry, and it has no owners."""
     return SubscriptionRecord(
         topic_id=topic.topic_id,
         name=subscription.name,
@@ -326,7 +331,7 @@ def require_not_terminated(topic: TopicRecord) -> None:
 
 
 def parts(view: RecentView, topic: TopicRecord) -> list[TopicPart]:
-    """Return the topic's partitions in order, or the topic itself if it has none."""
+    """Return the topic's partitions in order; for a topic without partitions, a list of only the topic itself."""
     if topic.partitions is None:
         return [
             TopicPart(
@@ -398,5 +403,5 @@ def _topic(
 
 
 def names(given: Iterable[str]) -> list[TopicName]:
-    """Parse names of topics; keep their order, and drop repeated ones."""
+    """Parse names of topics; keep their order, and drop repeated names."""
     return list(dict.fromkeys(TopicName.parse(text.strip()) for text in given))

@@ -1,10 +1,11 @@
-"""The hold of a root on its cold storage paths: without it, the root must not change a path, or judge its copies.
+"""The check that a root's cold storage paths are claimed by it: otherwise it must not change or judge copies on them.
 
 In this module, a cold path is any path whose role is in `APART`: this includes history paths.
 
-A cold path has a claim, which `topic.maintenance.files.claims` replaces with each change. If the claim is not this
-root's, another copy of the root has changed the path, or the path is in an earlier state, such as a bucket restored
-from a snapshot. In both cases, files that are missing or bad there may be good later, as on an unreachable path.
+A cold path has a claim: an object or file on it that names the one root that may change it, and has a token.
+`topic.maintenance.files.claims` replaces it with each change. If the claim is not this root's, another copy of the root
+has changed the path, or the path is in an earlier state, such as a bucket restored from a snapshot. In both cases,
+files that are missing or bad there may be good later, as on an unreachable path.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """State of a cold path that the root must not change now.
+    """The state of a cold path that this root must not change now, and the reason.
 
     Attributes:
         hold: FOREIGN if another root has claimed the path, UNKNOWN if the claim cannot be read.
@@ -41,24 +42,24 @@ class Unheld:
 
 
 def is_ours(found: Claim, tokens: Sequence[str], root: str) -> bool:
-    """Return True if a claim has one of these tokens, and names this root or no root."""
+    """Return True if a cold path's claim has one of these tokens, and names the root `root` or no root."""
     return found.token in tokens and found.root in ("", root)
 
 
 def known_tokens(record: PathRecord) -> tuple[str, ...]:
-    """Return the tokens that the path's claim may have if it is this root's, the oldest first."""
+    """Return the tokens, the oldest first, of which the path's claim must have one if it is this root's."""
     return record.claims or (UNCLAIMED,)
 
 
 def claimed_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> list[StoragePath]:
-    """Return those of the given paths that have claims: cold and history paths that are not retired."""
+    """Return the cold and history paths among the given paths, which have claims; retired paths are left out."""
     paths = root.storage_paths(view)
     apart = {PathId(record.path_id) for record in view.all(PathRecord) if record.role in APART}
     return [paths[path_id] for path_id in sorted(apart.intersection(path_ids, paths))]
 
 
 def unheld_paths(root: RootHandle, view: View, path_ids: Iterable[PathId]) -> dict[PathId, Unheld]:
-    """Return those of the given paths that the root must not change, and whose copies it must not judge now.
+    """Return the state of each given path that the root must not change, and whose copies it must not judge now.
 
     They are the cold paths that another copy of the root has claimed, or whose claim cannot be read.
 
@@ -82,7 +83,7 @@ def examine_paths(root: RootHandle, view: View) -> dict[PathId, PathHealth]:
 
 
 def require_held(root: RootHandle, view: View, file: FileRecord) -> None:
-    """Check that the root holds all cold paths with copies of a file, so that it may judge that the file is lost.
+    """Check that all cold paths with copies of a file are claimed by this root, so that it may report the file as lost.
 
     A path that the operator gave up as lost is not checked.
 
@@ -102,7 +103,7 @@ def busy(path: StoragePath) -> StoragePathError:
 
 
 def refusal(path: StoragePath, found: Claim, own: str) -> str:
-    """Return the sentence that says why a root named `own` must not change a path with this claim."""
+    """Return the sentence that explains why the root named `own` must not change a path with this claim."""
     what = (
         f"is claimed by the root {found.root}, and this root is {own}"
         if found.root not in ("", own)
@@ -116,7 +117,7 @@ def refusal(path: StoragePath, found: Claim, own: str) -> str:
 
 
 def _unheld(root: RootHandle, path: StoragePath) -> Unheld | None:
-    """Return the state of a path whose claim is not this root's, or cannot be read; None if the root holds the path.
+    """Return the state of a path whose claim is not this root's, or cannot be read; None if the claim is this root's.
 
     The claim is read again if a maintenance pass replaces it meanwhile.
     """

@@ -1,4 +1,4 @@
-"""The records of a root's namespace isolation policies, which say which brokers may serve which namespaces."""
+"""The records of a root's namespace isolation policies, which restrict the brokers that serve a namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_POLICIES: Final = 1_000
 
 
 def isolation_policies(view: RecentView) -> dict[str, Mapping[str, JsonValue]]:
-    """Return all policies by name."""
+    """Return all isolation policies by name, in the JSON of Pulsar's admin API."""
     return {record.name: record.policy for record in view.all(IsolationRecord)}
 
 

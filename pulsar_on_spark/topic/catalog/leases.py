@@ -101,7 +101,7 @@ class LeaseKeeper:
 
     Attributes:
         failures: Number of renewals that failed.
-        last_error: The cause of the last failure, or None.
+        last_error: The cause of the last failure; None if no renewal has failed.
         superseded: True if another process of the same consumer owns the lease now; this keeper no longer renews it.
         renewed_s: Time of the last renewal, on the monotonic clock.
     """
@@ -145,15 +145,15 @@ class LeaseKeeper:
 
     @property
     def topics(self) -> tuple[TopicId, ...]:
-        """The topics in the lease as it was last written."""
+        """The ids of the topics in the lease as it was last written."""
         return self._lease.topics
 
     def hold(self, topics: Iterable[TopicId]) -> bool:
         """Write these topics to the lease immediately, before the consumer acquires a slot of a further topic.
 
         Returns:
-            False if the write failed: other consumers do not see this one on the further topics, so it must not acquire
-            slots there, and must try again.
+            True if the lease was written; False if not: other consumers do not see this one on the further topics, so
+            it must not acquire their slots, and must try again.
         """
         wanted = tuple(topics)
         return self._lease.topics == wanted or self._renew(wanted)
@@ -195,7 +195,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Rewrite the lease with these topics, or with its present ones for None; return True if it was written."""
+        """Rewrite the lease with these topics (None for its current ones). Return True if it was written."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -251,7 +251,11 @@ class LeaseKeeper:
 
 @dataclass(slots=True)
 class _Observed:
-    """A lease: its content, and the times, on the observer's clock, when it was first seen and when it last changed."""
+    """A lease's content, and the times, on the observer's clock, when it was first seen and when it last changed.
+
+    `lease` is the decoded content, None if it is not a lease. `written_s` is the time of its last write by the wall
+    clock.
+    """
 
     content: bytes
     lease: Lease | None
@@ -264,7 +268,7 @@ class _Observed:
 
     @property
     def duration_s(self) -> float:
-        """The lease's duration."""
+        """The lease's duration in seconds; the default duration if the content is not a lease."""
         return self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
 
     def forgive(self, out_of_reach_s: float, now_s: float) -> None:
@@ -361,4 +365,5 @@ class LeaseWatcher:
         return now_s - observed.written_s > duration_s
 
     def _parsed(self, content: bytes, name: str) -> Lease | None:
+        """Decode a stored lease; None if the content is not a lease."""
         return Lease.parse(content, f"{name} in {self._store.place}")

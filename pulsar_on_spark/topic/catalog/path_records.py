@@ -1,4 +1,4 @@
-"""Translation between the metadata records of storage paths, their places, and `StoragePath` objects."""
+"""Translation between the metadata records of storage paths, their folders or URLs, and `StoragePath` objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def uri_of(root: RootPlace, place: RootPlace) -> str:
 
 
 def place_of(root: RootPlace, record: PathRecord) -> RootPlace:
-    """Return the place that a storage path's record names. A place inside the root has the root's profile."""
+    """Return the folder or object store that a storage path's record names.
+
+    One inside the root has the root's profile.
+    """
     if "://" in record.uri:
         return parse_place(record.uri, record.profile)
     return Path(record.uri) if record.uri.startswith("/") else root / record.uri

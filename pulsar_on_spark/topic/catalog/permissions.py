@@ -26,7 +26,9 @@ Place = str | TopicName
 
 
 def permissions_of(view: RecentView, place: Place) -> RoleActions:
-    """Return the actions of each role; for a topic, with those granted on its namespace and its partitioned topic.
+    """Return the actions of each role on a namespace or topic.
+
+    For a topic, they include those on its namespace and, for a partition, on its partitioned topic.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -41,12 +43,12 @@ def permissions_of(view: RecentView, place: Place) -> RoleActions:
 
 
 def subscription_permissions(view: RecentView, namespace: str) -> dict[str, tuple[str, ...]]:
-    """Return the roles of each restricted subscription, by the subscription's name (errors as `permissions_of`)."""
+    """Return the roles that may use each restricted subscription, by subscription name (errors as `permissions_of`)."""
     return dict(_record(view, namespace).subscription_auth)
 
 
 def subscription_auth_mode(view: RecentView, namespace: str) -> SubscriptionAuthMode:
-    """Return the namespace's rule for names of subscriptions, `None` or `Prefix` (errors as `permissions_of`)."""
+    """Return the namespace's rule for names of subscriptions, "None" or "Prefix" (errors as `permissions_of`)."""
     return _record(view, namespace).subscription_auth_mode
 
 

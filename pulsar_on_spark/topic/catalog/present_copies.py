@@ -1,4 +1,4 @@
-"""Lookup of a file's copies in its present record, for readers and maintenance passes that work by older metadata.
+"""Lookup of a file's copies in its current record, for readers and maintenance passes that work by older metadata.
 
 Offloading, repair, drains and merges move files at any time. A copy that an older record names may therefore be missing
 or bad although the file is intact. A reader or pass that finds such a copy reads the file's record again before it
@@ -42,7 +42,7 @@ def read_present(
     on_bad_copy: OnBadCopy,
     at_stake: str,
 ) -> Generator[pa.RecordBatch]:
-    """Read batches of a file (see `read_batches`). If no copy is good, the file's present record decides on the error.
+    """Read batches of a file (see `read_batches`). If no copy is good, the file's current record decides on the error.
 
     Args:
         root: Function that returns the root; called only if no copy is good.
@@ -54,11 +54,11 @@ def read_present(
         at_stake: The content of the batches, for errors.
 
     Raises:
-        SegmentGoneError: no copy is good, and either some copies are gone, or the file's present record names other
+        SegmentGoneError: no copy is good, and either some copies are gone, or the file's current record names other
             copies. The caller looks up which file holds the entries now.
-        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that this root does not
-            hold (see `holds`).
-        CorruptSegmentError: every copy that the present record names is damaged.
+        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that is not claimed by
+            this root (see `holds`).
+        CorruptSegmentError: every copy that the current record names is damaged.
         FormatVersionError, InvalidArgumentError: as `read_batches`.
         MetadataError, NotARootError: no copy is good, and the metadata cannot be read.
     """
@@ -79,7 +79,7 @@ def read_present(
 
 
 def report_present(root: Callable[[], RootHandle], file: FileRecord, path_id: PathId, reason: str) -> None:
-    """Report a copy that cannot be used, if the file's present record names it (see `report_bad_copy`).
+    """Report a copy that cannot be used, if the file's current record names it (see `report_bad_copy`).
 
     The report is dropped, with a warning in the log, if the metadata cannot be read.
     """
@@ -101,17 +101,17 @@ def report_present(root: Callable[[], RootHandle], file: FileRecord, path_id: Pa
 
 
 def with_present_copies(root: RootHandle, file: FileRecord, read: Callable[[FileRecord], T]) -> T:
-    """Return the result of reading a file. If no copy is good, read the copies that the file's present record names.
+    """Return the result of `read` for a file. If no copy is good, call it again with the file's current record.
 
     Args:
         root: The root.
         file: The file's record, which may be old.
-        read: Reads the copies that a record names.
+        read: Reads the copies that its argument names.
 
     Raises:
-        CorruptSegmentError: no copy is good that the file's present record names, or its last record if it is gone.
-        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that this root does not
-            hold (see `holds`).
+        CorruptSegmentError: no copy is good that the file's current record names, or its last record if it was deleted.
+        CopiesUnreachableError: a copy may be good, but is on a path that cannot be reached, or that is not claimed by
+            this root (see `holds`).
         MetadataError: the metadata cannot be read.
     """
     for _ in range(_MAX_MOVES):
@@ -128,11 +128,14 @@ def with_present_copies(root: RootHandle, file: FileRecord, read: Callable[[File
 
 
 def is_named(root: RootHandle, file: FileRecord, path_id: PathId) -> bool:
-    """Return True if the present metadata name a copy (see `names_copy`; raises `MetadataError`)."""
+    """Return True if the current metadata name the file's copy on this path (raises `MetadataError`).
+
+    See `names_copy`.
+    """
     return names_copy(root.store.view(), file, path_id)
 
 
 def names_copy(view: View, file: FileRecord, path_id: PathId) -> bool:
-    """Return True if the file is in use in a view, and its record there names the copy on a path that `file` names."""
+    """Return True if the file is in use in a view, with the same copy on this path as in `file`."""
     now = view.get(FileRecord, file.file_id)
     return now is not None and now.replaced_at is None and now.names.get(path_id) == file.names[path_id]

@@ -13,4 +13,4 @@ class Progress(Protocol):
 
 
 def silent(step: str, done: int, total: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress; the default `Progress`."""

@@ -49,7 +49,7 @@ def versions(view: View, name: TopicName) -> list[SchemaRecord]:
 
 
 def readable(view: View, name: TopicName) -> list[SchemaRecord]:
-    """Return all versions that stored messages may have, also deleted ones, by number (errors as `versions`)."""
+    """Return all versions that stored messages may have, also deleted ones, sorted by number (errors as `versions`)."""
     return [record for record in _stored(view, name) if not record.is_deletion]
 
 
@@ -107,7 +107,8 @@ class Judged:
 
     Attributes:
         owner: The owner of the versions.
-        newest: The newest version or deletion at the time of the comparison; a later one shows a change since then.
+        newest: The newest version or deletion at the time of the comparison; None if there was none. A later one shows
+            a change since then.
         rules: The rules of the comparison.
         record: The version that equals the schema, or else a new version.
         is_new: True if `record` is a new version.
@@ -281,7 +282,7 @@ def _owner(view: View, name: TopicName) -> SchemaOwner:
 
 
 def _keys(name: TopicName, owner: SchemaOwner) -> dict[str, int | None]:
-    """Return the compare-and-set keys of a commit of schema versions.
+    """Return the compare-and-set keys of a commit of schema versions, each to get its next version (None).
 
     A non-persistent topic has no record of its own. The namespace's key makes the commit conflict with a concurrent
     deletion of the namespace.
@@ -291,6 +292,7 @@ def _keys(name: TopicName, owner: SchemaOwner) -> dict[str, int | None]:
 
 
 def _latest(view: View, topic_id: str) -> SchemaRecord | None:
+    """Return the newest version of the topic with this id; None if it has no schema."""
     record = view.newest(SchemaRecord, topic_id)
     return None if record is None or record.is_deletion else record
 
@@ -306,7 +308,7 @@ def _next_version(view: View, name: TopicName) -> int:
 
 
 def _same(existing: list[SchemaRecord], schema: TopicSchema) -> SchemaRecord | None:
-    """Return the newest version that equals a well-formed schema."""
+    """Return the newest version that equals a well-formed schema; None if there is none."""
     alike = [record for record in reversed(existing) if record.type == schema.type]
     identical = next((record for record in alike if schema.type in AVRO_BASED and record.data == schema.data), None)
     if identical is not None or not alike:

@@ -1,4 +1,4 @@
-"""Creation of a root at an empty place. An interrupted creation can be continued."""
+"""Creation of a root in an empty folder or below a URL. An interrupted creation can be continued."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def create_root(place: RootPlace, uris: Sequence[str], quorum: Quorum, file_mode
     """Create a root (errors as `RootHandle.create`).
 
     Args:
-        place: The root.
-        uris: The storage paths, as their records name them.
+        place: The folder or URL of the root.
+        uris: The storage paths: folders or URLs, relative to the root or absolute.
         quorum: The default quorum.
         file_mode: The permissions of a local root's files.
         fill: Called when the storage paths exist. The root exists once the metadata that it returns are committed.
@@ -82,9 +82,9 @@ def default_uris(place: RootPlace, quorum: Quorum) -> list[str]:
 
 
 def is_foreign(place: RootPlace) -> bool | None:
-    """Return True if a place holds something other than a root, False if there is nothing at the place.
+    """Return True if a folder or object store has something other than a root, False if it is missing or has nothing.
 
-    Return None if the place is an empty folder, or may hold a root, whose creation may be unfinished.
+    Return None if the folder is empty, or if there may be a root, whose creation may be unfinished.
     """
     if not isinstance(place, Path):
         return _holds_foreign_objects(objects_at(place))
@@ -139,7 +139,10 @@ def _create_with_paths(
     features: Mapping[str, Literal["read", "write"]],
     mode: int | None = None,
 ) -> None:
-    """Create the storage paths, fill them, and commit the metadata, the root's record first."""
+    """Create the storage paths, fill them, and commit the metadata, the root's record first.
+
+    `mode` has the permissions of a local root's files; None on an object store.
+    """
     records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
     paths = [storage_path(root, cluster_id, record) for record in records]
     for path in paths:
@@ -155,7 +158,7 @@ def _create_with_paths(
 
 
 def _holds_foreign_objects(objects: ObjectStore) -> bool | None:
-    """Return what `is_foreign` returns, for a prefix of an object store.
+    """Return the result of `is_foreign` (True, False or None) for a prefix of an object store.
 
     A root's first object is its identity; only probes may come before it.
     """

@@ -1,4 +1,7 @@
-"""A root: the place that holds metadata, leases, reports and, by default, its storage paths."""
+"""The open root.
+
+A root is a folder or a prefix of an object store with metadata, leases, reports and, by default, storage paths.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class RootHandle:
         """Open the root at `place`.
 
         Raises:
-            NotARootError: the place does not exist or is no root.
+            NotARootError: the folder or prefix does not exist, or is not a root.
             FormatVersionError: a newer version wrote it.
             StorageError: the object store cannot be reached now.
         """
@@ -67,7 +70,7 @@ class RootHandle:
 
     @classmethod
     def open(cls, path: str | RootPlace) -> Self:
-        """Open an existing root (see `RootHandle`)."""
+        """Open an existing root, given as a path or URL (errors as `RootHandle`)."""
         return cls(parse_place(path))
 
     @classmethod
@@ -84,14 +87,14 @@ class RootHandle:
             path: An absent path, an empty folder, or a URL of an object store with nothing below it.
             storage_paths: One or more directories or URLs, on different disks if the data are to survive the loss of a
                 disk; by default `storage/0` to `storage/<ensemble - 1>` inside the root, in a folder at least three.
-            quorum: The default quorum of all topics; by default 3/3/2 in a folder, and 1/1/1 on an object store, which
+            quorum: The default quorum of all topics; None for 3/3/2 in a folder, and 1/1/1 on an object store, which
                 keeps copies by itself.
             file_mode: The permissions of a local root's files: 0o600, or 0o660 to let the folder's group write, too.
                 Folders get 0700 or 2770, also existing ones if they belong to this user.
 
         Raises:
-            NotARootError: the place contains other files.
-            RootExistsError: the place is a root already.
+            NotARootError: the folder or prefix has other files.
+            RootExistsError: there is a root already.
             InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
             UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
             StorageError: a storage path contains other files, or cannot be written.
@@ -116,7 +119,7 @@ class RootHandle:
 
     @classmethod
     def open_or_create(cls, path: str | RootPlace) -> Self:
-        """Open a root; if there is nothing at the place, create one, with a warning in the log."""
+        """Open a root. If there is nothing at its path or URL, create it, with a warning in the log."""
         place = parse_place(path)
         if cls.is_occupied(place):
             return cls.shared(place)
@@ -129,7 +132,7 @@ class RootHandle:
 
     @classmethod
     def is_occupied(cls, place: RootPlace) -> bool:
-        """Return True if the place holds a root or foreign files, so that a write must not create a root there.
+        """Return True if a folder or prefix has a root or foreign files, so that a write must not create a root in it.
 
         A root whose creation is in progress, or was interrupted, does not count yet.
         """
@@ -143,7 +146,7 @@ class RootHandle:
 
     @classmethod
     def shared(cls, place: RootPlace) -> Self:
-        """Return this process's handle on a root, opened at first use (errors as `RootHandle`).
+        """Return the open root that this process shares; it is opened at first use (errors as `RootHandle`).
 
         A root that was replaced on disk is opened again.
         """
@@ -157,6 +160,7 @@ class RootHandle:
 
     @staticmethod
     def _identity(place: RootPlace) -> tuple[int, ...] | None:
+        """Return a value that changes if the root is replaced or the process is forked; None if there is no root."""
         if not isinstance(place, Path):
             return (os.getpid(),)
         try:
@@ -200,7 +204,10 @@ class RootHandle:
         }
 
     def current_storage_paths(self) -> dict[PathId, StoragePath]:
-        """Return the storage paths by the newest metadata, for readers that outlive a view (raises `MetadataError`)."""
+        """Return the storage paths by id from the newest metadata (raises `MetadataError`).
+
+        Readers that outlive a view use them.
+        """
         return self.storage_paths(self.store.view())
 
     def journal_paths(self, view: View) -> dict[PathId, JournalPath]:
@@ -208,11 +215,11 @@ class RootHandle:
         return journal_paths(self.storage_paths(view))
 
     def current_journal_paths(self) -> dict[PathId, JournalPath]:
-        """Return the storage paths that may hold journals, by the newest metadata (raises `MetadataError`)."""
+        """Return the storage paths by id that may hold journals, from the newest metadata (raises `MetadataError`)."""
         return self.journal_paths(self.store.view())
 
     def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
-        """Examine all storage paths, without retired ones; blocks while a disk hangs.
+        """Return the health of each storage path, without retired ones; blocks while a disk hangs.
 
         The claims on cold paths are not read: see `holds.examine_paths`.
         """

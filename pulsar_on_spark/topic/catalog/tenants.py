@@ -49,7 +49,7 @@ def tenants(view: RecentView) -> list[TenantRecord]:
 
 
 def namespaces(view: RecentView, tenant: str | None = None) -> list[NamespaceRecord]:
-    """Return all namespaces, or those of a tenant, sorted by name."""
+    """Return all namespaces, or those of a tenant, sorted by name. `tenant` is None for all."""
     return [record for record in view.all(NamespaceRecord) if tenant is None or _tenant_of(record.namespace) == tenant]
 
 
@@ -325,7 +325,10 @@ def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping
 
 
 def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the merged properties; raise `InvalidArgumentError` for too many, unless the change only removes some."""
+    """Return the properties with the changes applied.
+
+    Raise `InvalidArgumentError` for too many, unless the change only removes some.
+    """
     merged = {name: value for name, value in {**properties, **changes}.items() if value is not None}
     if any(value is not None for value in changes.values()):
         check_new_properties(of, merged)

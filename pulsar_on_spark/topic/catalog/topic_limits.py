@@ -1,4 +1,4 @@
-"""The limits of topics in a namespace and of partitions of a topic."""
+"""The limits of topics in a namespace, and of partitions in a topic."""
 
 from __future__ import annotations
 

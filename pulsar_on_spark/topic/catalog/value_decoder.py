@@ -1,4 +1,4 @@
-"""Decoding of typed values, each by the schema that it was written with."""
+"""Decoding of typed values, each with the schema that it was written with."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ValueDecoder:
     def _part(
         self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
     ) -> pa.StructArray:
-        """Decode the values of one schema version; a `version` of None means the latest version."""
+        """Decode values that were written with one schema version; `version` is None for messages without one."""
         assert self.writers is not None, "or all are read alike"
         written = self.writers.find(topic, version) if version else (AVRO, None)
         if written is not None and written[0] == AVRO:

@@ -1,4 +1,7 @@
-"""The Avro schemas that messages were written with, by topic and version. Each is read as the latest version."""
+"""The Avro schemas that messages were written with, by topic and version.
+
+All of them are read as the latest version.
+"""
 
 from __future__ import annotations
 

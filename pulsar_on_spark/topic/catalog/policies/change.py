@@ -68,7 +68,7 @@ def set_offload_fields(root: RootHandle, namespace: str, changes: Mapping[str, J
 def _commit_namespace(
     root: RootHandle, namespace: str, wanted: Callable[[NamespaceRecord], Mapping[str, JsonValue]]
 ) -> None:
-    """Commit the changes of policies that `wanted` returns for the namespace's present record."""
+    """Commit the changes of policies that `wanted` returns for the namespace's current record."""
 
     def decide(view: View) -> Change | None:
         record = view.get(NamespaceRecord, namespace)
@@ -164,7 +164,7 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
 
 
 def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
-    """Apply a change to stored policies; None removes a policy."""
+    """Return stored policies with a change applied; None as a value removes the policy."""
     both = {**stored, **wanted}
     changed: dict[str, JsonValue] = {name: value for name, value in both.items() if value is not None}
     now = given(changed)
@@ -183,7 +183,10 @@ def _check_places(view: View, before: Mapping[str, JsonValue], after: Mapping[st
 def _check_quota(
     retention: RetentionPolicies, by_size: BacklogQuota | None, by_age: BacklogQuota | None, what: str
 ) -> None:
-    """Refuse a backlog quota that is not less than the retention limit, as Pulsar's `checkBacklogQuota` does."""
+    """Refuse a backlog quota that is not less than the retention limit, as Pulsar's `checkBacklogQuota` does.
+
+    A quota that is None is not set.
+    """
     for limit, kept, unit in (
         (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB, "bytes"),
         (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60, "seconds"),

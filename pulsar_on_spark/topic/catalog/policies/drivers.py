@@ -25,7 +25,7 @@ def cold_labels(view: View) -> set[str]:
 
 
 def drivers_of_files(view: View) -> dict[str, set[str]]:
-    """Return the drivers that the policies in force name for the topics in each offloaded file, by file id."""
+    """Return, by file id, the drivers that the policies in force name for the topics in each offloaded file."""
     cold = {file.file_id for file in view.all(FileRecord) if file.is_cold}
     drivers: dict[str, set[str]] = {}
     for topic in view.all(TopicRecord) if cold else ():

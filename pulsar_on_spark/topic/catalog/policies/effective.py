@@ -24,7 +24,7 @@ _OFFLOAD: Final = "offload_policies"
 
 
 def given(stored: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """Return the parsed policies of a record, by field of `Policies`, with only those that the record sets."""
+    """Return the parsed policies of a record, by field of `Policies`. Policies that it does not set are left out."""
     policies = {name: value for name, value in stored.items() if name in FIELDS}
     parsed = Policies.model_validate(policies)
     return {name: getattr(parsed, name) for name in policies}
@@ -64,7 +64,10 @@ def effective_policies(view: View, name: TopicName, defaults: Policies = DEFAULT
 
 
 def policy_topic(view: View, name: TopicName) -> TopicRecord | None:
-    """Return the record that holds a topic's policies: for a partition, the record of its partitioned topic."""
+    """Return the record with a topic's policies; None if there is no such topic.
+
+    A partition's policies are in the record of its partitioned topic.
+    """
     record = view.get(TopicRecord, name.full)
     if record is None or record.partition_of is None:
         return record

@@ -1,8 +1,8 @@
 """The policies of namespaces and topics: names, units and rules are Pulsar's. Pure data.
 
-Only policies that are enforced are listed; `FIELDS` tells where each may be set, and which module enforces it. Names in
-JSON (the aliases) are those of Pulsar's admin API. Defaults are Pulsar's, too, with two exceptions for the sake of
-topics that are written first and read later: retention deletes nothing, and inactive topics stay.
+Only policies that are enforced are listed; `FIELDS` has the levels at which each may be set, and its enforcing module.
+Names in JSON (the aliases) are those of Pulsar's admin API. Defaults are Pulsar's, too, with two exceptions for the
+sake of topics that are written first and read later: retention deletes nothing, and inactive topics stay.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class OffloadPolicies(_Value):
         return {name: value for name, value in dumped.items() if value is not None}
 
     def over(self, inherited: OffloadPolicies) -> OffloadPolicies:
-        """Return these policies, with inherited values for the fields that are not set."""
+        """Return these policies, with the inherited values of the fields that they do not set."""
         return inherited.model_copy(update=self.model_dump())
 
     @property

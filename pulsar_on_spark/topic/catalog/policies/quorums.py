@@ -22,7 +22,7 @@ _FIELD: Final = "persistence"
 
 
 def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
-    """Return the quorum that a topic's policies set; `otherwise` if they set none."""
+    """Return the quorum that the policies in force for a topic set; `otherwise` if they set none."""
     persistence = effective_policies(view, name).persistence
     return otherwise if persistence is None else persistence.quorum
 
@@ -72,7 +72,7 @@ def check_quorum(view: View, before: Mapping[str, JsonValue], after: Mapping[str
 
 
 def _asked(view: View) -> list[Quorum]:
-    """Return the quorums in the policies of all namespaces and topics."""
+    """Return the quorums that the policies of namespaces and topics set."""
     records: list[NamespaceRecord | TopicRecord] = [*view.all(NamespaceRecord), *view.all(TopicRecord)]
     policies = (record.policies[_FIELD] for record in records if _FIELD in record.policies)
     return [PersistencePolicies.model_validate(policy).quorum for policy in policies]
