@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lost entries in a range: the topic, the reason in words, and the position of the first lost entry."""
+    """Lost entries in a range: the topic's full name, the reason in words, and the position of the first lost entry."""
 
     topic: str
     reason: str
@@ -83,12 +83,12 @@ class RangePlan:
 
     @property
     def rows(self) -> int:
-        """Exact number of messages."""
+        """Exact number of messages in the range."""
         return sum(slice_.rows for slice_ in self.slices)
 
     @property
     def bytes(self) -> int:
-        """Key and value bytes."""
+        """Key and value bytes in the range, estimated for parts of segments."""
         return sum(slice_.bytes for slice_ in self.slices)
 
     def require_complete(self, remedy: str) -> None:
@@ -108,7 +108,10 @@ class RangePlan:
 
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
-    """Return the slices of the entries in [start, end). Entry ids of a ledger are dense, so missing ids are losses."""
+    """Return the slices of the entries in [start, end).
+
+    Entry ids of a ledger are dense, so missing ids are losses. The arguments are those of `walk_range`.
+    """
     slices: list[SegmentSlice] = []
     lost: list[Loss] = []
     for piece in walk_range(view, topic, topic_id, partition, start, end):
@@ -125,6 +128,14 @@ def walk_range(
     """Yield the slices and losses of `plan_range` in the order of the chain; each is computed when it is requested.
 
     A range from `EARLIEST` starts after the trimmed entries, which are then no loss.
+
+    Args:
+        view: The view on which the range is planned.
+        topic: The topic's full name.
+        topic_id: The topic's id.
+        partition: The topic's partition index; -1 if it is not a partition.
+        start: The position of the first entry.
+        end: The position after the last entry.
     """
     trimmed = trimmed_before(view, topic_id)
     if start < min(trimmed, end):
@@ -176,9 +187,9 @@ def _given_up(view: View, topic_id: str, start: Position, end: Position) -> dequ
 
 
 def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
-    """Return the known end of a ledger without a close row if its log was closed without some paths; else nothing.
+    """Return the known end of a ledger without a close row if its log was closed without some paths.
 
-    Entries after this end may be lost.
+    Else an empty tuple. Entries after this end may be lost.
     """
     owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
     if owner is None or ledger.entries is not None or not owner.given_up_paths:
@@ -188,9 +199,10 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
-    """Yield the losses at the positions in `lost` before `end`, and remove them from `lost`.
+    """Yield a loss for each position in `lost` before `end`, and remove these positions from `lost`.
 
-    Positions in ledger `said` are removed without a loss, because the caller reports a loss in that ledger.
+    Positions in ledger `said` are removed without a loss, because the caller reports a loss in that ledger; None for
+    none.
     """
     while lost and lost[0] < end:
         position = lost.popleft()
@@ -227,7 +239,7 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
 
 
 def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
-    """Return the file or the journal frames that hold a segment, and True if a broker wrote it."""
+    """Return the file, or the journal frames, with a segment's entries, and True if a broker wrote the segment."""
     if isinstance(segment, UnsealedSegment):
         return segment.frames, True
     file = view.get(FileRecord, segment.file_id)

@@ -10,7 +10,10 @@ from pulsar_on_spark.topic.managed_ledger.chain.steps import count_waiting
 
 
 def horizon_of(record: CompactionRecord | None) -> Position:
-    """Return the first position that is not compacted; EARLIEST without a compaction."""
+    """Return the first position that is not compacted.
+
+    EARLIEST if `record` is None, because there was no compaction.
+    """
     if record is None:
         return EARLIEST
     return Position(LedgerId(record.horizon_ledger), EntryId(record.horizon_entry))
@@ -28,6 +31,8 @@ def trim_limit(view: View, topic_id: str) -> Position | None:
 
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
     """Return the position in the log after all compacted, trimmed and truncated entries.
+
+    `record` is the topic's compaction record; None if it was never compacted.
 
     If no segment of that position's ledger is left, the first entry of the next ledger with segments is returned.
     """

@@ -47,7 +47,7 @@ class SegmentSlice:
 
     @property
     def entries_in_words(self) -> str:
-        """The entries in words, for errors and the log."""
+        """The entries in words, such as "entries 5:0 to 5:9", for errors and the log."""
         first, last = self.start_position, self.end - 1
         return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
 

@@ -38,7 +38,10 @@ def count_waiting(
     max_rows: int | None = None,
     max_bytes: int | None = None,
 ) -> Waiting:
-    """Count the messages and bytes of a topic in [start, end) from the records of its segments."""
+    """Count the messages and bytes of a topic in [start, end) from the records of its segments.
+
+    `Waiting.enough` is where `max_rows` or `max_bytes` is first reached; None is no limit.
+    """
     rows = size = 0
     enough = end
     for part in _parts(view, topic_id, start, end):

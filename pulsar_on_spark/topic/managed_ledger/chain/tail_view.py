@@ -59,12 +59,12 @@ class TailView(View):
     hidden: frozenset[str] = frozenset()
     """Ids of topics with acknowledged entries in journals that are not read on this host.
 
-    Readers here get these entries once they are sealed.
+    Readers on this host get these entries once they are sealed.
     """
 
     @classmethod
     def over(cls, base: View, tails: Mapping[str, TopicTail], hidden: frozenset[str] = frozenset()) -> TailView:
-        """Make a view of `base` with these tails, by topic id."""
+        """Make a view of `base` with these unsealed parts of topics, by topic id."""
         return cls(base.state, base.version, base, tails, hidden)
 
     def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
@@ -73,7 +73,10 @@ class TailView(View):
 
     @override
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """Return the base view's records of a kind; with `topic_id`, only of this topic, with its unsealed segments."""
+        """Return the base view's records of a kind; with `topic_id`, only this topic's, unsealed segments included.
+
+        A `topic_id` of None returns the base view's records of all topics.
+        """
         return self._merged(cls, topic_id, self.base.all(cls, topic_id))
 
     @override
@@ -108,7 +111,10 @@ class TailView(View):
         return sorted((*sealed, *unsealed), key=lambda record: record.record_id) if unsealed else sealed
 
     def _last(self, cls: type[R], topic_id: str, sealed: R | None, below: str | None) -> R | None:
-        """Return a sealed segment or the last unsealed segment below an id, whichever is later."""
+        """Return the later one of a sealed segment and the last unsealed segment; None if there is neither.
+
+        With `below`, only unsealed segments with a lower id count.
+        """
         for record in reversed(self._unsealed(cls, topic_id)):
             if below is None or record.record_id < below:
                 return record if sealed is None or sealed.record_id < record.record_id else sealed

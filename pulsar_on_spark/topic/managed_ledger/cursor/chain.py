@@ -108,7 +108,7 @@ class LedgerChain:
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
-        """Yield the run [from, to) of a ledger's readable entries from `first` on, if there are any."""
+        """Yield the one run [from, to) of a ledger's readable entries from `first` on; nothing if there are none."""
         stop = self.readable_end(ledger)
         if first < stop:
             yield first, stop
@@ -135,7 +135,7 @@ class LedgerChain:
     def clamp_position(self, position: Position) -> Position:
         """Return the nearest position that a cursor can have: normalized, and at most the chain's end.
 
-        Return EARLIEST without ledgers.
+        The result is EARLIEST if the chain has no ledgers.
         """
         ledger, entry = self.normalize_position(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST

@@ -85,7 +85,7 @@ class Cursor:
 
     @property
     def ack_holes(self) -> bytes:
-        """The acknowledgements beyond the mark-delete position, encoded."""
+        """The acknowledgements beyond the mark-delete position, as bytes by `encode_holes`."""
         return encode_holes(self._holes)
 
     @property
@@ -260,7 +260,7 @@ class Cursor:
         return CursorRecord("change", *self._key, self._epoch, n, self.mark_delete, news)
 
     def want_snapshot(self) -> None:
-        """Make the next record a snapshot, because the last record may not have been stored."""
+        """Make the next record of `take_change` a snapshot, because the last record may not have been stored."""
         self._snapshot_due = True
 
     def snapshot(self) -> CursorRecord:
@@ -301,7 +301,7 @@ class Cursor:
         return True
 
     def _move_to(self, ledger: int, entry: int) -> bool:
-        """Acknowledge all entries before a position; return True if the mark-delete position moved."""
+        """Acknowledge all entries before a position. Return True if the mark-delete position moved."""
         before = (self._ledger, self._entry)
         if (ledger, entry) != before:
             self._holes.drop_before(ledger, entry)

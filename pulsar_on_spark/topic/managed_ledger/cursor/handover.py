@@ -159,7 +159,9 @@ def broker_cursor(
 
 
 def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:
-    """Release a broker's subscription to Spark: return the record to commit once the row `last.to_row()` is durable.
+    """Return the record that releases a broker's subscription to Spark.
+
+    Commit it once the row `last.to_row()` is durable.
 
     Args:
         record: The subscription, which a broker owns.

@@ -81,7 +81,7 @@ class AckHoles:
 
     @property
     def ledgers(self) -> list[int]:
-        """The ledgers with holes, by id."""
+        """The ids of the ledgers with holes, ascending."""
         return sorted(self._whole.keys() | self._partial.keys())
 
     def whole(self, ledger: int) -> BitMap64 | None:
@@ -113,7 +113,7 @@ class AckHoles:
         return None if partial is None else partial.get(entry)
 
     def add(self, ledger: int, entry: int) -> bool:
-        """Acknowledge an entry; return False if it was acknowledged as a whole before."""
+        """Acknowledge an entry. Return True, or False if it was acknowledged as a whole before."""
         whole = self._whole.get(ledger)
         if whole is None:
             whole = self._whole[ledger] = BitMap64()
@@ -155,7 +155,7 @@ class AckHoles:
             del self._partial[ledger]
 
     def take_run(self, ledger: int, entry: int) -> int:
-        """Drop the run of wholly acknowledged entries that begins at `entry`; return the first entry after the run.
+        """Drop the run of wholly acknowledged entries that begins at `entry`. Return the first entry after the run.
 
         If `entry` is not wholly acknowledged, nothing is dropped and `entry` is returned.
         """
@@ -252,7 +252,10 @@ def gap_from(acked: BitMap64, entry: int) -> int:
 
 
 def next_from(acked: BitMap64 | None, entry: int, end: int) -> int:
-    """Return the first entry from `entry` on that is in the bitmap; `end` if there is none or no bitmap."""
+    """Return the first entry in [entry, end) that is in the bitmap.
+
+    `end` if there is none, or if the bitmap is None.
+    """
     if acked is None:
         return end
     try:

@@ -66,12 +66,12 @@ class CursorRecord:
 
     @property
     def cursor_key(self) -> tuple[TopicId, str]:
-        """(topic id, subscription)."""
+        """(topic id, subscription), the key of the cursor."""
         return (self.topic_id, self.subscription)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """(epoch, n)."""
+        """(epoch, n); of the records of one cursor, the largest rank is the newest."""
         return (self.epoch, self.n)
 
     def begun(self, epoch: int) -> CursorRecord:
@@ -324,7 +324,7 @@ class _Reader:
         raise self.damage("a number is above 63 bits")
 
     def step(self, before: int) -> int:
-        """Read a number that is encoded as its distance from the previous number."""
+        """Read a number that is encoded as its distance from the number `before`."""
         number = before + self.varint()
         if number > _MAX_INT64:
             raise self.damage("a number is above 63 bits")

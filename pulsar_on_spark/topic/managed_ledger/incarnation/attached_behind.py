@@ -1,6 +1,6 @@
-"""Switches of a broker's topics to new ledgers, because Spark attached later ledgers, which the open ledger hides.
+"""Switches of a broker's topics to new ledgers after Spark has attached later ledgers, which the open ledger hides.
 
-Readers stop at the first open ledger. So the broker closes it and opens a new one, at a limited rate for each topic.
+Readers stop at the first open ledger. So the broker closes it and opens a new ledger, at a limited rate for each topic.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.hosts import other_host
 log = logging.getLogger(__name__)
 
 OBSERVE_EVERY_S = 0.5
-"""Minimum time between two looks at the leases, which brokers renew every few seconds."""
+"""Minimum seconds between two reads of the leases, which brokers renew every few seconds."""
 RETRY_AFTER_S = 3.0
 """Minimum seconds before a recovery is tried that has failed or that another process has begun. A random part of up to
 half as much is added."""
@@ -93,14 +93,14 @@ class DeadBrokers:
         self.forget_leases()
 
     def forget_leases(self) -> None:
-        """Forget what was observed of all leases, and watch them from now on. Waits before retries are kept."""
+        """Discard all observations of leases, and watch the leases from now on. Waits before retries are kept."""
         self._watcher = LeaseWatcher(self._root.broker_leases(), self._clock)
         self._look_at_s = float("-inf")
         self._expired: set[IncarnationId] = set()
         self._late: set[IncarnationId] = set()
 
     def recover_dead_logs(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Recover the dead ones among these incarnations. Errors are logged, not raised.
+        """Recover the journals of the dead brokers among these incarnations. Errors are logged, not raised.
 
         Leases are read at most every `OBSERVE_EVERY_S` seconds.
 
@@ -117,7 +117,7 @@ class DeadBrokers:
     def dead_logs(
         self, view: RecentView, incarnations: Collection[IncarnationId], known_dead: Collection[IncarnationId] = ()
     ) -> list[IncarnationId]:
-        """Return the incarnations among these that are dead and whose journals are to be recovered here and now.
+        """Return the dead incarnations among these whose journals are to be recovered on this host now.
 
         Errors of reading leases are logged, not raised.
 
@@ -132,7 +132,7 @@ class DeadBrokers:
         return [each for each in dead if self._is_due(view, each)]
 
     def recover_log(self, incarnation: IncarnationId) -> bool:
-        """Recover a dead broker's journal; return True if it is CLOSED afterwards. Errors are logged, not raised."""
+        """Recover a dead broker's journal. Return True if it is CLOSED afterwards. Errors are logged, not raised."""
         log.warning(
             "The broker of incarnation %s has ended without closing its journal, or does not renew its lease: the "
             "journal is recovered.",
@@ -175,7 +175,7 @@ class DeadBrokers:
         return incarnation in self._late
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Do as `recover_dead_logs`, but first wait until each lease that looks stale has run out or is renewed.
+        """Wait until each lease that looks stale has run out or is renewed, then return `recover_dead_logs(...)`.
 
         Errors of reading leases during the wait are raised.
         """
@@ -219,7 +219,7 @@ class DeadBrokers:
             self._late = {each for each in incarnations if self._watcher.is_late(each)}
 
     def _is_due(self, view: RecentView, incarnation: IncarnationId) -> bool:
-        """Return True if the journal of a dead broker can be recovered on this host and is due."""
+        """Return True if a dead broker's journal can be recovered on this host, and no pause before a retry remains."""
         if other_host(view, incarnation) is not None:
             return False
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
@@ -231,5 +231,6 @@ class DeadBrokers:
 
 
 def _state(view: RecentView, incarnation: IncarnationId) -> str | None:
+    """Return the state of an incarnation's journal; None if it has no record."""
     record = view.get(IncarnationRecord, incarnation)
     return None if record is None else record.state

@@ -67,7 +67,7 @@ class DeadOwners:
 
 
 def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog | None:
-    """Return the log; None if it was removed, so that there is nothing to save."""
+    """Return an incarnation's log; None if it was removed, so that there is nothing to save."""
     return sealed_log(view, incarnation)
 
 

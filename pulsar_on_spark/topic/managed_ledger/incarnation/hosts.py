@@ -9,9 +9,9 @@ from pulsar_on_spark.metadata.state import RecentView
 
 
 def other_host(view: RecentView, incarnation: str) -> str | None:
-    """Return a host of an incarnation's journal if all its files are on other hosts.
+    """Return the name of a host with files of an incarnation's journal, if no file is on this host or a shared store.
 
-    Return None if a file may be reachable from this host, or if the journal has no files.
+    The result is None if a file may be reachable from this host, or if the journal has no files.
     """
     row = view.get(IncarnationRecord, incarnation)
     used = {path_id for fragment in row.fragments for path_id, _ in fragment.copies} if row is not None else set()

@@ -49,7 +49,7 @@ CLOSE_IDLE_S = 600.0
 
 
 class Incarnation:
-    """A broker incarnation; `start` creates it."""
+    """A running broker incarnation: its lease, journal and open ledgers. `start` creates it."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Incarnation:
 
     @property
     def ledgers(self) -> dict[TopicId, OpenLedger]:
-        """The open ledgers, by topic id."""
+        """The open ledger of each topic that has one, by topic id."""
         return self._ledgers
 
     async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
@@ -370,7 +370,10 @@ class Incarnation:
         await self._close_retired()
 
     def _look(self) -> IncarnationRecord | None:
-        """Return this incarnation's record, and find changed paths and ledgers to switch. Called in a worker thread."""
+        """Return this incarnation's record, None if it was removed, and find changed paths and ledgers to switch.
+
+        It is called in a worker thread.
+        """
         view = self._path_news.fresh_view()
         self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)

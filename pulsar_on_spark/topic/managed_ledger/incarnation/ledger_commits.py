@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
 
 @dataclass(slots=True)
 class _Asked:
-    """The requests for the next commit."""
+    """The requests for the next commit. `done` gets its outcome; None while there are no requests."""
 
     opens: dict[TopicId, TopicPart] = field(default_factory=dict)
     closes: list[ClosedLedger] = field(default_factory=list)
@@ -54,7 +54,7 @@ class LedgerCommits:
         return bool(self._strays)
 
     async def no_others(self, parts: Sequence[TopicPart]) -> None:
-        """Wait until no commit is opening a ledger for any of the topics."""
+        """Wait until no commit is in progress that opens a ledger for any of the topics."""
         while opening := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
             await asyncio.wait(opening)
 

@@ -71,9 +71,10 @@ class LedgerCommit:
 
     Attributes:
         change: The change to commit; None if there is nothing to commit.
-        opened: The new ledger of each topic that gets one.
-        refused: By topic, the error because of which it gets no ledger or cannot be terminated.
-        terminated: By terminated topic, (ledger id, entry id) of its last message; (-1, -1) if it has none.
+        opened: By topic id, the new ledger of each topic that gets one.
+        refused: By topic id, the error because of which the topic gets no ledger or cannot be terminated.
+        terminated: By the id of each terminated topic, (ledger id, entry id) of its last message; (-1, -1) if it has
+            none.
         ids: The reserved ledger ids that the commit does not use.
     """
 
@@ -183,6 +184,7 @@ def _terminated(view: View, termination: Termination, closes: Sequence[ClosedLed
 def _problem(
     view: View, part: TopicPart, incarnation: IncarnationId, terminating: Collection[str]
 ) -> PulsarpyError | None:
+    """Return the error because of which a topic can get no ledger; None if it can."""
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != part.topic_id:
         return _deleted(part)
@@ -197,7 +199,7 @@ def _deleted(part: TopicPart) -> PulsarpyError:
 
 
 def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> PulsarpyError | None:
-    """Return the error for a topic with an open ledger that is not among the known ones; None if there is none."""
+    """Return the error for a topic with an open ledger whose id is not in `known`; None if it has none."""
     for ledger in view.all(LedgerRecord, part.topic_id):
         if chain.is_open(view, ledger) and ledger.ledger_id not in known:
             return TopicOwnedElsewhereError(

@@ -27,7 +27,7 @@ class OpenLedger:
         ledger_id: The ledger's id.
         next: Id of the next entry.
         outstanding: Number of entries whose outcome is not known yet.
-        bytes: Size of all entries, as received.
+        bytes: Size in bytes of all entries, as received.
         opened_s: Time of the opening, on the monotonic clock.
         used_s: Time of the last append, or of the opening if there was none, on the monotonic clock.
     """

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class PathNews:
-    """The paths that a journal knows, and their changes in the metadata.
+    """The storage paths that were offered to a journal, and their changes in the metadata since.
 
     `mark_failed` is called in the thread of the journal's register. `fresh_view` is called in the poll's thread, and
     after it `tell` in the event loop's thread.
     """
 
     def __init__(self, root: RootHandle, known: Iterable[JournalPath]) -> None:
-        """Take the paths with which the journal is opened as the known paths."""
+        """Begin with the paths with which the journal is opened, as the paths that were offered."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()
@@ -37,7 +37,7 @@ class PathNews:
         self._trials = Trials()
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """Mark paths as failed that the journal no longer writes to, so that no writer uses them.
+        """Mark paths that the journal has given up as failed, so that no writer uses them.
 
         Errors are those of `RootHandle.mark_failed`. After an error, for example because the disk of the metadata is
         also full, `fresh_view` tries again to mark the paths.
@@ -53,7 +53,7 @@ class PathNews:
                 self._unmarked.pop(path_id, None)
 
     def fresh_view(self) -> View:
-        """Return a new view, and find in it the new paths, the paths that are healthy again, and the paths to leave.
+        """Return a new view, and find in it the paths to offer (new, or healthy again), and the paths to withdraw.
 
         The set of failed paths is copied before the view is read. These paths were marked in the metadata before, so a
         path of the set that the view shows as writable is healthy again. If too few paths are writable, failed paths

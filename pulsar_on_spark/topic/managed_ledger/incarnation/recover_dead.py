@@ -103,7 +103,10 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
 
 
 def settled_leases(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
-    """Return a watcher that knows of each lease whether it has run out; this takes at most a lease's duration."""
+    """Watch the leases until it is certain for each of them if it has run out, and return the watcher.
+
+    This takes at most the duration of a lease.
+    """
     watcher = LeaseWatcher(root.broker_leases())
     watcher.observe_leases()
     while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):

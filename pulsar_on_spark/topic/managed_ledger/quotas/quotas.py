@@ -1,4 +1,4 @@
-"""The decision if a topic's backlog exceeds a backlog quota. Pure."""
+"""The check if a topic's backlog exceeds a backlog quota. Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ _MAX_PASSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClosedJournals:
-    """The work done on CLOSED journals: numbers of sealed entries, deleted journal files and removed journals."""
+    """The work done on CLOSED journals, as numbers.
+
+    `sealed_entries` entries were sealed, `deleted_files` journal files deleted, and `cleared` journals removed.
+    """
 
     sealed_entries: int = 0
     deleted_files: int = 0
@@ -34,7 +37,7 @@ def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: fl
 
     Args:
         root: The root.
-        on_problem: Called with a description of each problem.
+        on_problem: Called with a sentence about each problem.
         grace_s: Seconds for which journal files are kept after their trim.
 
     Raises:

@@ -18,9 +18,9 @@ from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord, decode
 
 CursorKey: TypeAlias = tuple[TopicId, str]
-"""(topic id, subscription)."""
+"""The key of a cursor: (topic id, subscription)."""
 Rank: TypeAlias = tuple[int, int]
-"""(epoch, n)."""
+"""The rank of a cursor record: (epoch, n); the largest of a cursor is the newest."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class CursorsInFrames:
     _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
 
     def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
-        """Add lost frames [begin, end) as frames without records, so that trimming does not wait for them."""
+        """Add the lost frames [begin, end) as frames without records, so that trimming does not wait for them."""
         if begin != self.end:
             self.begin, self._ranks = begin, {}
         self.end = end

@@ -44,7 +44,7 @@ class JournalFrames:
         incarnation: The log's incarnation.
         paths: Returns the root's storage paths.
         begin: The first frame.
-        files: The operating system.
+        files: The file operations of the operating system.
         given_up: Ranges, in order, of frames without a good copy, which an operator has given up.
     """
 
@@ -107,7 +107,7 @@ class JournalFrames:
         return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
 
     def pass_given_up(self) -> None:
-        """Skip given-up frames, if the next frame is given up."""
+        """Skip the given-up range of frames that contains the next frame, if there is one."""
         while (lost := self.given_up) is not None:
             self.pass_over(lost[1])
 
@@ -173,6 +173,7 @@ class JournalFrames:
         return empty, 0
 
     def _size_bytes(self, copy: Copy, path: JournalPath | None) -> int | None:
+        """Return the length of a copy in bytes; None if it cannot be opened or read."""
         if path is None:
             return None
         try:
@@ -194,7 +195,7 @@ def frames_of(
     end: FrameNumber,
     files: FileOps = OS_FILES,
 ) -> Iterator[Frame]:
-    """Yield frames [begin, end) of a log, without given-up frames; errors are those of `JournalFrames.read`."""
+    """Yield the frames [begin, end) of a log, without given-up frames (errors as `JournalFrames.read`)."""
     incarnation = IncarnationId(found.row.incarnation)
     with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
         frames.pass_given_up()

@@ -108,7 +108,7 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
 
 
 def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
-    """Return the lost frame alone if a copy of its directory can be read; else all frames to the end of its fragment.
+    """Return the lost frame `number` if a copy of its directory can be read; else all frames to its fragment's end.
 
     A lost frame that is already sealed loses no entries, only its cursor records.
     """

@@ -61,7 +61,7 @@ class SealingPolicy:
         tail_bytes: Unsealed bytes from which on a pass also seals the file that is being written, up to the LAC.
         max_age_s: Age in seconds at which unsealed entries are sealed regardless of their size, including the tail.
         interval_s: Minimum seconds between the beginnings of two passes.
-        look_interval_s: Seconds between two looks at the metadata and the size of the journal.
+        look_interval_s: Seconds between two reads of the metadata and of the journal's size.
         trim_interval_s: Seconds between two trims; there is also a trim after each pass that sealed entries.
         cpu_share: Maximum share of one core that passes use.
         lag_limit_bytes: Unsealed bytes above which producers must wait.
@@ -80,7 +80,7 @@ class SealingPolicy:
     grace_s: float = GRACE_S
 
     def lag_bytes(self, lag: JournalLag) -> int:
-        """Return the lag in bytes. A file of unknown size counts as 1/8 of `lag_limit_bytes`.
+        """Return the unsealed bytes of a journal. A file of unknown size counts as 1/8 of `lag_limit_bytes`.
 
         So producers need not wait because of one unreachable file, but they must wait if there are many.
         """
@@ -123,10 +123,10 @@ class CpuBudget:
 
 
 class SealingProcess:
-    """The broker's handle of its sealing process, to start it, stop it and read its gauges.
+    """The broker's view of its sealing process, to start it, stop it and read its gauges.
 
     Args:
-        root: The place of the root.
+        root: The root's folder or URL.
         incarnation: The open incarnation whose log is sealed.
         policy: The times and the speed of sealing.
     """
@@ -187,7 +187,7 @@ class SealingProcess:
 
     @property
     def requests(self) -> meter.Counts:
-        """The requests to object stores by all children that this handle has started."""
+        """The number of requests to object stores by all children that were started here."""
         return meter.counts_in(self._gauges.requests)
 
     @property
@@ -197,7 +197,10 @@ class SealingProcess:
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the child last reported that it is alive; before its first report, since this was made."""
+        """The seconds since the child last reported that it is alive.
+
+        Before its first report, since this object was made.
+        """
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
@@ -305,7 +308,10 @@ class _Worker:
 
     @contextmanager
     def _putting_off(self, what: str) -> Iterator[None]:
-        """Catch and log a failure, so that the work is retried later; do not log repeated failures of the same type."""
+        """Catch and log a failure of the block, so that the work is retried later.
+
+        Repeated failures of one type are not logged.
+        """
         try:
             yield
         except JournalFencedError:
@@ -319,7 +325,10 @@ class _Worker:
                 log.warning("%s works again.", what)
 
     def _seal(self, now_s: float) -> bool:
-        """Run a pass of the sealer if enough bytes are unsealed or too old; return True if the pass read frames."""
+        """Run a pass of the sealer if enough bytes are unsealed, or unsealed for too long.
+
+        Return True if it read frames.
+        """
         policy = self._policy
         lag_bytes = self._note_lag()
         if lag_bytes == 0:

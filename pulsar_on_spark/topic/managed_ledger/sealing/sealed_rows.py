@@ -40,7 +40,7 @@ class SealedFileBuilder:
         paths: The storage paths that copies may be written to.
         quorum: The number of copies, and how many of them must become durable.
         max_message_size_bytes: The broker's `maxMessageSize`.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         NotEnoughCopiesError: fewer than ack-quorum paths can be written.

@@ -82,7 +82,7 @@ class Sealer:
             incarnation, whose log is sealed only when it is CLOSED.
         pace: Called between batches, and at least every `PACE_S` seconds while a file is synced; it may wait, to limit
             the speed. Its errors end the pass.
-        files: The operating system.
+        files: The file operations of the operating system.
         max_message_size_bytes: The broker's `maxMessageSize`.
     """
 
@@ -152,7 +152,7 @@ class Sealer:
             self._frames = None
 
     def _found(self) -> SealedLog | None:
-        """Return the log if this sealer may seal it; else None.
+        """Return the log; None if this sealer may not seal it.
 
         Raises:
             JournalFencedError: this is the incarnation's own sealer, and the log is not OPEN.
@@ -190,7 +190,7 @@ class Sealer:
         """Make a file durable, and commit it together with the span of frames that it seals.
 
         Returns:
-            The committed file; None if there was no file, or if all its topics are deleted.
+            The committed file; None if `builder` is None, or if all topics of its file are deleted.
 
         Raises:
             _LostError: another process has sealed these frames or taken over the log; the new file is deleted.

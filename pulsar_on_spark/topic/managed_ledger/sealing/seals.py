@@ -39,7 +39,7 @@ _CLOSES_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class SealedLog:
-    """An incarnation's log, and its progress of sealing and trimming, in a view."""
+    """An incarnation's log, and its progress of sealing and trimming, in one view."""
 
     view: View
     row: IncarnationRecord
@@ -117,10 +117,10 @@ class SealedFile:
 
 
 def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: datetime) -> Change | None:
-    """Return the commit that seals a span of frames.
+    """Return the change that seals a span of frames.
 
-    Return None if another process has sealed the frames or taken over the log, or if garbage collection has aborted
-    the write of `sealed`.
+    The result is None if another process has sealed the frames or taken over the log, or if garbage collection has
+    aborted the write of `sealed`.
 
     Args:
         view: The view on which the commit is decided.
@@ -154,9 +154,9 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
 
 
 def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
-    """Return a commit that writes close rows for up to 100 ledgers of a CLOSED, completely sealed log.
+    """Return the change that writes close rows for up to 100 ledgers of a CLOSED, completely sealed log.
 
-    Return None if all ledgers have a close row, or if the log is not completely sealed.
+    The result is None if all ledgers have a close row, or if the log is not completely sealed.
 
     Raises:
         MetadataError: a ledger has fewer sealed entries than its close row says, and no given-up frames explain that.
@@ -184,7 +184,7 @@ def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, Fr
 
 
 def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now: datetime) -> Change | None:
-    """Return the commit that trims the log below frame `before`; None if that is done already or not allowed."""
+    """Return the change that trims the log below frame `before`; None if that is done already or not allowed."""
     log_ = sealed_log(view, incarnation)
     if log_ is None or not sealing.may_trim(log_.record, log_.marks, before):
         return None
@@ -193,9 +193,9 @@ def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now
 
 
 def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
-    """Return the commit that removes a CLOSED log's fragments whose files are deleted; None if there are none.
+    """Return the change that removes a CLOSED log's fragments whose files are deleted; None if there are none.
 
-    If no fragment is left, the commit deletes the records of the log.
+    If no fragment is left, the change deletes the records of the log.
     """
     log_ = sealed_log(view, incarnation)
     remaining = None if log_ is None else sealing.pruned(log_.record, log_.marks, deleted)
@@ -220,7 +220,7 @@ def _unended(found: SealedLog) -> list[LedgerRecord]:
 
 
 def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | None]:
-    """Return the keys of the topics whose ledgers change."""
+    """Return the compare-and-set keys of the topics of these ledgers, each to get its next version (None)."""
     changed = {ledger.topic_id for ledger in ledgers}
     return {keys.topic(topic.name): None for topic in view.all(TopicRecord) if topic.topic_id in changed}
 
@@ -233,7 +233,10 @@ def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
 
 
 def _given_up_in_all(found: SealedLog) -> GivenUp:
-    """Return the given-up frames of the whole log; a log closed without some paths has one more unknown run."""
+    """Return the given-up frames of the whole log.
+
+    A log that was closed without some paths has one more unknown run.
+    """
     of_frames = _given_up(found, found.seal.sealed_before)
     return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
 

@@ -81,7 +81,7 @@ class Trimmer:
         cursors: The cursor records that the log's sealer has read. The trimmer reads missing frames from the journal.
         waiting_for: Replacement of `not_snapshotted`, for tests.
         grace_s: Seconds for which files are kept after their trim.
-        files: The operating system.
+        files: The file operations of the operating system.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Trimmer:
         return count
 
     def _committed(self, decide: Callable[[View], Change | None]) -> bool:
-        """Commit a decision; return True if there was a change to commit."""
+        """Commit a decision. Return True if there was a change to commit."""
         done = False
 
         def noted(view: View) -> Change | None:

@@ -121,7 +121,7 @@ class StreamOffset:
         return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
 
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
-        """Return the offset with these topics, or this same offset if they have nothing to read.
+        """Return the offset after this one, with these topics; this same offset if they have nothing to read.
 
         Spark would start a batch for an offset with another text, even if there is nothing to read.
         """
@@ -161,7 +161,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """Parse the result of `to_json`.
+        """Parse the JSON object that `to_json` returns.
 
         Raises:
             FormatVersionError: a newer version of pulsar_on_spark wrote the checkpoint.
@@ -269,7 +269,7 @@ def slots_text(slots: Iterable[int]) -> str:
 
 
 def slots_from_text(text: object) -> tuple[int, ...]:
-    """Parse the result of `slots_text`.
+    """Parse slot numbers as `slots_text` returns them.
 
     Raises:
         InvalidArgumentError: the value is not a text that `slots_text` returns.

@@ -77,7 +77,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Continue to read these slots, from these positions, under their present epochs."""
+    """Continue to read these slots, from these positions, under their current epoch."""
 
     epoch: int
     positions: Mapping[int, Position]
@@ -185,12 +185,12 @@ def decide(situation: Situation) -> tuple[Action, ...]:
 
 
 def held_after(actions: Iterable[Action]) -> dict[int, int]:
-    """Return the epoch of each slot that this process owns once the changes of these actions, if any, are committed."""
+    """Return, by slot, the epoch of each slot that this process owns after the commit of these actions."""
     return {slot: action.epoch for action in actions if isinstance(action, Keep | Take) for slot in action.positions}
 
 
 def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> SubscriptionRecord:
-    """Apply actions to the record on which they were decided; the caller commits the result against that record.
+    """Apply actions to the record on which they were decided. The caller commits the result against that record.
 
     Returns:
         The new record, or the given one if there is nothing to commit. Slots with the same owner, epoch and position
@@ -263,7 +263,7 @@ def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position
 
 
 def _reset(situation: Situation) -> Fenced | None:
-    """Return Fenced if the cursor was reset while the query ran, because the query would undo the reset; else None.
+    """Return Fenced if the cursor was reset while the query ran, because the query would undo the reset. Else None.
 
     Epoch 0 is ignored, because its messages were read without a subscription.
     """
@@ -278,6 +278,10 @@ def _reset(situation: Situation) -> Fenced | None:
 
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
+    """Return Refuse or Standby if another owner keeps this reader from the subscription as a whole.
+
+    None if none does.
+    """
     record = situation.record
     if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
         return Standby()  # the subscription can be acquired when the broker is known to be dead
@@ -304,6 +308,7 @@ def _busy(situation: Situation) -> Refuse | Standby | None:
 
 
 def _fenced(situation: Situation) -> Fenced | None:
+    """Return Fenced if another process or consumer took a slot that this process held; None if none did."""
     owners = owners_by_slot(situation.record)
     for slot, epoch in situation.held.items():
         owner = owners.get(slot)
@@ -321,7 +326,7 @@ def _fenced(situation: Situation) -> Fenced | None:
 
 
 def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[int]:
-    """Return the slots that this consumer should own (those that are wanted, in the module's table)."""
+    """Return the slots that this consumer should own: the wanted slots of the module's table."""
     live = {name for name, state in situation.others.items() if state is not LeaseState.EXPIRED}
     live.add(situation.consumer)
     held_by_live = {slot: owner.consumer for slot, owner in owners.items() if owner.consumer in live}
@@ -347,7 +352,7 @@ def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, LeaseState]) -
 
 
 def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:
-    """Return the position from which to continue a slot.
+    """Return the position from which to continue a slot. `owner` is None if the slot was never taken.
 
     It is the checkpoint's position if no other owner has taken the slot since, else the later one of the checkpoint's
     and the cursor's position. After a power cut, the checkpoint may be behind the cursor, because Spark does not sync

@@ -35,7 +35,7 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
 
 def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: Iterable[CursorRow]) -> Position:
-    """Return the next entry to read in one slot, from the slot's owner in the record and the slot's cursor rows.
+    """Return the next entry to read in one slot, from its owner in the record (None for none) and its cursor rows.
 
     The row with the largest (epoch, n) counts, unless its epoch is lower than the slot's epoch in the record. Without
     such a row, the slot is at the position at which its epoch began or, if it was never taken, at the subscription's
@@ -50,7 +50,7 @@ def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: 
 
 
 def mark_delete(record: SubscriptionRecord, rows: Sequence[CursorRow]) -> Position:
-    """Return the position of the slowest slot. Entries from that position on may not be trimmed."""
+    """Return the position of a subscription's slowest slot. Entries from that position on may not be trimmed."""
     return min(current_positions(record, rows).values())
 
 

@@ -14,8 +14,8 @@ class SubscriptionStatus:
 
     `consumers` are the ids of Spark's consumers, or `broker <incarnation>` if a broker owns the subscription.
     `mark_delete` is the next entry that the slowest slot reads. A broker's cursor is taken from its last row in the
-    cursors table. The backlog counts unacknowledged messages, and their key and value bytes. Of 64 slots, each is
-    estimated to have one 64th of the messages in a range.
+    cursors table. The backlog counts unacknowledged messages, and their key and value bytes. If there are 64 slots,
+    each counts as having one 64th of the messages in a range.
     """
 
     topic: str

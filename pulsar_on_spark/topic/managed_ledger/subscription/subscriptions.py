@@ -200,7 +200,7 @@ def set_subscription_properties(
 def _is_uncertain(
     view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> bool:
-    """Return True if an owner's lease was not watched for long enough to know if the owner is alive."""
+    """Return True if the lease of an owner was not watched for long enough to know if the owner is alive."""
     records_of_parts = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
         LeaseState.UNKNOWN in _owner_states(part, record, watcher, brokers).values()
@@ -212,7 +212,10 @@ def _is_uncertain(
 def _owner_states(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> dict[str, LeaseState]:
-    """Return the lease state of each owner, under its description for errors; EXPIRED for an owner without a lease."""
+    """Return the lease state of each owner, by the owner's description for errors.
+
+    EXPIRED for an owner without a lease.
+    """
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
         return {f"clients of broker {owner}": brokers.lease_state(owner) for owner in owners}
@@ -230,7 +233,7 @@ def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionTyp
 
 
 def status(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> SubscriptionStatus:
-    """Return the cursor and the backlog of a subscription on one topic, as of these tables."""
+    """Return the cursor and the backlog of a subscription on one topic, as of this view and these cursors."""
     rows = cursors.of(record.topic_id, record.name)
     end = chain.read_limit(view, part.topic_id)
     slots = slots_of(record.type)
