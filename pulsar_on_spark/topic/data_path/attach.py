@@ -72,6 +72,12 @@ def attach(
 ) -> bool:
     """Attach the outputs' segments to their topics in one commit.
 
+    Args:
+        store: The root's metadata.
+        write_id: The id of the write, which is attached once at most.
+        outputs: The files of all tasks.
+        transaction: The write's transaction; None for a write without one.
+
     Returns:
         True if the segments were attached. False if the write is empty, or if its id or its transaction is committed
         already; such a replay of a transaction is logged.
@@ -119,7 +125,7 @@ def attach(
 
 
 def _is_replay(store: MetadataStore, view: View, transaction: Transaction, content: Content) -> bool:
-    """Check whether the transaction is committed, by the store's last view (raises as `transactions.is_replay`)."""
+    """Return True if the transaction is committed, by the store's last view (raises as `transactions.is_replay`)."""
     versions = [store.key_version(key) for key in (transaction.key, transaction.former_key) if key is not None]
     committed = max((version for version in versions if version is not None), default=None)
     return is_replay(transaction, committed, view.get(WriterRecord, transaction.key), content)
@@ -169,9 +175,9 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
 
 
 def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:
-    """Return (ledger, next entry) of the chain's last ledger if that is an attached ledger, which may grow; else None.
+    """Return (ledger, next entry) of the chain's last ledger if it is an attached ledger, which may grow. Else None.
 
-    None also if the ledger was completely trimmed.
+    The result is None, too, if the ledger was completely trimmed.
     """
     last = view.newest(LedgerRecord, topic_id)
     if last is None or last.incarnation is not None:

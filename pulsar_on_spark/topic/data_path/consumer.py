@@ -1,4 +1,4 @@
-"""A streaming query's consumer of a subscription: it reads metadata, cursors and leases, and lets `ownership` decide.
+"""A streaming query's consumer of a subscription: it reads metadata, cursors and leases, by which `ownership` decides.
 
 There is one consumer for each streaming query and process. The Spark reader calls `admit_batch` before it replays a
 batch, `decide_turn` for each new batch, and `acknowledge` when Spark has committed a batch.
@@ -98,7 +98,7 @@ class SubscriptionConsumer:
 
     @property
     def is_reading(self) -> bool:
-        """True if this process holds slots."""
+        """True if this process owns slots."""
         return any(self._held.values())
 
     def admit_batch(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
@@ -222,6 +222,7 @@ class SubscriptionConsumer:
         return Turn(view, found.actions, found.changed)
 
     def _given_back(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Change | None:
+        """Return the change that releases all slots at the committed positions; None if this consumer owns none."""
         cursors = self._store.cursors()
         changed = []
         for part in parts:
@@ -292,6 +293,7 @@ class SubscriptionConsumer:
         return self._store.commit(decide)
 
     def _change(self, changed: Sequence[SubscriptionRecord]) -> Change | None:
+        """Return the change that stores these subscription records; None if there are none."""
         if not changed:
             return None
         moved: dict[str, int | None] = {keys.subscription(record.topic_id, self._name): None for record in changed}
@@ -300,7 +302,7 @@ class SubscriptionConsumer:
     # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Name the topics in the lease. `_decided` acquires no slots in topics that the lease does not name."""
+        """Write the topics to the lease. `_decided` acquires no slots in topics that the lease does not name."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)

@@ -25,12 +25,12 @@ def read_entries(
     """Read the rows of entries [first, end) of a ledger, in batches of whole entries.
 
     Args:
-        where: The journal's frames that hold the entries.
+        where: The journal's frames that have the entries, and their files.
         ledger: The ledger.
         first: The first entry.
         end: The id after the last entry.
         paths: Returns the root's storage paths.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         JournalGoneError, CopiesUnreachableError, CorruptJournalError, FormatVersionError: as `FrameReader.read`.
@@ -57,10 +57,14 @@ def stored_entries(
                 continue
             if first_entry > position:
                 raise CorruptJournalError(
-                    f"Frame {number} of {where.incarnation} begins after entry {ledger}:{position}."
+                    f"Frame {number} of the journal of incarnation {where.incarnation} begins after entry "
+                    f"{ledger}:{position}, which it should have: report this as a defect."
                 )
             for entry, payload in enumerate(payloads, position):
                 yield StoredEntry(ledger, EntryId(entry), bytes(payload))
             position += len(payloads)
     if position < end:
-        raise CorruptJournalError(f"The frames of {where.incarnation} end before entry {ledger}:{end}.")
+        raise CorruptJournalError(
+            f"The frames of the journal of incarnation {where.incarnation} end before position {ledger}:{end}: report "
+            "this as a defect."
+        )

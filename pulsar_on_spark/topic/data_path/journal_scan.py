@@ -103,9 +103,9 @@ class JournalScan:
     def readable(
         self, topic_id: str, ledger: int, sealed_end: int, entries: int | None, *, strict: bool
     ) -> tuple[tuple[UnsealedSegment, ...], int]:
-        """Return a ledger's readable segments after its sealed entries, and the id after its last readable entry.
+        """Return a ledger's readable unsealed segments, and the id after its last readable entry.
 
-        See `LogIndex.readable`.
+        The arguments are those of `LogIndex.readable`; `entries` is None for a ledger without a known end.
         """
 
         def make(first: int, fragment: Fragment | None, runs: list[IndexedRun]) -> UnsealedSegment:

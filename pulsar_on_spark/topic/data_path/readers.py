@@ -43,7 +43,7 @@ class SparkReaders:
         self.watch_subscriptions(wanted)
 
     def read(self, record: SubscriptionRecord) -> bool:
-        """Return True if a live query may be reading a watched subscription."""
+        """Return True if a live query may be reading the subscription, which must be watched."""
         owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
         if record.face != "spark" or not owners:
             return False

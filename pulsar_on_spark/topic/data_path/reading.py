@@ -56,7 +56,7 @@ class SliceReader:
     """Reader of one root's slices. Picklable: tasks get it with the storage paths that the driver knew.
 
     Attributes:
-        root: The root's place, for reports and for looking up the entries' new files.
+        root: The root's folder or URL, for reports and for looking up the entries' new files.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
         fail_on_data_loss: True if a loss is an error; False to skip, count, log and report lost messages.
@@ -129,7 +129,10 @@ class SliceReader:
     def _read_journal(
         self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Read like `_read_on`. After an error, frames are read one by one until a frame can be read."""
+        """Read like `_read_on`, a batch of None included.
+
+        After an error, read frame by frame until a frame can be read.
+        """
         position, alone = slice_.first, False
         while position < slice_.end:
             rest = slice_.part(position, slice_.end)
@@ -162,7 +165,10 @@ class SliceReader:
     def _read_file(
         self, slice_: SegmentSlice, file: FileRecord, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Read like `_read_on`. After a bad batch, which is read again alone, the file is opened again for the rest."""
+        """Read like `_read_on`, a batch of None included.
+
+        After a bad batch, which is read again alone, the file is opened again for the rest.
+        """
         todo = slice_.batches()
         position = slice_.first
         while todo:
@@ -185,6 +191,7 @@ class SliceReader:
     def _read_alone(
         self, slice_: SegmentSlice, file: FileRecord, where: SliceBatch, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """Read one batch like `_read_on`; it is lost, and yielded as None, if no copy of it is good."""
         try:
             cut = self._cut(slice_, where, next(self._decoded(slice_, file, [where], findings)), findings)
             yield from _ending(where.first, where.end, cut)
@@ -251,7 +258,7 @@ class SliceReader:
 
 
 def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalPlace) -> bool:
-    """Return True if the files are the same, ignoring that a journal's files grow."""
+    """Return True if the file or journal frames are the same, ignoring that a journal's files grow."""
     if isinstance(now, JournalPlace) and isinstance(before, JournalPlace):
         return now.incarnation == before.incarnation and set(now.copies) == set(before.copies)
     return now == before
@@ -270,7 +277,7 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a slice's rows in one of its batches, including rows that are not messages, without copying them.
 
     Args:
-        where: The position of the slice's rows in the batch.
+        where: The batch's number, and the position of the slice's rows in it.
         batch: The batch from the file, with any columns.
 
     Raises:
@@ -281,8 +288,8 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
     first, end = where.rows
     if end > batch.num_rows:
         raise CorruptSegmentError(
-            f"Batch {where.number} has {batch.num_rows} rows, but the metadata name rows up to {end} of it: restore "
-            "the metadata of this root."
+            f"Batch {where.number} of a segment file has {batch.num_rows} rows, but the metadata name rows up to {end} "
+            "of it: restore the metadata of this root."
         )
     return batch.slice(first, end - first)
 

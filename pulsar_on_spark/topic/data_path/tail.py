@@ -56,7 +56,10 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Ledgers that are not fully sealed, by incarnation; `of` is the view's version and the topics of the search."""
+    """Ledgers that are not fully sealed, by incarnation; None before the first search.
+
+    `of` is the version of the view, and the topics, of the search.
+    """
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
@@ -153,6 +156,7 @@ class Tail:
     # -- one scan ------------------------------------------------------------------------------------------------------
 
     def _look(self, parts: Sequence[TopicPart], view: View, *, every_copy: bool) -> View:
+        """Scan the journals of the topics, and return a view with their readable entries."""
         for number in range(MAX_PASSES):
             view = self._opened(parts, view)
             needed = self._needed(view, parts)
@@ -243,7 +247,7 @@ class Tail:
     # -- ledgers to scan -----------------------------------------------------------------------------------------------
 
     def _hidden_by(self, view: View, incarnation: IncarnationId) -> str | None:
-        """Return the host of a journal that is not read here; None if the journal is read here."""
+        """Return the name of the host with a journal that this reader does not read; None if it reads the journal."""
         return "its broker's host" if self._sealed_only else other_host(view, incarnation)
 
     def _where(self, topics: Iterable[str]) -> str:

@@ -153,11 +153,12 @@ class _Buffer:
         self.size_bytes += rows.nbytes
 
     def let_go(self) -> None:
-        """Copy the rows, so that the batches from which they were sliced can be freed."""
+        """Copy the buffered rows, so that the batches from which they were sliced can be freed."""
         if self._batches:
             self._batches = [pa.concat_batches(self._batches)]
 
     def take(self) -> pa.RecordBatch | None:
+        """Remove the buffered rows and return them as one batch; None if there are none."""
         batches, self._batches, self.size_bytes = self._batches, [], 0
         if not batches:
             return None

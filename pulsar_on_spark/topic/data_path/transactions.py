@@ -50,7 +50,10 @@ class Transaction:
 
 
 def batch_of(query_id: str, batch_id: int, offsets: str | None = None) -> Transaction:
-    """Return the transaction of a micro-batch."""
+    """Return the transaction of a micro-batch.
+
+    `offsets` is the digest of its planned offsets; None if they are unknown.
+    """
     name = f"batch {batch_id} of streaming query {query_id}"
     return Transaction(keys.query(query_id), batch_id, name, is_batch=True, offsets=offsets)
 
@@ -91,7 +94,7 @@ def content_of(rows: Iterable[tuple[str, int]]) -> Content:
 
 
 def is_replay(transaction: Transaction, committed: int | None, last: WriterRecord | None, content: Content) -> bool:
-    """Check whether the transaction is committed already.
+    """Return True if the transaction is committed already, with the same content.
 
     Args:
         transaction: The write's transaction.

@@ -50,20 +50,20 @@ class MessageRows:
 
     @property
     def in_batch(self) -> Bools:
-        """Return a flag for each row: True if its message belongs to a batch."""
+        """A flag for each row: True if its message belongs to a batch."""
         return self.batch_index >= 0
 
     def first_rows(self) -> Int64s:
-        """Return the first row of each entry."""
+        """Return the number of the first row of each entry."""
         return np.cumsum(self.counts) - self.counts
 
     def batch_metadata(self) -> pa.BinaryArray:
-        """Return the metadata of the messages in batches, without nulls."""
+        """Return the serialized metadata of the messages in batches, one row for each, without nulls."""
         bounds = self._bounds[self.in_batch]
         return pick_ranges(self._data, bounds[:, 0], bounds[:, 1])
 
     def payloads(self, valid: Bools) -> pa.BinaryArray:
-        """Return the messages' payloads, null where `valid` is False."""
+        """Return the payload of each row's message; null where `valid` is False."""
         return pick_ranges(self._data, self._bounds[:, 1], self._bounds[:, 2], valid)
 
 

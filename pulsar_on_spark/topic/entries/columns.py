@@ -146,7 +146,7 @@ class WalkedMetadata:
         return len(self.valid)
 
     def values(self, number: int) -> Int64s:
-        """Return a numeric field, 0 if it is missing."""
+        """Return a numeric field of each row, given by its number; 0 if it is missing."""
         return self.fields.numbers[number].values
 
     def present(self, number: int) -> Bools:
@@ -167,7 +167,7 @@ class WalkedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The row number of each property, and the byte ranges of its key and value, in the order of the rows."""
+    """The properties of all rows, in the order of rows: row number, and byte ranges of key and value."""
 
     messages: Int64s
     key_starts: Int64s
@@ -252,7 +252,7 @@ class MessageColumns:
         )
 
     def then(self, other: MessageColumns) -> MessageColumns:
-        """Return the columns with the rows of `other` appended."""
+        """Return these columns with the rows of `other` appended."""
         return MessageColumns(
             pa.concat_arrays([self.key, other.key]),
             pa.concat_arrays([self.key_b64, other.key_b64]),

@@ -157,7 +157,10 @@ def run_lengths(entry_rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...
 
 
 def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -> list[int]:
-    """Return the ends of groups of rows that may share entries: adjacent rows with the same slot and due second."""
+    """Return the end of each group of rows that may share entries: adjacent rows with the same slot and due second.
+
+    `slots` is None if no row has a key.
+    """
     changes = np.zeros(max(rows - 1, 0), np.bool_)
     if slots is not None:
         changes |= np.diff(slots) != 0
@@ -168,7 +171,10 @@ def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -
 
 
 def _entry_bounds(sizes: npt.NDArray[np.int64], group_ends: list[int]) -> npt.NDArray[np.int64]:
-    """Return the first row of each entry, and the end. An entry takes the rows that fit, up to the end of its group."""
+    """Return the first row of each entry, then the end.
+
+    An entry takes the rows that fit, up to the end of its group.
+    """
     total = np.cumsum(sizes)
     bounds, first, before = [0], 0, 0
     for group_end in group_ends:

@@ -31,7 +31,10 @@ HIDING_COLUMNS = ("entry_id", "raw")
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry that cannot be split, and the reason; `entry_id` is the value of the column `entry_id`."""
+    """An entry that cannot be split, and the reason.
+
+    `entry_id` is the value of the column `entry_id`, `reason` a clause for an error.
+    """
 
     entry_id: int
     reason: str
@@ -76,7 +79,7 @@ def _between(batch: pa.RecordBatch, is_message: pa.BooleanArray, first: int, end
 
 
 def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] | None:
-    """Split an entry into rows with the columns of `schema`; None if that is impossible."""
+    """Split an entry into rows with the columns of `schema`; None if it cannot be split."""
     batches = [decoded.batch for decoded in decode_dense_entry(entry)]
     raw = [batch.column("raw") for batch in batches]
     if any(pc.any(pc.greater(pc.binary_length(column), 0)).as_py() for column in raw):
@@ -110,7 +113,10 @@ def leave_out(
 
 
 def _reason(entry: bytes) -> str | None:
-    """Return why an entry cannot be split; "" if only an attempt to split it can show that; None for a marker."""
+    """Return the reason why an entry cannot be split, as a clause; None if it is a marker, which readers never get.
+
+    The result is "" if only an attempt to split the entry can show the reason.
+    """
     ranges = split_entry(entry)
     if ranges is None:
         return "not a well-formed entry, or fails its checksum"

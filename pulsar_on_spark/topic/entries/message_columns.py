@@ -14,7 +14,10 @@ MAX_MILLISECONDS: Final = (2**63 - 1) // 1000
 
 
 def properties_of(maps: pa.MapArray) -> pa.MapArray:
-    """Return maps of properties with empty maps for nulls, as Pulsar does not tell them apart; no string is copied."""
+    """Return maps of properties with empty maps in place of nulls, because Pulsar treats both alike.
+
+    No string is copied.
+    """
     if maps.null_count == 0:
         return maps
     if maps.null_count == len(maps):
@@ -37,7 +40,7 @@ def schema_versions_of(versions: pa.BinaryArray) -> pa.Int64Array:
 
 
 def times_of(times: pa.TimestampArray) -> pa.TimestampArray:
-    """Return times of milliseconds as microseconds; null for a time that is too large or too small for these."""
+    """Return times in milliseconds as times in microseconds; null for a time beyond the range of microseconds."""
     try:
         return times.cast(MICROSECONDS)
     except pa.ArrowInvalid:

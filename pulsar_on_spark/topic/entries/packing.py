@@ -19,7 +19,7 @@ SHARED_BATCH_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class SegmentPlaces:
-    """The batches of a file that contain a segment's rows; in each batch, the rows are adjacent."""
+    """The positions of a segment's rows in the batches of its file; in each batch, the rows are adjacent."""
 
     _numbers: list[int] = field(default_factory=list)
     _first_rows: list[int] = field(default_factory=list)
@@ -27,9 +27,9 @@ class SegmentPlaces:
     _is_own: bool = True
 
     def add(self, number: int, first_row: int, entries: int, *, is_own: bool) -> None:
-        """Record that the segment's next `entries` entries begin at this row of batch `number`.
+        """Record that the segment's next `entries` entries begin at row `first_row` of batch `number`.
 
-        `is_own` says that the batch has no other segment's rows.
+        `is_own` is True if the batch has no other segment's rows.
         """
         if self._numbers and self._numbers[-1] == number:
             self._entries[-1] += entries

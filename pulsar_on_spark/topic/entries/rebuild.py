@@ -99,7 +99,7 @@ class _Parts:
         return self._framed
 
     def entry(self, first: int, last: int) -> tuple[bytes, int]:
-        """Return the entry of rows [first, last), and the bit mask of its remaining messages, 0 if none was removed."""
+        """Return the entry of rows [first, last), and the bit mask of its remaining messages; 0 if none was removed."""
         if self._is_whole[first]:
             return bytes(self._raw[first].as_py()), 0
         metadata = self._entry_metadata[first]
@@ -209,7 +209,7 @@ class _Slices:
 
 
 def _derived_rows(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Flag the rows that Spark wrote: messages that are in a batch but have no stored metadata."""
+    """Return a flag for each row: True if Spark wrote it, as a message of a batch without stored metadata."""
     unnamed = pc.and_(rows.column("message_metadata").is_null(), rows.column("raw").is_null())
     return pc.and_(unnamed, rows.column("batch_index").is_valid())
 

@@ -19,7 +19,7 @@ class RowCount:
         self._ends = list(accumulate((entries * rows for entries, rows in runs), initial=0))
 
     def until(self, entry: int) -> int:
-        """Return the number of rows of all entries before this one."""
+        """Return the number of rows of all entries before `entry`."""
         at = entry - self._first
         run = min(bisect_right(self._entries, at), len(self._rows)) - 1
         return self._ends[run] + (at - self._entries[run]) * self._rows[run]

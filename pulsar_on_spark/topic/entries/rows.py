@@ -44,7 +44,7 @@ _UTC_MS = pa.timestamp("ms", "UTC")
 
 
 class StoredEntry(NamedTuple):
-    """An entry, as received or as rebuilt after compaction, and the bit mask of its remaining messages."""
+    """An entry, as received or as rebuilt after compaction; `ack_set` is the bit mask of its remaining messages."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -232,7 +232,7 @@ class _Group:
         return message_rows(data, starts, ends, messages, whole, batch_bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """Return the end of entries from `first` on with about `target_bytes`, by the sizes in their metadata."""
+        """Return the end of the entries from `first` on with about `target_bytes` by the sizes in their metadata."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
         sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
@@ -253,7 +253,10 @@ class _Group:
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
     def _opened(self, index: int) -> tuple[Bytes, Int64s | None] | None:
-        """Return the payload of a batch or compressed entry, and a batch's bounds; None if it must stay whole."""
+        """Return the payload of a batch or compressed entry, and a batch's bounds (None without a batch).
+
+        The result is None if the entry must stay whole.
+        """
         payload = self._payload(index)
         if payload is None:
             return None
@@ -263,7 +266,10 @@ class _Group:
         return None if bounds is None else (payload, bounds)
 
     def _payload(self, index: int) -> Bytes | None:
-        """Return the uncompressed payload; None if its size is not the claimed one or it cannot be compressed again."""
+        """Return the uncompressed payload of an entry.
+
+        None if it has another size than claimed or cannot be compressed again.
+        """
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:
             return packed
@@ -275,7 +281,10 @@ class _Group:
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:
-    """Return the entries with a bad message: invalid metadata, a wrong payload size, or a tombstone with a payload."""
+    """Return the numbers of the entries with a bad message.
+
+    A message is bad if its metadata is invalid, its payload has a wrong size, or it is a tombstone with a payload.
+    """
     sizes = rows.payload_sizes[rows.in_batch]
     bad = ~walked.valid | (walked.values(columns.PAYLOAD_SIZE) != sizes) | (named.null_value & (sizes > 0))
     return np.unique(rows.entry[rows.in_batch][bad])

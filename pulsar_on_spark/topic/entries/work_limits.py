@@ -31,7 +31,7 @@ So a group of 1 MiB has at most a million rows, which take some seconds.
 
 
 def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:
-    """Flag the entries that no reader splits.
+    """Return a flag for each entry: True if it is above the limits at which no reader splits it.
 
     Args:
         messages: The number of messages that each entry's metadata claims; it may be any number.
@@ -41,7 +41,7 @@ def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:
 
 
 def above_group_budget(messages: Int64s, uncompressed_bytes: Int64s, stored_bytes: Int64s) -> Bools:
-    """Flag the dense entries of a group that exceed the group's budget of work.
+    """Return a flag for each entry of a group: True if it is dense and exceeds the group's budget of work.
 
     Args:
         messages: The number of messages of each entry that may be split; 0 for other entries.

@@ -1,4 +1,4 @@
-"""Comparison of two Avro schemas: can a reader's schema read all values of a writer's? Pure.
+"""Comparison of two Avro schemas, which shows if a reader's schema can read all values of a writer's. Pure.
 
 The rules are those of "Schema Resolution" in Avro's specification 1.12, as Pulsar's brokers apply them through Avro's
 `ValidateCanRead` and its `Resolver`:
@@ -163,7 +163,9 @@ class Steps:
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema, steps: Steps) -> list[str]:
-    """Return why `reader` cannot read values of `writer`: at most 100 clauses, one for each field; empty if it can.
+    """Return the reasons why `reader` cannot read values of `writer`: up to 100 clauses, one per field.
+
+    Empty if it can.
 
     Raises:
         IncompatibleSchemaError: the comparison takes more than `steps`, or the records refer to each other too deeply.
@@ -337,7 +339,7 @@ class _Resolution:
             yield from self._complex(written, writer, reader, path)
 
     def _is_same_name(self, writer: dict[str, Json], reader: dict[str, Json]) -> bool:
-        """Compare names without namespaces, or the writer's full name with the reader's aliases."""
+        """Return True if the names are equal without namespaces, or the writer's full name is among the aliases."""
         name = str(reader["name"])
         if name not in self._aliases:
             self._aliases[name] = frozenset(_full_aliases(reader))
@@ -408,7 +410,7 @@ class _Resolution:
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
-    """Return the type that a name refers to; any other schema without wrappers around its type."""
+    """Return the type that a name refers to; any other schema is returned without wrappers around its type."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return named[schema]
     if isinstance(schema, dict) and not isinstance(schema["type"], str):
@@ -433,7 +435,7 @@ def _cut(name: Json) -> str:
 
 
 def _some(names: list[str]) -> str:
-    """Return the first names, joined by commas, and the number of further names."""
+    """Return the first names, joined by commas, and the number of names left out."""
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(map(_cut, names[:_SHOWN_NAMES])) + more
 

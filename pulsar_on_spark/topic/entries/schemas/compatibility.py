@@ -56,7 +56,7 @@ class Strategy(Enum):
 
     @property
     def is_transitive(self) -> bool:
-        """True if the new schema is compared with every version, not just with the latest."""
+        """True if the new schema is compared with every version, False if only with the latest."""
         return self.value.endswith("_TRANSITIVE")
 
     @property

@@ -52,7 +52,7 @@ class TopicSchema:
 
     @classmethod
     def parse(cls, type_: str, data: str | SparkSchema) -> TopicSchema:
-        """Make a schema that is declared for Spark, which needs columns.
+        """Make a topic's schema from a schema that a user of Spark declares; it must have columns.
 
         Args:
             type_: The encoding of values, JSON or AVRO.
@@ -121,7 +121,7 @@ class TopicSchema:
         return key, value
 
     def identity(self) -> tuple[object, ...]:
-        """Return a value that well-formed schemas have in common if and only if they are equal.
+        """Return a value for comparisons: two well-formed schemas are equal if and only if their values are equal.
 
         White space, the order of attributes, and documentation in Avro make no difference.
         """
@@ -133,7 +133,7 @@ class TopicSchema:
 
 
 def _encoding(schema: TopicSchema) -> str:
-    """Return SEPARATED if a KEY_VALUE schema's key is in the message's key, INLINE if it is in the message's value."""
+    """Return "SEPARATED" if a KEY_VALUE schema's key is in a message's key, "INLINE" if it is in a message's value."""
     return schema.properties.get("kv.encoding.type", "INLINE")
 
 

@@ -71,20 +71,23 @@ class _Cursor:
         raise ValueError("an integer has more than 10 bytes")
 
     def skip(self, size: int) -> None:
-        """Pass over bytes."""
+        """Pass over `size` bytes."""
         if not 0 <= size <= len(self._value) - self._at:
             raise ValueError(f"it ends before {size} more bytes")
         self._at += size
 
     def claim(self, items: int) -> None:
-        """Count items, or uses of types, without bytes."""
+        """Count items, or uses of types, that take no bytes."""
         self._left -= items
         if self._left < 0:
             limit = max(FREE_ITEMS, len(self._value))
             raise ValueError(f"it has more than {limit} items that take no bytes")
 
     def refer(self, skip: _Skip, *, is_free: bool) -> None:
-        """Pass over a value of a type that is named by a reference."""
+        """Pass over a value whose type is a reference to a named type.
+
+        `is_free` is True if the values of that type take no bytes.
+        """
         self.claim(int(is_free))
         self._depth += 1
         if self._depth > MAX_DEPTH:

@@ -99,7 +99,7 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
 def decimal_type(schema: Mapping[str, Json]) -> pa.DataType | None:
     """Return the Arrow type of a decimal schema; None for other schemas.
 
-    Return None also for decimals that are not valid or have more than 38 digits: by Avro's rule, their values are the
+    Decimals that are not valid or have more than 38 digits give None, too: by Avro's rule, their values are the
     annotated bytes.
     """
     precision, scale = schema.get("precision"), schema.get("scale", 0)
@@ -122,7 +122,7 @@ class _Reader:
         self._fields = 0
 
     def read(self, schema: Json, space: str) -> tuple[pa.DataType, bool]:
-        """Return the Arrow type, and True if values may be null."""
+        """Return the Arrow type of a schema, and True if its values may be null. `space` is the enclosing namespace."""
         if isinstance(schema, str):
             return self._by_name(schema, space), schema == "null"
         if isinstance(schema, list):

@@ -43,7 +43,8 @@ def decode_avro(
         arrow_type: The wanted fields of the schema, with every field nullable and times in any unit.
         avro_schema: The record schema as JSON text.
         on_bad_row: Called with the number of a row that does not fit, and the reason; may raise.
-        writer_schema: The schema that the values were written with, if it differs; Avro's resolution rules apply.
+        writer_schema: The schema that the values were written with, if it differs; None for `avro_schema`. Avro's
+            resolution rules apply.
     """
     if writer_schema is None or writer_schema == avro_schema:
         written, read = _parsed(avro_schema), None
@@ -122,6 +123,7 @@ def encode_avro(structs: pa.StructArray, avro_schema: str) -> pa.BinaryArray:
 
 
 def _datum(row: object, schema: Schema) -> bytes | None:
+    """Return a row as an Avro datum; None for a null row."""
     if row is None:
         return None
     stream = io.BytesIO()
@@ -146,6 +148,7 @@ def _parsed(avro_schema: str) -> Schema:
 
 @lru_cache(maxsize=64)
 def _check(avro_schema: str) -> Callable[[bytes], None] | None:
+    """Return the check of values before they are decoded, as `check_of_bounds`; None if none is needed."""
     return check_of_bounds(_parsed(avro_schema))
 
 

@@ -93,7 +93,7 @@ def _decode_block(
 
 
 def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType) -> pa.StructArray | None:
-    """Read the block by Arrow's reader; None if the reader fails."""
+    """Read a block of rows by Arrow's reader; None if the reader fails."""
     there = values.drop_null() if values.null_count else values
     if not len(there):
         return pa.nulls(len(values), arrow_type)
@@ -139,7 +139,10 @@ def _are_objects(rows: pa.StringArray) -> bool:
 
 
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
-    """Return the type to request from Arrow's reader, text for times and bytes; None if it cannot read `wanted`."""
+    """Return the type to request from Arrow's reader, text for times and bytes.
+
+    None if the reader cannot read `wanted`.
+    """
     if pa.types.is_struct(wanted):
         fields = [(field.name, _reading_type(field.type)) for field in wanted]
         return None if any(kind is None for _, kind in fields) or not fields else pa.struct(fields)
@@ -213,7 +216,10 @@ def _number(text: str) -> int:
 
 
 class _RowConverter:
-    """Converter of parsed JSON values to Python values of Arrow types; `reason` tells why a value did not fit."""
+    """Converter of parsed JSON values to Python values of Arrow types.
+
+    `reason` is the reason why a value did not fit.
+    """
 
     def __init__(self) -> None:
         self.reason = ""

@@ -57,14 +57,14 @@ class ValueCodec:
         name_row: Callable[[int], str],
         writer_schema: str | None = None,
     ) -> pa.StructArray:
-        """Return a struct for each row; null values are null rows.
+        """Return a struct for each row; a row without a value is null.
 
         Args:
             values: The column `value`.
             mode: In PERMISSIVE, rows (in JSON, fields) that do not fit are null. In FAILFAST, the first of them is an
                 error.
             name_row: Returns a row's message id and topic, for the error.
-            writer_schema: The Avro schema that the values were written with, if it is not `avro_schema`.
+            writer_schema: The Avro schema that the values were written with; None for `avro_schema`.
 
         Raises:
             IncompatibleSchemaError: in FAILFAST, a value does not fit.
@@ -82,7 +82,7 @@ class ValueCodec:
         return decode_json(values, self.arrow_type, on_bad_row)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
-        """Return the value of each row as bytes; a null row has a null value.
+        """Return the value of each row as bytes; null for a null row.
 
         Fields of the schema that `structs` lacks are encoded as null.
 
