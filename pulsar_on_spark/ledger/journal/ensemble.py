@@ -210,7 +210,7 @@ class Ensemble:
     def _is_wanted(self, copy: Copy) -> bool:
         """Return True if the created file is still needed.
 
-        False for a file that was given up or released during its creation, or closed by `shut_down`.
+        The result is False for a file that was given up or released during its creation, or closed by `shut_down`.
         """
         is_waited_for = self._creating.pop(copy, None) is not None
         with self._ending:

@@ -179,7 +179,7 @@ class WriterFragments:
     def _placed(self, copies: tuple[Copy, ...]) -> tuple[Copy, ...] | None:
         """Replace the lost copies, on paths in use if possible.
 
-        None if too few paths are left (see `Placement.placed`).
+        The result is None if too few paths are left (see `Placement.placed`).
         """
         return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
 

@@ -268,7 +268,7 @@ class _Group:
     def _payload(self, index: int) -> Bytes | None:
         """Return the uncompressed payload of an entry.
 
-        None if it has another size than claimed or cannot be compressed again.
+        The result is None if it has another size than claimed or cannot be compressed again.
         """
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:

@@ -130,7 +130,7 @@ def heal_paths(
 
     Args:
         root: The root.
-        told: The problems, by path id, that earlier calls logged, so that this call does not log them again. This call
+        told: The problems, by path id, that earlier calls logged and that this call does not log again. This call
             updates the mapping. None to log all problems.
         trials: The record of earlier trials, if the caller calls periodically: a path whose pause after a trial is not
             over is not tried. None to try all failed paths.

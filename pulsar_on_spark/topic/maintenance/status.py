@@ -147,7 +147,7 @@ class RootStatus(StorageStatus):
 
 
 def status(root: RootHandle, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-    """Return the present status of the root.
+    """Return the current status of the root.
 
     Args:
         root: The root.
@@ -274,7 +274,7 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
 
 
 def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
-    """Read every copy of the files; return the number of good copies."""
+    """Read every copy of the files. Return the number of good copies."""
     paths = root.storage_paths(view)
     copies = [
         (file, paths[PathId(path_id)]) for file in files.values() for path_id in file.copies if PathId(path_id) in paths

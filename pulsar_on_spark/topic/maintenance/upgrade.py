@@ -1,4 +1,4 @@
-"""The upgrade of a root to the present format, while no process uses the root."""
+"""The upgrade of a root to the current format, while no process uses the root."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LIVE_S: Final = 30.0
 
 
 def upgrade(root: Path) -> bool:
-    """Upgrade a root to the present format.
+    """Upgrade a root to the current format.
 
     Returns:
-        True if the root was upgraded; False if it had the present format already.
+        True if the root was upgraded; False if it had the current format already.
 
     Raises:
         NotARootError: the path is no root.

@@ -115,7 +115,7 @@ class RootUsage:
     Attributes:
         root: The root's path.
         metadata_bytes: Bytes of the metadata tables.
-        history_bytes: Bytes of the history tables in the root's own place, including tables of deleted topics.
+        history_bytes: Bytes of the history tables in the root itself, including tables of deleted topics.
         paths: The storage paths. Those for histories count the bytes of the history tables on them.
         topics: The topics, in descending order of stored bytes.
         subscriptions: The subscriptions of all topics, in descending order of bytes of backlog.
@@ -201,7 +201,10 @@ def file_shares(view: View) -> dict[FileId, FileShares]:
 
 
 def reasons_of_file(view: View, file_id: FileId, size_bytes: int, shares: FileShares | None) -> dict[Reason, int]:
-    """Divide the bytes of a segment file, or of its sidecar, by reason; no `shares` if no topic names it. Pure."""
+    """Return the bytes of a segment file, or of its sidecar, by reason.
+
+    `shares` is None if no topic names the file. Pure.
+    """
     if shares is None:
         is_decided = (
             view.get(FileRecord, file_id) is not None or view.get(WriteRecord, write_id_of(file_id)) is not None

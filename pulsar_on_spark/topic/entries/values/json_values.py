@@ -141,7 +141,7 @@ def _are_objects(rows: pa.StringArray) -> bool:
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
     """Return the type to request from Arrow's reader, text for times and bytes.
 
-    None if the reader cannot read `wanted`.
+    The result is None if the reader cannot read `wanted`.
     """
     if pa.types.is_struct(wanted):
         fields = [(field.name, _reading_type(field.type)) for field in wanted]

@@ -68,7 +68,7 @@ class BackupReport:
         target: The path of the backup, which is a root.
         files: Number of segment files in the backup.
         sealed_entries: Number of entries that were only in the root's journals, and are in segments of the backup.
-        attempts: Number of times that metadata and journals were copied until they did not change meanwhile.
+        attempts: Number of times that metadata and journals were copied, until they did not change during a copy.
         check: The result of reading all copies in full, after bad copies were restored from good ones.
     """
 
@@ -86,7 +86,7 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
 
     Args:
         root: The root.
-        target: A path where nothing exists yet. It becomes a root of its own.
+        target: A path where nothing exists yet. It becomes another root.
         progress: Called as the backup proceeds.
 
     Raises:
@@ -148,7 +148,7 @@ def _require_local(root: RootHandle) -> None:
 
 
 def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
-    """Copy until the copy is consistent; return the number of attempts."""
+    """Copy until metadata and journals did not change during a copy. Return the number of attempts."""
     with suppress(VanishedError):
         _copy_files(root, root.store.view(), unfinished, progress)  # most files, so that attempts have few to copy
     disturbed = ""
@@ -173,7 +173,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
 
 
 def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
-    """Copy the segments and journals that the view names; return True if there are journals."""
+    """Copy the segments and journals that the view names. Return True if there are journals."""
     sources = root.current_storage_paths()
     targets = {
         path_id: LocalPath(path_id, unfinished / _own_uri(path_id), root.cluster_id, path.label)
@@ -212,7 +212,7 @@ def _own_uri(path_id: int) -> str:
 
 
 def _with_own_paths(view: View) -> Change:
-    """Move all storage paths in the metadata into the copy, even paths without files: none may be another root's."""
+    """Return the change that moves all storage paths into the copy's folder, so that none is another root's."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id), "claims": ()}) for record in records]
     names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
@@ -224,7 +224,10 @@ def _with_own_paths(view: View) -> Change:
 
 
 def _with_cold_paths_read_only(view: View) -> Change | None:
-    """Make the cold paths read-only: they are folders on the copy's disk, which are no place for offloaded files."""
+    """Return the change that makes the cold paths read-only; None if there are none.
+
+    The copies of cold paths are folders on the copy's disk, to which no file must be offloaded.
+    """
     cold = [record for record in view.all(PathRecord) if record.role == "cold" and keeps_copies(record.state)]
     changed = {"state": "read-only", "reason": "", "failed_at": None, "claims": ()}
     closed = [record.model_copy(update=changed) for record in cold]
@@ -232,7 +235,7 @@ def _with_cold_paths_read_only(view: View) -> Change | None:
 
 
 def _close_journals(copy: RootHandle) -> int:
-    """Recover, seal and remove all journals of the copy; return the number of sealed entries."""
+    """Recover, seal and remove all journals of the copy. Return the number of sealed entries."""
     for record in copy.store.view().all(IncarnationRecord):
         if record.state != "CLOSED":
             recover_incarnation(copy, IncarnationId(record.incarnation))

@@ -1,4 +1,4 @@
-"""Restoring a root as it was at an earlier moment, into a new root, while the old one may be used.
+"""Restoring a root as it was at an earlier moment, into a new root, while the old root may be used.
 
     logs of both tables ─> plan ─> files ─> were missing files merged meanwhile? ─ no ─> cursors ─> main: the new root
                              ▲                                                      │ yes
@@ -6,7 +6,7 @@
 
 The source is only read. The target shares nothing with it: the files that the target needs are copied, each tile of a
 file from any good copy. The target becomes a root when its main table gets its rows, in one commit at the end. A killed
-attempt leaves a place that is no root, and the next attempt uses the files in it.
+attempt leaves a folder or prefix that is no root, and the next attempt uses the files in it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def restore_root(
 
     Args:
         root: The source.
-        target: A place where nothing exists yet, or where a restore was killed.
+        target: A path or URL where nothing exists yet, or where a restore was killed.
         moment: A version of the main table, or a time with a zone.
         progress: Called as the restore proceeds.
         dry_run: True to report what would be restored, and write nothing.
@@ -125,7 +125,7 @@ def restore_root(
     Raises:
         InvalidArgumentError: the source no longer has its metadata of that moment, or one of target and source is
             inside the other.
-        RootExistsError, NotARootError: the target is a root already, or holds something else.
+        RootExistsError, NotARootError: the target is a root already, or has other files.
         CopiesUnreachableError: a file cannot be read now, which does not mean that it is lost.
         StorageError: the target cannot be written, or segments are merged faster than they can be copied.
         MetadataError: the metadata cannot be read or written.
@@ -157,7 +157,7 @@ def _require_apart(source: RootPlace, target: RootPlace) -> None:
     one, other = f"{source}/", f"{target}/"
     if one.startswith(other) or other.startswith(one):
         raise InvalidArgumentError(
-            f"One of {target} and the root {source} is inside the other: give a place outside of the root."
+            f"One of {target} and the root {source} is inside the other: give a path or URL outside of the root."
         )
 
 
@@ -234,7 +234,7 @@ class _Sources:
         self._paths = root.current_storage_paths()
 
     def of(self, file: FileRecord) -> list[StoragePath]:
-        """Return the paths of a file's copies, without retired ones."""
+        """Return the storage paths of a file's copies, without retired paths."""
         if not self._paths.keys() >= set(file.copies):
             self._paths = self._root.current_storage_paths()
         return [self._paths[PathId(path_id)] for path_id in file.copies if PathId(path_id) in self._paths]
@@ -256,7 +256,7 @@ def _copy(sources: _Sources, file: FileRecord, target: StoragePath) -> None:
 
 
 def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -> set[str]:
-    """Look for copies without reading them. Return the ids of the files that have none."""
+    """Look for copies without reading them. Return the ids of the files that have no copy."""
     absent = set()
     sources = _Sources(root)
     for number, file in enumerate(files):

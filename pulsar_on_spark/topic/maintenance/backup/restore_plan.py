@@ -4,10 +4,10 @@
     the topic now      [0,                20)  [20,30) [30,40)
     restored           [0,                20)  [20,30)
 
-Since that moment, segments may have been merged and the merged files deleted. Entries keep their ids. So the present
-segments are used for all entries that they hold. For other entries the earlier segments are used, whose files may still
-exist or are lost. Entries that a broker had acknowledged but not sealed are in segments that were sealed later; such a
-segment is used if its oldest message is not newer than the moment.
+Since that moment, segments may have been merged and the merged files deleted. Entries keep their ids. So the current
+segments are used for all entries that they contain. For other entries the earlier segments are used, whose files may
+still exist or are lost. Entries that a broker had acknowledged but not sealed are in segments that were sealed later;
+such a segment is used if its oldest message is not newer than the moment.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def plan_restore(past: Past, now: View) -> RestorePlan:
 
     Args:
         past: The metadata at the restored moment.
-        now: The present metadata.
+        now: The current metadata.
     """
     until_ms = int(past.at.timestamp() * 1000)
     tails, settled = _tails(past, until_ms), _settled(past, until_ms)
@@ -136,8 +136,8 @@ def plan_restore(past: Past, now: View) -> RestorePlan:
 def reachable_cursors(past: Past, plan: RestorePlan) -> list[CursorRow]:
     """Return the cursor rows, with positions after the end of a topic moved back to that end.
 
-    Such a cursor would skip messages that are written later. It can occur if clocks differ, so that the restored moment
-    includes a cursor's move but not the messages that it passed.
+    A cursor beyond the end would skip messages that are written later. It can occur if clocks differ, so that the
+    restored moment includes a cursor's move but not the messages that it passed.
     """
     ends: dict[str, Position] = {}
     for ledger in plan.ledgers:
@@ -188,7 +188,7 @@ class _Tail:
 
 
 def _settled(past: Past, until_ms: int) -> set[str]:
-    """Return the incarnations whose entries from before the moment are all sealed by now.
+    """Return the incarnations whose entries from before the moment are all sealed in the current metadata.
 
     Frames are sealed in order, so a later message in a segment shows that all earlier messages are in segments, too.
     """
@@ -214,7 +214,7 @@ def _trimmed_end(view: View, ledger: LedgerRecord) -> int:
 
 
 def _chosen(known: Sequence[SegmentRecord], today: Sequence[SegmentRecord], end: int) -> Iterable[SegmentRecord]:
-    """Choose the segments of a ledger up to `end`: today's segments, and known ones for entries that these lack."""
+    """Yield the segments of a ledger up to `end`: current segments, and `known` ones for entries that these lack."""
     present = [clipped(segment, end) for segment in today if segment.first_entry < end]
     rest = [segment for segment in known if not any(_overlap(segment, each) for each in present)]
     return sorted([*present, *rest], key=lambda segment: segment.first_entry)
@@ -235,7 +235,7 @@ def _closed(ledger: LedgerRecord, end: int) -> LedgerRecord:
 
 
 def _files(named: Collection[str], past: Past, now: View) -> Iterable[FileRecord]:
-    """Return the newest record of each file, which names the present copies."""
+    """Return the newest record of each file, which names its current copies."""
     later = {file.file_id: file for file in past.later_records(FileRecord)}
     for file_id in sorted(named):
         file = now.get(FileRecord, file_id) or later.get(file_id) or past.view.get(FileRecord, file_id)

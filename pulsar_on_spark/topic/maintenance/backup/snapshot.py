@@ -211,7 +211,7 @@ def copy_once(source: Path, target: Path) -> None:
 
 
 def sync_all(directories: Iterable[Path]) -> None:
-    """Make everything below these directories durable."""
+    """Make all files and folders below these directories durable."""
     for directory in directories:
         for parent, _, names in os.walk(directory):
             for path in (*(Path(parent) / name for name in names), Path(parent)):

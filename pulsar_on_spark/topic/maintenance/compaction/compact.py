@@ -55,7 +55,8 @@ class Compaction:
 
     Attributes:
         retain_null_key: True to keep messages without a key (`topicCompactionRetainNullKey`).
-        keys_bytes: Limit of the memory for keys and their places, in bytes. Each kept message takes eight more bytes.
+        keys_bytes: Limit of the memory for keys and the places of their messages, in bytes. Each kept message takes
+            eight more bytes.
     """
 
     retain_null_key: bool = False
@@ -188,7 +189,7 @@ def _write(
 
 
 def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s, int]:
-    """Return the sorted places of the kept messages, and the number of first passes that were made."""
+    """Return the sorted places (`Places`) of the kept messages, and the number of first passes that were made."""
     shares, passes = 1, 0
     while True:
         places_of_shares: list[Int64s] = []
@@ -233,7 +234,10 @@ class _Step:
 
 
 def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
-    """Commit the new ledger, and return True; delete its files if the topic was compacted or truncated meanwhile."""
+    """Commit the new ledger.
+
+    Return True; False, after deleting its files, if the topic was compacted or truncated meanwhile.
+    """
     is_done = False
 
     def decide(view: View) -> Change | None:
@@ -272,7 +276,7 @@ def decide_swap(
     """
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != part.topic_id:
-        raise TopicNotFoundError(f"Topic {part.name} was deleted while it was compacted.")
+        raise TopicNotFoundError(f"Topic {part.name} was deleted while it was compacted: there is nothing to compact.")
     trim = view.get(TrimRecord, part.topic_id)
     is_truncated = trim is not None and truncated_before(trim) > start
     if is_truncated or view.get(CompactionRecord, part.topic_id) != base:

@@ -28,7 +28,7 @@ class CompactedReader:
     """Reader of compacted slices of one root. Picklable.
 
     Attributes:
-        root: The root's place, for reports.
+        root: The root's folder or URL, for reports.
         paths: The storage paths.
         columns: Columns of `SEGMENT_SCHEMA` to decode.
         fail_on_data_loss: True if a loss is an error; False to skip and log lost messages.

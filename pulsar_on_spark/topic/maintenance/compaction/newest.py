@@ -48,7 +48,7 @@ class TooManyKeysError(PulsarpyError):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The keys whose hash modulo `of` is `number`."""
+    """The share of the keys whose hash modulo `of` is `number`."""
 
     number: int = 0
     of: int = 1
@@ -119,7 +119,7 @@ class NewestOfKeys:
         self._add(keys, rows.column("key_b64"), (places << 1) | is_tombstone, counts)
 
     def finish(self) -> Int64s:
-        """Return the sorted places of all kept messages, and of all kept entries that are not split."""
+        """Return the sorted places (`Places`) of all kept messages, and of all kept entries that are not split."""
         self._merge()
         newest = self._known.column("place").to_numpy()
         places, is_tombstone = newest >> 1, (newest & 1).astype(np.bool_)
@@ -140,7 +140,10 @@ class NewestOfKeys:
     # -- entries that are not split ------------------------------------------------------------------------------------
 
     def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
-        """Add an entry that is not split. Return True if it is a tombstone; None if it has no key, or no known key."""
+        """Add an entry that is not split. Return True if it is a tombstone, False if it is another message with a key.
+
+        The result is None if the entry has no key, its key is unknown, or it is no message of its own.
+        """
         if not entry:
             return None  # the row is the placeholder of a message that an earlier compaction removed
         metadata = _metadata(entry)
@@ -204,6 +207,7 @@ def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.T
 
 
 def _metadata(entry: bytes) -> MessageMetadata | None:
+    """Return the metadata of an entry; None if it is malformed."""
     bounds = split_entry(entry)
     if bounds is None:
         return None

@@ -1,4 +1,4 @@
-"""Places of messages: numbers that grow along the chain, so that the newest message of a key has the greatest place.
+"""Places of messages: numbers that grow along the chain, so that the newest message of a key has the greatest one.
 
     entry (41 bits, counted over all ledgers) | message in the entry (21 bits) | tombstone (1 bit)
 
@@ -54,7 +54,7 @@ def next_entry(entry_places: Int64s) -> Int64s:
 
 
 def is_place(places: Int64s, found: Int64s) -> np.typing.NDArray[np.bool_]:
-    """Flag the places that are among the sorted places `found`."""
+    """Return a flag for each place: True if it is among the sorted places `found`."""
     if not len(found) or not len(places):
         return np.zeros(len(places), np.bool_)
     at = np.minimum(np.searchsorted(found, places), len(found) - 1)

@@ -101,7 +101,7 @@ class CompactedSlice:
 def compacted_slices(
     view: View, part: TopicPart, record: CompactionRecord, start: Position = EARLIEST, end: Position | None = None
 ) -> list[CompactedSlice]:
-    """Return slices of a compacted ledger in [start, end), in order: at most one for each file.
+    """Return the slices of a compacted ledger in [start, end), in order: at most one for each file.
 
     Args:
         view: The metadata.

@@ -69,7 +69,10 @@ def kept_rows(
 
 
 def _kept_wholes(entry_places: Int64s, raw: pa.BinaryArray, survivors: Int64s) -> Bools:
-    """Flag the entries that are not split but have a kept message: they may have been split in the first pass."""
+    """Return a flag for each entry: True if it is not split but has a kept message.
+
+    The entry may have been split in the first pass.
+    """
     is_whole = pc.greater(pc.binary_length(raw).fill_null(0), 0).to_numpy(zero_copy_only=False)
     first = np.searchsorted(survivors, entry_places)
     return np.asarray(is_whole & (np.searchsorted(survivors, next_entry(entry_places)) > first))

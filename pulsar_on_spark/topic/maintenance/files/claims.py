@@ -10,15 +10,15 @@ before a commit or a collection changes a cold path, it replaces the path's clai
                               │ no
                               └─> another copy of the root has changed the path since we did: change nothing
 
-A claim is ours if the root's metadata name its token, and if it names this root's place. A copy of the metadata names
-the same tokens, so a copy that acts first is known by its place, and a later change of either one by the token. A root
-that was moved is like a copy: an operator says which one is to keep the path.
+A claim is ours if the root's metadata name its token, and if it names this root's folder or URL. A copy of the metadata
+names the same tokens, so a copy that acts first is recognized by its folder or URL, and a later change of either one by
+the token. A root that was moved is like a copy: an operator decides which one is to keep the path.
 
-Tokens are random. A token is in the root's metadata before it is on the path, so a kill leaves a claim that is known.
-The claim is replaced only if it is still as it was read. So tokens that were added before the present claim's token can
-never get to the path later, and the root forgets them. An earlier state of a path, such as a bucket restored from a
-snapshot, has a forgotten token, too, if it can lack a file that the metadata name: a file is written before the claim
-is replaced for the commit that names the file.
+Tokens are random. A token is in the root's metadata before it is on the path, so a kill leaves a claim that is
+recognized. The claim is replaced only if it is still as it was read. So tokens that were added before the current
+claim's token can never get to the path later, and the root forgets them. An earlier state of a path, such as a bucket
+restored from a snapshot, has a forgotten token, too, if it can lack a file that the metadata name: a file is written
+before the claim is replaced for the commit that names the file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_TOKENS: Final = 8
 
 
 def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
-    """Return the tokens that a path may have once a pass writes a claim: `found`, all later known tokens, and `new`.
+    """Return the tokens that a path's claim may have once a pass writes it: `found`, all later known tokens, and `new`.
 
     The pass writes the last of them. If the others are `MAX_TOKENS` already, `new` is left out: none of the others may
     be forgotten, because a pass that failed may still write it late.
@@ -54,7 +54,7 @@ def tokens_with(known: Sequence[str], found: str, new: str) -> tuple[str, ...]:
 
 
 def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
-    """Claim the cold paths among `path_ids`, before they are changed.
+    """Claim the cold paths among `path_ids` for this root, before they are changed.
 
     Returns:
         The paths that must not be changed, each with the reason: another copy of the root has claimed the path, or the
@@ -74,7 +74,7 @@ def claim(root: RootHandle, path_ids: Iterable[PathId]) -> dict[PathId, str]:
 
 
 def take_over(root: RootHandle, path: StoragePath) -> None:
-    """Claim a cold path even if its claim is another root's, because an operator gives it to this root.
+    """Claim a cold path for this root even if its claim is another root's, because an operator assigns it to this root.
 
     Raises:
         StoragePathError: the path cannot be reached, or other processes claim it all the time.
@@ -106,7 +106,10 @@ def try_claim(root: RootHandle, path: StoragePath, *, by_force: bool = False) ->
 
 
 def _announced(root: RootHandle, path_id: PathId, found: Claim, own: str, *, by_force: bool) -> str:
-    """Commit that the path may get a token, and return the token; "" if the claim that was found is another root's."""
+    """Commit that the path's claim may get a new token, and return the token.
+
+    The result is "" if the claim `found` is another root's.
+    """
     new, token = secrets.token_hex(16), ""
 
     def decide(view: View) -> Change | None:
@@ -125,7 +128,10 @@ def _announced(root: RootHandle, path_id: PathId, found: Claim, own: str, *, by_
 
 
 def _forget_before(root: RootHandle, path_id: PathId, token: str) -> None:
-    """Forget the tokens older than the written one: from now on, only an earlier state of the path can have them."""
+    """Remove the tokens older than the written one from the path's record.
+
+    From now on, only an earlier state of the path can have them.
+    """
 
     def decide(view: View) -> Change | None:
         record = view.get(PathRecord, str(path_id))
@@ -137,6 +143,7 @@ def _forget_before(root: RootHandle, path_id: PathId, token: str) -> None:
 
 
 def _with_tokens(record: PathRecord, tokens: tuple[str, ...]) -> Change | None:
+    """Return the change that stores the tokens of a path's claim; None if the record has them already."""
     if tokens == record.claims:
         return None
     return Change(puts=[record.model_copy(update={"claims": tokens})], keys={keys.path(record.path_id): None})

@@ -14,8 +14,8 @@ A durable view of the metadata alone decides the fate of a file that a listing s
                                                       under the key that its attach or repair needs too, and the file
                                                       is deleted
 
-So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. That a file is
-*missing* in a listing decides nothing.
+So a slow writer and a collection never both win: the later commit sees the verdict of the earlier one. A file that
+is *missing* in a listing decides nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ DEFAULT_AGES = Ages()
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """The result of a collection. `skipped_paths` has a reason for each storage path that was not collected."""
+    """The result of a collection: numbers of writes, files, bytes and verdicts.
+
+    `retired_files` were marked as replaced. `skipped_paths` has a reason for each storage path that was not collected.
+    """
 
     aborted_writes: int = 0
     retired_files: int = 0
@@ -112,7 +115,7 @@ def collect(
         root: The root.
         ages: The minimum ages of files that may still be in use.
         progress: Called as the collection proceeds.
-        clock: The time that ages are relative to, in seconds since 1970; None for now.
+        clock: The time by which ages are computed, in seconds since 1970; None for now.
 
     Raises:
         MetadataError: the metadata cannot be read or written. Metadata that cannot be read never lead to a deletion.
@@ -191,7 +194,7 @@ def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
 
 
 def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s: float) -> int:
-    """Abort the writes without a verdict whose files are all older than `abort_after_s`; return their number."""
+    """Abort the writes without a verdict whose files are all older than `abort_after_s`. Return their number."""
     youngest: dict[WriteId, float] = defaultdict(lambda: float("inf"))
     for each in nominees:
         youngest[each.write_id] = min(youngest[each.write_id], each.stored.age_s)
@@ -218,7 +221,7 @@ def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s:
 
 
 def _retire(store: MetadataStore, now_s: float) -> int:
-    """Mark as replaced the files that no topic names, because their topics were deleted; return their number."""
+    """Mark as replaced the files that no topic names, because their topics were deleted. Return their number."""
     retired = 0
 
     def decide(view: View) -> Change | None:
@@ -252,7 +255,7 @@ def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileReco
 def _delete(
     root: RootHandle, view: View, doomed: Sequence[Nominee], refused: dict[PathId, str], progress: Progress
 ) -> tuple[int, int]:
-    """Delete files; return their number and bytes. A file that cannot be deleted is left to the next pass.
+    """Delete files. Return their number and their bytes. A file that cannot be deleted is left to the next pass.
 
     Deletions are not synced: a file that reappears after a power cut is still garbage. A path that another copy of the
     root takes over meanwhile is added to `refused`, and keeps its other files.
@@ -297,7 +300,7 @@ def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> Non
 
 
 def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, now_s: float) -> int:
-    """Delete old verdicts of committed writes without remaining files; return their number.
+    """Delete old verdicts of committed writes without remaining files. Return their number.
 
     Verdicts of aborted writes are never deleted. If a file of a committed write appears after its verdict was deleted,
     on a path that could not be reached, the write is aborted, because it has no verdict.

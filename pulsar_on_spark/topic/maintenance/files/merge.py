@@ -265,7 +265,7 @@ def _groups(runs: Sequence[Run]) -> Iterator[list[Run]]:
 def _commit(
     root: RootHandle, job: MergeJob, write_id: WriteId, written: WrittenFile, pieces: Sequence[Piece]
 ) -> list[Piece]:
-    """Replace the segments of all pieces whose sources have not changed; return these pieces.
+    """Replace the segments of all pieces whose sources have not changed. Return these pieces.
 
     If every attempt conflicts with other writers' commits, each half of the pieces is committed by itself, so that one
     busy topic does not block the others.

@@ -39,7 +39,7 @@ MAX_BUFFER_BYTES = 160 << 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Adjacent segments in one ledger of a topic."""
+    """Adjacent segments in one ledger of a topic, in order."""
 
     topic: str
     topic_id: str
@@ -113,7 +113,7 @@ class _Wanted:
 
     @property
     def at(self) -> tuple[int, int]:
-        """The numbers of the file's batch, and of the row in it, at which the segment begins."""
+        """The number of the batch in the file, and of the row in the batch, at which the segment begins."""
         segment = self.segment
         return segment.places[0] if segment.places else (segment.first_batch, 0)
 

@@ -118,11 +118,11 @@ def offload(
         request: Segments to offload in addition to those beyond their topics' thresholds. The pass is then for files
             with segments of this topic only. None for a pass over all topics.
         defaults: The policies for fields that neither a topic nor its namespace sets.
-        limits: The limits of one pass.
+        limits: The limits of one pass; None for the defaults of `RepairLimits`.
         progress: Called as the pass proceeds.
-        now: Returns the time that ages and lags are relative to.
+        now: Returns the current time, by which ages and lags are computed.
         clock: Returns monotonic seconds.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -177,7 +177,7 @@ def offload(
 def _basis(
     root: RootHandle, topic: TopicName | None, defaults: Policies, limits: RepairLimits, now: Callable[[], datetime]
 ) -> Basis:
-    """Read the present state, for the files of a request's topic or for all."""
+    """Read the current state, for files with segments of one topic, or (None) for all files."""
     view = root.store.view()
     only = None if topic is None else _files_of(view, topic)
 
@@ -232,7 +232,10 @@ def requested(view: View, request: OffloadRequest) -> dict[str, Position]:
 
 
 def _kept_from(view: View, topic_id: str, keep_bytes: int) -> Position | None:
-    """Return the end of the newest segment after which the topic has at least `keep_bytes`; None if there is none."""
+    """Return the end of the newest segment after which the topic has at least `keep_bytes`.
+
+    The result is None if it has fewer bytes.
+    """
     behind = 0
     for segment in reversed(view.all(SegmentRecord, topic_id)):
         if behind >= keep_bytes:
@@ -256,7 +259,7 @@ def _release(
     progress: Progress,
     files: FileOps,
 ) -> tuple[WorkReport, tuple[str, ...]]:
-    """Verify cold copies and delete the other ones. Return the work, and reasons to keep copies.
+    """Verify the cold copies of files and delete the other copies. Return the work, and reasons to keep copies.
 
     A path that cannot be reached is added to `away`, and no further copies on it are verified, because each attempt may
     take a minute. A path that answers is not added, even if one copy on it cannot be read.

@@ -40,9 +40,9 @@ class Basis:
     Attributes:
         view: The metadata.
         paths: All storage paths, without retired ones.
-        bad: The copies that are known to be bad.
+        bad: The paths on which a copy is known to be bad, by file.
         policies_of: Returns the offload policies in force for a topic.
-        now: The time that ages and lags are relative to.
+        now: The current time, by which ages and lags are computed.
         only: The files to consider; None for all.
     """
 
@@ -88,7 +88,7 @@ def beyond_thresholds(
     Args:
         segments: The topic's sealed segments, in the order of entries.
         policies: The offload policies in force for the topic.
-        now_ms: The time that ages are relative to, in milliseconds since 1970.
+        now_ms: The current time, by which ages are computed, in milliseconds since 1970.
     """
     limit_bytes, limit_s = policies.threshold_bytes, policies.threshold_s
     size_bytes = 0
@@ -100,10 +100,10 @@ def beyond_thresholds(
 
 
 def plan_offload(basis: Basis, requests: Mapping[str, Position]) -> OffloadPlan:
-    """Plan which files get copies on cold paths.
+    """Plan the copies of files on cold paths.
 
     Args:
-        basis: The present state.
+        basis: The current state.
         requests: By topic id, the position before which an operator wants all sealed segments offloaded.
     """
     view, now_ms = basis.view, int(basis.now.timestamp() * 1000)
@@ -164,7 +164,7 @@ def end_of(segment: SegmentRecord) -> Position:
 
 
 def _closed(paths: Iterable[PathHealth]) -> tuple[str, ...]:
-    """Return a reason for each cold path that takes no files."""
+    """Return, for each cold path that takes no files, the reason."""
     closed = [path for path in paths if path.is_cold and not path.is_writable]
     return tuple(f"[path {path.path_id}] {path.reason or f'It is {path.state}.'}" for path in closed)
 

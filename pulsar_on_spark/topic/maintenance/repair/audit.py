@@ -163,7 +163,7 @@ def audit(root: RootHandle, limits: RepairLimits, *, marks: bool = True) -> Audi
 
 
 def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
-    """Return the finished copies on a path (raises as `StoragePath.segment_files`)."""
+    """Return the finished copies on a path, by name (raises as `StoragePath.segment_files`)."""
     sizes: dict[SegmentName, int] = {}
     sidecars: set[SegmentName] = set()
     for stored in path.segment_files(time.time()):
@@ -177,7 +177,7 @@ def listed(path: StoragePath) -> dict[SegmentName, StoredCopy]:
 def path_health(
     root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
 ) -> dict[PathId, PathHealth]:
-    """Examine all paths again, and return their health; a path that could not be listed counts as unreachable."""
+    """Examine all paths again, and return their health by id. A path that could not be listed counts as unreachable."""
     now = datetime.now(UTC)
     health = examine_paths(root, view)
     for record in view.all(PathRecord):
@@ -198,7 +198,7 @@ def path_health(
 def compared(
     files: Iterable[FileRecord], stored: Mapping[PathId, Mapping[SegmentName, StoredCopy]]
 ) -> dict[tuple[FileId, PathId], str]:
-    """Compare records with the listings of the reachable paths; return the reason for each missing or bad copy.
+    """Compare records with the listings of reachable paths. Return, by (file, path), why a copy is missing or bad.
 
     Args:
         files: The records of live files.
@@ -230,6 +230,7 @@ def bare_fragments(view: View, paths: Mapping[PathId, PathHealth]) -> list[BareF
 
 
 def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
+    """Return the reason why a listed copy (None for none) is missing or bad; None if it has the right length."""
     if copy is None:
         return MISSING
     if copy.size_bytes != file.length:

@@ -42,6 +42,11 @@ class CheckReport:
 def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
     """Read every copy in full, or every copy on one path. Report bad copies for repair, but mark no path as failed.
 
+    Args:
+        root: The root.
+        path_id: The only storage path to check; None for all.
+        progress: Called as the check proceeds.
+
     Raises:
         InvalidArgumentError: there is no such path.
         MetadataError: the metadata cannot be read or written.
@@ -97,7 +102,10 @@ def report_of(
 
 
 def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecord, PathId]]:
-    """Return the copies that exist according to the audit, as (file, path), in the order of paths."""
+    """Return the copies that exist by the audit, as (file, path) in the order of paths.
+
+    If `path_id` is given, these are only the copies on that path.
+    """
     return [
         (file, at)
         for at in sorted(found.paths)

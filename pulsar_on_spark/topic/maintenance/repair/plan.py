@@ -45,7 +45,7 @@ class Trust(Enum):
 
 
 def trust_in(path: PathHealth) -> Trust:
-    """Return the treatment of the copies on a path."""
+    """Return the treatment of the copies on a path of this health."""
     if path.state in ("lost", "retired"):
         return Trust.GONE
     if path.state == "draining":
@@ -92,7 +92,7 @@ class FilePlan:
 def is_stranded(
     file: FileRecord, paths: Mapping[PathId, PathHealth], bad: Collection[PathId], drivers: Collection[str] = ()
 ) -> bool:
-    """Return True if an offloaded file needs its copies on paths that are not cold; see the module's text."""
+    """Return True if an offloaded file needs its copies on paths that are not cold (see the module's text)."""
     known = [paths[PathId(path_id)] for path_id in file.copies if path_id in paths and path_id not in bad]
     cold = [path for path in known if path.is_cold and trust_in(path) is not Trust.GONE]
     if not file.is_cold or any(path.is_there or not path.is_overdue for path in cold):

@@ -104,7 +104,7 @@ def repair(
 
     Args:
         root: The root.
-        limits: The limits of one pass.
+        limits: The limits of one pass; None for the defaults of `RepairLimits`.
         progress: Called as the repair proceeds.
         clock: Returns monotonic seconds.
 
@@ -179,7 +179,7 @@ def check_reports(
 
     A copy counts as bad without a check if the time limit has passed or the copy cannot be examined now. That is safe:
     rewriting a good copy does no harm, and messages count as lost only if all copies were read. A copy that the file's
-    present record does not name is neither bad nor good.
+    current record does not name is neither bad nor good.
 
     Raises:
         StorageError: the reports cannot be read or cleared.
@@ -280,7 +280,10 @@ def _budget(copies: Sequence[FileRecord], known: PathScrub, within: timedelta) -
 
 
 def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
-    """Let a path's copies count after they were read in full; return False if the path failed again meanwhile."""
+    """Let a path's copies count after they were read in full.
+
+    Return True, or False if the path failed again meanwhile.
+    """
     settled = False
 
     def decide(view: View) -> Change | None:

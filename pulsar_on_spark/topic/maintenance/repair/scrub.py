@@ -41,8 +41,8 @@ class PathScrub(BaseModel):
         after: The id of the file that was read last in this round; empty before the first.
         at_ms: The time of the last reading, or of the first pass.
         unexamined: Number of copies that could not be examined in this round.
-        checks: The `check_since` of the path's record when the round began, if the round is the check of a path that
-            came back; else None.
+        checks: The `check_since` of the path's record when the round began; None if the round is not the check of a
+            path that came back.
         completed_ms: The time at which a round was last completed, with all copies examined; None if no round was.
     """
 
@@ -244,9 +244,9 @@ class CheckedCopy:
 def check_copy(
     root: RootHandle, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
-    """Read one copy in full; write a report if it is bad, clear an earlier report if it is good.
+    """Read one copy in full. Write a report if it is bad, clear an earlier report if it is good.
 
-    A copy that the file's present record does not name is neither good nor bad. The copies that this record names
+    A copy that the file's current record does not name is neither good nor bad. The copies that this record names
     instead were read in full when they were written. A bad copy on a cold path that the root must not judge counts as
     not examined.
 
@@ -293,5 +293,5 @@ def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = la
 
 
 def copies_on(files: Sequence[FileRecord], path_id: PathId) -> list[FileRecord]:
-    """Return the files that have a copy on a path, in the order of their ids."""
+    """Return the files that have a copy on this path, in the order of their ids."""
     return sorted((file for file in files if path_id in file.copies), key=lambda file: file.file_id)

@@ -88,14 +88,14 @@ def use_of(view: View, path_id: PathId) -> PathUse:
 def add(
     root: RootHandle, directory: str | RootPlace, label: str = "", *, role: PathRole = "both", profile: str = ""
 ) -> PathRecord:
-    """Add a directory or a URL as a storage path; if it is the place of a lost path, make that path writable again.
+    """Add a directory or URL as a storage path. If it has a lost path, make that path writable again.
 
     A running broker begins to write to the path after its next read of the metadata.
 
     Args:
         root: The root.
-        directory: An empty or absent directory, a URL of an object store with nothing below it, or the place of a lost
-            path.
+        directory: An empty or absent directory, a URL of an object store with nothing below it, or the directory or URL
+            of a lost path.
         label: The path's rack; copies of a file are put under different labels.
         role: The kind of files that the path is for. In a root on an object store, a directory is always for journals.
             In a local root, a URL with the role `both` is for segments. A cold path gets offloaded segments only,
@@ -103,10 +103,10 @@ def add(
         profile: The name of the profile with a URL's options; "" for the profile that matches the URL, if any.
 
     Raises:
-        InvalidArgumentError: the place is a storage path of the root already, or was retired from it, or cannot have
-            this role; or it holds a lost path with another role.
+        InvalidArgumentError: the directory or URL is a storage path of the root already, or was retired from it, or
+            cannot have this role; or it has a lost path with another role.
         UnsuitableStoreError: the object store lacks a guarantee that the engine relies on.
-        StorageError: the place contains other files, or cannot be written.
+        StorageError: the directory or URL has other files, or cannot be written.
         MetadataError: the metadata cannot be read or written.
     """
     place = parse_place(directory, profile)
@@ -130,7 +130,7 @@ def add(
         if found == known.path_id and host and known.host != host:
             return _changed(root, known.path_id, lambda _, now: now.model_copy(update={"host": host}))
         raise InvalidArgumentError(
-            f"{place} is storage path {known.path_id} of {root.place} already: give another place."
+            f"{place} is storage path {known.path_id} of {root.place} already: give another directory or URL."
         )
     former = None if found is None else view.get(PathRecord, str(found))
     if former is None:
@@ -139,14 +139,14 @@ def add(
     if former.state == "lost":
         return _taken_back(root, former, new)
     raise InvalidArgumentError(
-        f"{place} holds storage path {former.path_id} of {root.place}, which is {former.state}: give another place, or "
-        "empty this one."
+        f"{place} has storage path {former.path_id} of {root.place}, which is {former.state}: give another directory "
+        "or URL, or empty this one."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _NewPath:
-    """A path to add: its place, and the fields of its record."""
+    """A path to add: its folder or URL (`place`), and the fields of its record."""
 
     place: RootPlace
     label: str
@@ -205,7 +205,7 @@ def drain(root: RootHandle, path_id: int) -> PathRecord:
 
 
 def _stuck(view: View, path_id: int, labels: Collection[str]) -> list[Collection[str]]:
-    """Return the drivers of each file on a cold path that no path with one of these labels may take."""
+    """Return the offload drivers of each file on a cold path that no cold path with one of these labels may take."""
     drivers = drivers_of_files(view)
     files = (file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None)
     named = (drivers.get(file.file_id, ()) for file in files)
@@ -219,7 +219,7 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
 
     Raises:
         InvalidArgumentError: there is no such path, or it is lost or retired.
-        StoragePathError: the path cannot be reached, or its place holds another storage path.
+        StoragePathError: the path cannot be reached, or its directory or URL has another storage path.
         MetadataError: the metadata cannot be read or written.
     """
     known = _known(root.store.view(), path_id)
@@ -366,8 +366,8 @@ def _require_closed(path: StoragePath) -> None:
 def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> bool:
     """Hide the identity file of a path, and return True.
 
-    Return False if a lost path cannot be reached or its place holds another path. Return False, too, for a path that
-    another copy of the root has claimed: its identity file stays, and this root begins no files on it.
+    Return False if a lost path cannot be reached or its directory or URL has another path. Return False, too, for a
+    path that another copy of the root has claimed: its identity file stays, and this root begins no files on it.
 
     Raises:
         StoragePathError: a draining path cannot be reached, so that uncommitted writes may have files on it.
@@ -382,14 +382,14 @@ def _hide_identity(root: RootHandle, path: StoragePath, record: PathRecord) -> b
         return False
     if not is_hidden and record.state == "draining":
         raise StoragePathError(
-            f"The place of {path} holds another storage path now: bring the disk of storage path {record.path_id} "
-            f"back, or run `pulsarpy storage lost {record.path_id}`."
+            f"The directory or URL of {path} has another storage path now: bring the disk of storage path "
+            f"{record.path_id} back, or run `pulsarpy storage lost {record.path_id}`."
         )
     return is_hidden
 
 
 def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
-    """Claim a path; return True if it is another root's (raises as `try_claim`)."""
+    """Claim a path for this root. Return True if it is another root's (raises as `try_claim`)."""
     try:
         return bool(try_claim(root, path))
     except WrongPathError:  # for example because an interrupted retirement has hidden the identity
@@ -400,7 +400,10 @@ def _is_foreign(root: RootHandle, path: StoragePath) -> bool:
 
 
 def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
-    """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one."""
+    """Add a new path. Its identity file is written before the commit, so that every path in the metadata has one.
+
+    `found` is the path id in an identity file of this root that is already at the path; None if there is none.
+    """
     mode = permissions.mode_of(root.place) if isinstance(root.place, Path) else None
     if found is not None:
         _require_empty(storage_path(root.place, root.cluster_id, new.record(root, found)))
@@ -421,7 +424,10 @@ def _added(root: RootHandle, new: _NewPath, found: int | None) -> PathRecord:
 
 
 def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
-    """Claim a new path, so that a copy of the root made from now on is known as a copy; return its record."""
+    """Claim a new path, so that a copy that is made of the root later is recognized as a copy.
+
+    Return the path's record.
+    """
     try:
         take_over(root, root.current_storage_paths()[PathId(added.path_id)])
     except StoragePathError as error:
@@ -433,22 +439,24 @@ def _claimed(root: RootHandle, added: PathRecord) -> PathRecord:
 
 
 def _require_empty(path: StoragePath) -> None:
-    """Check that a place that is not in the metadata, but has an identity of this root, has no segment files.
+    """Check that a path that is not in the metadata, but has an identity of this root, has no segment files.
 
-    An interrupted attempt to add the place leaves no segment files. A place with segment files belongs to another copy
-    of the root, such as the copy that a restored backup replaces, and may have the only copies of that root's files.
+    An interrupted attempt to add the path leaves no segment files. A path with segment files belongs to another copy of
+    the root, such as the copy that a restored backup replaces, and may have the only copies of that root's files.
     """
     if next(path.unchecked_segment_files(time.time()), None) is not None:
         raise InvalidArgumentError(
             f"{path} has segment files that may be the only copies of another copy of this root, such as one that a "
-            "backup has replaced: give another place, or empty this one."
+            "backup has replaced: give another directory or URL, or empty this one."
         )
 
 
 def _take_identity(root: RootHandle, view: View, place: RootPlace, found: int, path_id: int) -> None:
     """Overwrite the identity of an interrupted attempt, or of an attempt whose id another process took first."""
     if view.get(PathRecord, str(found)) is not None and _identity(root, place) == found:
-        raise InvalidArgumentError(f"{place} is storage path {found} of {root.place} already: give another place.")
+        raise InvalidArgumentError(
+            f"{place} is storage path {found} of {root.place} already: give another directory or URL."
+        )
     objects = objects_at(place)
     fetched = objects.fetch(IDENTITY_NAME)
     if fetched is not None:
@@ -472,7 +480,7 @@ def _is_committed(root: RootHandle, record: PathRecord) -> bool:
 
 
 def _features(view: View, record: PathRecord) -> tuple[Sequence[RootRecord], Mapping[str, None]]:
-    """Return the records and keys that a commit of the path adds if the path needs a feature of the root's format."""
+    """Return the changes that add a feature to the root, if the path needs one (as `features.using`); else none."""
     if record.role == "cold":
         return features.using(view, features.COLD_PATHS)
     if record.role == "history":
@@ -490,7 +498,7 @@ def _taken_back(root: RootHandle, former: PathRecord, new: _NewPath) -> PathReco
         if record.role != new.role:
             raise InvalidArgumentError(
                 f"{new.place} holds storage path {record.path_id} of {root.place}, which has the role {record.role} "
-                f"and cannot get the role {new.role}: give `--role {record.role}`, or another place."
+                f"and cannot get the role {new.role}: give `--role {record.role}`, or another directory or URL."
             )
         changed = {
             "state": "writable",
@@ -512,7 +520,10 @@ def _next_id(view: View) -> int:
 
 
 def _identity(root: RootHandle, place: RootPlace) -> int | None:
-    """Return the path id in the identity file at this place; None if there is no identity file of this root."""
+    """Return the path id in the identity file in a folder or below a URL.
+
+    The result is None if it has no identity file of this root.
+    """
     if isinstance(place, Path) and not place.is_dir():
         return None
     with suppress(StorageError):

@@ -55,9 +55,9 @@ class Restored:
         write_id: The write id of the batch, which is in the names of the copies.
         copies: The new copies, by target path.
         failures: Paths that failed.
-        loss: The reason why no copy is good, if all copies were examined; else None.
-        undecided: The reason why it is not known if the file is lost, or why this process lacks access to a target;
-            else None.
+        loss: The reason why no copy is good; None if a copy is good, or not all copies were examined.
+        undecided: The reason why it is unknown if the file is lost, or why this process lacks access to a target; None
+            if there is none.
     """
 
     plan: FilePlan
@@ -120,7 +120,7 @@ def carry_out_plans(
         is_over: Called before each plan after the first; True ends the work.
         pace: Called with the number of bytes that were copied, to limit the speed.
         progress: Called as the work proceeds.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         MetadataError: the metadata cannot be read or written. Garbage collection deletes the copies that were written
@@ -227,7 +227,7 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     Args:
         root: The root.
         batch: The restored copies, all of one write id.
-        files: The operating system.
+        files: The file operations of the operating system.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -331,7 +331,7 @@ def _is_outdated(view: View, planned: FileRecord) -> bool:
 
 
 def _changed(view: View, done: Restored, refused: Collection[PathId]) -> tuple[FileRecord, FileRecord] | None:
-    """Return the file's present record, and the record with the new copies; None if nothing is to be changed.
+    """Return the file's current record, and the record with the new copies; None if nothing is to be changed.
 
     A plan from before the file was offloaded changes nothing. A plan that offloads the file marks it as offloaded in
     the commit that names the copy on a cold path.
@@ -362,7 +362,7 @@ def _drop(
     refused: Collection[PathId],
     files: FileOps,
 ) -> int:
-    """Delete the copies of a batch that no record names, except those on refused paths; return their number.
+    """Delete the copies of a batch that no record names, except those on refused paths. Return their number.
 
     After the outcome of the batch is committed, a copy that no record in a durable view names is never named again.
     """
@@ -390,7 +390,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None, loss: str | None) -> None:
-    """Clear the reports about copies that were rewritten or are no longer named; report the loss unless it is None."""
+    """Clear the reports about copies that were rewritten or are no longer named. Report `loss` unless it is None."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.copies, *(path_id for path_id in done.plan.file.copies if path_id not in named)}

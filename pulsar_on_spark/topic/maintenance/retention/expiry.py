@@ -22,11 +22,11 @@ SWEEP_AFTER_S = 24 * 3600.0
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
-    """Delete subscriptions that may expire and had no live consumer for `expires_after_s`; return their number.
+    """Delete subscriptions that may expire and had no live consumer for `expires_after_s`. Return their number.
 
     Args:
         root: The root.
-        clock: The time that ages are relative to, in seconds since 1970; None for now.
+        clock: The time by which ages are computed, in seconds since 1970; None for now.
     """
     now_s = time.time() if clock is None else clock
     view = root.store.view()
@@ -42,6 +42,10 @@ def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
     """Delete leases that were not renewed for a day or, if that is longer, for the longest `expires_after_s`.
 
     A suspended consumer whose lease is deleted writes it again when it continues.
+
+    Args:
+        root: The root.
+        clock: The time by which ages are computed, in seconds since 1970; None for now.
 
     Returns:
         The number of deleted leases.

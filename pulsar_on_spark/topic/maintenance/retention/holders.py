@@ -55,7 +55,7 @@ _MARKS_BEHIND: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A reader that may need the entries from a position on; `reason` completes the sentence "Kept for ..."."""
+    """A reader that may need the entries from a position on. `reason` completes the sentence "Kept for ..."."""
 
     position: Position
     reason: str
@@ -113,8 +113,8 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 def history_mark(view: View, topic_id: str, policies: Policies, now: datetime) -> HistoryMark | None:
     """Return the mark to store: the history's end, and the time since which later entries have waited for a build.
 
-    A mark of less than an hour ago is returned unchanged. None if no policy enables the history, or if the history
-    includes all sealed entries.
+    A mark of less than an hour ago is returned unchanged. The result is None if no policy enables the history, or if
+    the history includes all sealed entries.
     """
     trim = view.get(TrimRecord, topic_id)
     old = None if trim is None else trim.history

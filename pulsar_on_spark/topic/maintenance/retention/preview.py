@@ -30,14 +30,14 @@ _ALL: Final = 2**63
 def retention_preview(
     store: MetadataStore, of: str | TopicName, value: Any, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """Count the segments that housekeeping would trim now under another retention, but not under the present one.
+    """Count the segments that housekeeping would trim now under another retention, but not under the current one.
 
     Args:
         store: The root's metadata.
         of: A namespace, or a topic.
         value: The retention, or its JSON with Pulsar's names; None to unset it.
         defaults: The policies for fields that neither a topic nor its namespace sets.
-        now: The time that ages are relative to; None for this host's clock.
+        now: The time by which ages are computed; None for this host's clock.
 
     Raises:
         InvalidArgumentError: the retention is not acceptable.

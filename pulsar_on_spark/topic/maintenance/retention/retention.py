@@ -148,7 +148,10 @@ def why_kept(
 
 @dataclass(frozen=True, slots=True)
 class _LedgerPart:
-    """A ledger with its sealed segments. `ended_at` is the time when the next ledger was created; None for the last."""
+    """A ledger with its sealed segments.
+
+    `ended_at` is the time when the next ledger was created; None for the last one.
+    """
 
     ledger: LedgerRecord
     segments: tuple[SegmentRecord, ...]

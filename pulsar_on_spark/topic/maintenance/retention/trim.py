@@ -54,7 +54,7 @@ _MAX_ROUNDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTopics:
-    """Numbers of trimmed segments, of their messages and key and value bytes, and of the topics that had them."""
+    """Numbers of trimmed segments, of their messages, of their key and value bytes, and of the topics that had them."""
 
     topics: int = 0
     segments: int = 0
@@ -79,7 +79,7 @@ def trim_topics(
         root: The root.
         defaults: The policies for fields that neither a topic nor its namespace sets.
         progress: Called as the trimming proceeds.
-        now: The time that ages are relative to; None for this host's clock.
+        now: The time by which ages are computed; None for this host's clock.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -98,7 +98,7 @@ def trim_some(
 ) -> TrimmedTopics:
     """Trim the topics and partitions with these full names, in as many commits as needed (errors as `trim_topics`).
 
-    Deleted topics are skipped.
+    Deleted topics are skipped. `now` is the time by which ages are computed; None for this host's clock.
     """
     done = TrimmedTopics()
     topics: set[str] = set()
@@ -158,7 +158,8 @@ def kept_segments(
 ) -> list[KeptSegment]:
     """Return each sealed segment of a topic without partitions, or of a partition, and the reason to keep the segment.
 
-    The list is empty if there is no such topic.
+    The list is empty if there is no such topic. `now` is the time by which ages are computed; None for this host's
+    clock.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -174,7 +175,7 @@ def kept_segments(
 
 
 def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> dict[str, Trim]:
-    """Decide and commit the trims of some topics together; return them by the topics' names."""
+    """Decide and commit the trims of some topics together. Return the trims by the topics' names."""
     trims: dict[str, Trim] = {}
 
     def decide(view: View) -> Change | None:

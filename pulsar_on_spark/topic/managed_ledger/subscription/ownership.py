@@ -278,10 +278,7 @@ def _reset(situation: Situation) -> Fenced | None:
 
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
-    """Return Refuse or Standby if another owner keeps this reader from the subscription as a whole.
-
-    None if none does.
-    """
+    """Return Refuse or Standby if another owner keeps this reader from the whole subscription; None if no owner does."""
     record = situation.record
     if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
         return Standby()  # the subscription can be acquired when the broker is known to be dead
@@ -308,7 +305,7 @@ def _busy(situation: Situation) -> Refuse | Standby | None:
 
 
 def _fenced(situation: Situation) -> Fenced | None:
-    """Return Fenced if another process or consumer took a slot that this process held; None if none did."""
+    """Return Fenced if another process or consumer took a slot that this process held; None if no slot was taken."""
     owners = owners_by_slot(situation.record)
     for slot, epoch in situation.held.items():
         owner = owners.get(slot)

@@ -402,7 +402,7 @@ def test_an_addition_that_was_cut_off_is_gone_on_with(root: Root, tmp_path: Path
     first = tmp_path / "first"
     record = storage_paths.add(root, tmp_path / "other")
     shutil.copytree(tmp_path / "other", first)
-    with pytest.raises(InvalidArgumentError, match="holds storage path 3"):
+    with pytest.raises(InvalidArgumentError, match="has storage path 3"):
         storage_paths.add(root, first)
     (first / "pulsarpy-path.json").write_text(
         (first / "pulsarpy-path.json").read_text().replace('"path_id": 3', '"path_id": 4')
