@@ -180,7 +180,8 @@ class MetadataStore:
         Args:
             root: The place of the root.
             first: The first records of the main table.
-            copied: Rows of another root. Its cursors are committed before `first`, its other rows together with it.
+            copied: Rows of another root; None for none. Its cursors are committed before `first`, its other rows
+                together with it.
 
         Raises:
             InvalidArgumentError: the Delta library cannot handle the path.

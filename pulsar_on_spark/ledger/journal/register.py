@@ -73,6 +73,7 @@ class LogRegister:
 
     def _record(self, view: View) -> LogRecord | None:
         # A record is removed only after it was CLOSED for good, and a writer that wakes up late must see that.
+        """Return the log's record in a view, even a removed one; None if there never was one."""
         row = view.last(IncarnationRecord, self.incarnation)
         return None if row is None else log_record(row)
 

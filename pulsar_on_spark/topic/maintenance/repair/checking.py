@@ -104,7 +104,7 @@ def report_of(
 def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecord, PathId]]:
     """Return the copies that exist by the audit, as (file, path) in the order of paths.
 
-    If `path_id` is given, these are only the copies on that path.
+    These are the copies on `path_id`, or on all paths for None.
     """
     return [
         (file, at)

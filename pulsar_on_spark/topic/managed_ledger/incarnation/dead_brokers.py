@@ -175,9 +175,12 @@ class DeadBrokers:
         return incarnation in self._late
 
     def recover_or_wait(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """Wait until each lease that looks stale has run out or is renewed, then return `recover_dead_logs(...)`.
+        """Wait until each lease that looks stale has run out or is renewed, then recover as `recover_dead_logs` does.
 
         Errors of reading leases during the wait are raised.
+
+        Returns:
+            True if the journal of at least one incarnation was closed.
         """
         waited = False
         while undecided := [incarnation for incarnation in incarnations if self._is_undecided(view, incarnation)]:

@@ -278,7 +278,7 @@ def _reset(situation: Situation) -> Fenced | None:
 
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
-    """Return Refuse or Standby if another owner keeps this reader from the whole subscription; None if no owner does."""
+    """Return Refuse or Standby if another owner keeps this reader from the whole subscription, else None."""
     record = situation.record
     if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
         return Standby()  # the subscription can be acquired when the broker is known to be dead
