@@ -465,7 +465,7 @@ class MetadataStore:
 
 
 def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
-    """Commit the cursors of a root that is being created, instead of any cursors of an interrupted attempt."""
+    """Commit the cursors of a root that is being created, in place of any cursors of an interrupted attempt."""
     log.refresh()
     log.replace_all(encode_cursors(rows, log.version + 1, log.new_token()), {})
 

@@ -35,7 +35,10 @@ class CheckedFrames:
         self._lock = Lock()
 
     def get(self, file: FileKey, number: FrameNumber) -> Crcs | None:
-        """Return the frame's `part_crcs`; None if the frame was not verified, or has left the cache."""
+        """Return the checksums of the frame's parts (`part_crcs`).
+
+        None if it was not verified, or has left the cache.
+        """
         with self._lock:
             frames = self._files.get(file)
             if frames is None:
@@ -44,7 +47,7 @@ class CheckedFrames:
             return frames.get(number)
 
     def add(self, file: FileKey, number: FrameNumber, crcs: Crcs) -> None:
-        """Add the `part_crcs` of a verified frame."""
+        """Add the checksums of a verified frame's parts (`part_crcs`)."""
         with self._lock:
             frames = self._files.setdefault(file, {})
             self._files.move_to_end(file)

@@ -83,6 +83,13 @@ class EntryGroup:
     ) -> None:
         """Add a ledger's next entry.
 
+        Args:
+            ledger_id: The ledger.
+            entry_id: The entry's id.
+            message_count: The number of messages in the entry.
+            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
+            payload: The entry's bytes.
+
         Raises:
             InvalidArgumentError: the entry's id is not the next after the ledger's last entry in the group, or a number
                 is out of range. The group is unchanged.
@@ -158,7 +165,7 @@ def _directory(
 
 
 def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """Encode at least one (subscription key, cursor record) pair as a CURSOR frame.
+    """Encode one or more (subscription key, cursor record) pairs as a CURSOR frame; `lac` as `encode_entries`.
 
     Raises:
         InvalidArgumentError: there is no record, or the frame would be longer than `MAX_FRAME_BYTES`.
@@ -179,12 +186,12 @@ def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: F
 
 
 def encode_lac(at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """Encode a LAC frame, which only names the last acknowledged frame, for tail readers of an idle log."""
+    """Encode a LAC frame, which only names the last acknowledged frame (`lac`), for tail readers of an idle log."""
     return _encode(FrameKind.LAC, at, lac, 0, b"", [])
 
 
 def encode_roll(next_fragment: int, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """Encode the last frame of a fragment, which names the next fragment."""
+    """Encode the last frame of a fragment, which names the next fragment by its number; `lac` as `encode_entries`."""
     return _encode(FrameKind.ROLL, at, lac, 0, b"", [ROLL.pack(next_fragment)])
 
 

@@ -132,7 +132,7 @@ class Filling:
         payload: Payload,
         context: object,
     ) -> None:
-        """Add an entry to the open group (see `EntryGroup.add` for the errors).
+        """Add an entry to the open group (arguments as `Journal.add_entry`, errors as `EntryGroup.add`).
 
         `context` is returned with its outcome.
         """

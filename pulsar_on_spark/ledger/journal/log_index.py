@@ -144,7 +144,7 @@ def _visible(runs: list[R], limit: FrameNumber) -> int:
 
 
 def _is_gap(at: int, first: int) -> bool:
-    """Return True if entries are missing before `first`, because a ledger's entry ids are dense."""
+    """Return True if entries from `at` on are missing before `first`; a ledger's entry ids are dense."""
     return first > at
 
 

@@ -71,7 +71,7 @@ class ObjectFile:
         return f"Journal object {self.path.place}/{self._key(number)}"
 
     def head(self, kind: ObjectKind, number: int, token: str) -> ObjectHead:
-        """Return the head of an object that has no frames."""
+        """Return the head of an object that has no frames, with this kind, number and token of its writer."""
         return ObjectHead(kind, self.incarnation, self.file, number, token)
 
     def create(self, number: int, content: bytes) -> Created | Exists:

@@ -95,7 +95,7 @@ class ObjectExists:
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """Event: it is not known whether the object was created; it may still be created later."""
+    """Event: it is unknown if the object was created; it may still be created later."""
 
     number: int
 

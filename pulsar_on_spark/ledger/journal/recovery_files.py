@@ -86,7 +86,10 @@ class RecoveryFiles:
         return [ReleaseFiles((copy,))]
 
     def backlog(self, next_frame: FrameNumber, lac: FrameNumber) -> int:
-        """Return the number of frames that were read and are not yet durable in every file."""
+        """Return the number of frames that were read and are not yet durable in every file.
+
+        `next_frame` is the next frame to read, `lac` the frame before the first one that is written back.
+        """
         acked = [watermark for watermark in self.targets.values() if watermark is not None]
         return next_frame - 1 - min(acked) if acked else next_frame - lac - 1
 

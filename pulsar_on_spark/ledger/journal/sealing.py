@@ -55,7 +55,8 @@ class EntryRange:
 def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
     """Return the last frame that readers may read: the end of a CLOSED log, else the highest proved LAC.
 
-    A LAC is proved by any frame header that names it, and by a fragment that has ended according to the record.
+    `lac_seen` is the highest LAC in the headers that were read. A LAC is proved by any frame header that names it, and
+    by a fragment that has ended according to the record.
     """
     if record.last_frame is not None:
         return record.last_frame
@@ -66,7 +67,7 @@ def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
 
 
 def sealable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
-    """Return the last frame that may be sealed; NO_FRAME while the log is in recovery."""
+    """Return the last frame that may be sealed; NO_FRAME while the log is in recovery (`lac_seen` as `readable_to`)."""
     return NO_FRAME if record.state is LogState.IN_RECOVERY else readable_to(record, lac_seen)
 
 

@@ -171,7 +171,7 @@ class LogWalk:
         self._enter()
 
     def took(self, number: FrameNumber, lac: FrameNumber) -> None:
-        """Record that the next frame was read from the copy in use."""
+        """Record that frame `number`, the next frame, was read from the copy in use. Its header names `lac`."""
         assert number == self.next, "frames come in order"
         self.next = number + 1
         if lac > self.lac:

@@ -184,7 +184,7 @@ class WriterFragments:
         return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
 
     def proposed(self, change: Change, lac: FrameNumber) -> tuple[Fragment, ...]:
-        """Return the fragments that the record will name after the change."""
+        """Return the fragments that the record will name after the change. `lac` is the last acknowledged frame."""
         fragments = list(self.ended)
         if change.purpose is Purpose.OPEN:
             fragments.append(Fragment(0, change.runs[0]))
@@ -195,7 +195,12 @@ class WriterFragments:
         return tuple(fragments)
 
     def _running(self, change: Change, lac: FrameNumber) -> list[Fragment]:
-        """Return the fragments of the runs. A run whose predecessor has not ended gets no first frame yet."""
+        """Return the fragments of the runs after a change.
+
+        A run whose predecessor has not ended gets no first frame yet.
+
+        `lac` is the last acknowledged frame.
+        """
         fragments = []
         start = lac + 1
         for index, (run, copies) in enumerate(zip(self.runs, change.runs, strict=True)):

@@ -106,8 +106,9 @@ News: TypeAlias = list[Entry]
 def follow(tip: Tip, *, is_shared: bool = False) -> Generator[Request, Answer, News]:
     """Return the entries after `tip`, the last entry that was read, to the end of the log.
 
-    A clean-up always keeps the newest entries, so the log ends where a listing shows no more entries. The presence of
-    the entry `tip` would prove less: after a clean-up, a late repetition of its request may have created it again.
+    `is_shared` is True if other programs may write to the log, too. A clean-up always keeps the newest entries, so the
+    log ends where a listing shows no more entries. The presence of the entry `tip` would prove less: after a clean-up,
+    a late repetition of its request may have created it again.
 
     Raises:
         GapError: the next entry is missing, although later entries exist.

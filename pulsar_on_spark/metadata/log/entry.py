@@ -132,7 +132,7 @@ class Entry:
 
     @property
     def writer(self) -> str:
-        """The name of the handle that wrote the entry (see `new_token`)."""
+        """The name of the `TableLog` that wrote the entry (see `new_token`)."""
         return self.token[:_WRITER_DIGITS]
 
     @property
@@ -142,7 +142,7 @@ class Entry:
 
 
 def new_writer() -> str:
-    """Return a new random name for a handle that writes entries."""
+    """Return a new random name for a `TableLog` that writes entries."""
     return uuid.uuid4().hex[:_WRITER_DIGITS]
 
 

@@ -51,7 +51,9 @@ class Opened:
 
 
 def open_log(store: LogStore) -> Opened:
-    """Read a log from its newest intact checkpoint on. Entries after a gap that a power cut has left are set aside.
+    """Read a log from its newest intact checkpoint on.
+
+    Entries after a gap that a power cut has left are set aside in `metadata/set-aside`.
 
     Raises:
         OvertakenError: the log was cleaned up, or entries were set aside: open it again.
@@ -173,7 +175,11 @@ def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]
 
 
 def _close_gap(store: LogStore, missing: int) -> None:
-    """Set aside the entries after a gap that a power cut explains.
+    """Move the entries after a gap out of the log (`LogStore.set_aside`), if a power cut explains the gap.
+
+    Args:
+        store: The log.
+        missing: The number of the first missing entry.
 
     Raises:
         OvertakenError: another process holds the lock, or has closed the gap.

@@ -288,7 +288,7 @@ class TableLog:
         try:
             return self._take(entries, own)
         except (OvertakenError, ObjectsUnreachableError, CorruptMetadataError):
-            return None  # the commit is done, although the handle cannot read the rows
+            return None  # the commit is done, although this object cannot read the rows
 
     def settle(self, token: str, after_version: int, error: UnknownOutcomeError) -> bool:
         """Find out if a commit with an unknown outcome was made; if it was not, prevent that it is made later.

@@ -57,7 +57,7 @@ def check_new_topic(name: TopicName, partitions: int | None, limits: TopicLimits
     `partitions` is None for a topic without partitions.
 
     Raises:
-        InvalidArgumentError: the number of partitions is out of range, or the name is that of a partition.
+        InvalidArgumentError: the number of partitions is out of range, or the name is the name of a partition.
     """
     if partitions is not None and not 1 <= partitions <= limits.partitions:
         raise InvalidArgumentError(
@@ -96,8 +96,8 @@ def create_topic(
     Raises:
         TopicExistsError: the topic exists.
         TopicNotFoundError: the topic was deleted while it was created.
-        InvalidArgumentError: the number of partitions is out of range, the name is that of a partition or too long,
-            there are too many properties, or the namespace has reached its limit of topics.
+        InvalidArgumentError: the number of partitions is out of range, the name is a partition's or too long, there are
+            too many properties, or the namespace has reached its limit of topics.
     """
     check_new_topic(name, partitions, limits)
     check_new_properties(f"Topic {name.full}", properties or {})
@@ -247,7 +247,7 @@ def delete_topic(
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: the name is that of a partition, or the topic has subscriptions and `force` is False.
+        InvalidArgumentError: the name is a partition's, or the topic has subscriptions and `force` is False.
     """
 
     def decide(view: View) -> Change:

@@ -63,7 +63,7 @@ class Lease:
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Lease | None:
-        """Decode a stored lease; None if the content is not a lease.
+        """Decode a stored lease; None if the content is not a lease. `where` is its name in errors.
 
         Raises:
             FormatVersionError: a newer version of this project wrote it.
@@ -354,7 +354,7 @@ class LeaseWatcher:
         return lease_name(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
-        """Return True if the consumer has no lease, or one that is older than its duration by the wall clock.
+        """Return True if the consumer has no lease, or its lease is older than its duration by the wall clock.
 
         Use this only as a hint, because the clocks of two machines may differ. `now_s` is in seconds since 1970.
         """

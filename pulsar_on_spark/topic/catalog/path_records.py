@@ -38,7 +38,7 @@ def journal_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, JournalPa
 
 
 def storage_path(root: RootPlace, cluster_id: str, record: PathRecord) -> JournalPath:
-    """Return the storage path of a record."""
+    """Return the storage path of a record, which belongs to the root with this cluster id."""
     place, path_id, is_given_up = place_of(root, record), PathId(record.path_id), record.state == "lost"
     if isinstance(place, Path):
         return LocalPath(path_id, place, cluster_id, record.label, record.host, is_given_up=is_given_up)

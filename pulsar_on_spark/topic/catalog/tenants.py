@@ -293,7 +293,7 @@ def topics_of(view: RecentView, namespace: str) -> list[TopicRecord]:
 
 
 def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapping[str, str | None]) -> None:
-    """Set properties of a namespace; None removes a property.
+    """Set properties of a namespace. `changes` has the new values by name; None removes a property.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -309,7 +309,9 @@ def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapp
 
 
 def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping[str, str | None]) -> None:
-    """Set properties of a topic, or of a partition's partitioned topic; None removes a property.
+    """Set properties of a topic, or of a partition's partitioned topic.
+
+    `changes` has the new values by name; None removes a property.
 
     Raises:
         TopicNotFoundError: there is no such topic.

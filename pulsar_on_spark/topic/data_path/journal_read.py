@@ -46,7 +46,7 @@ def stored_entries(
     paths: JournalPathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[StoredEntry]:
-    """Read entries [first, end) of a ledger, each with the bytes that the broker received (see `read_entries`)."""
+    """Read entries [first, end) of a ledger, each as the broker received it (see `read_entries`)."""
     position = first
     with closing(FrameReader(where, paths, files)) as frames:
         for number in where.frames:

@@ -305,7 +305,7 @@ class _Findings:
         self._loss: _Loss | None = None
 
     def bad_copy(self, file: FileRecord, path: PathId, reason: str) -> None:
-        """Report a bad or missing copy, whether or not another copy is good."""
+        """Report a bad or missing copy, even if another copy is good."""
         if (file.file_id, path) in self._bad_copies:
             return
         self._bad_copies.add((file.file_id, path))

@@ -191,7 +191,7 @@ class Tail:
         raise AssertionError("unreachable")
 
     def _require_reachable(self, what: str, incarnations: Iterable[IncarnationId]) -> None:
-        """Check that no unreachable copy may have entries that are missing in these journals.
+        """Check that no unreachable copy may have entries that these journals lack. `what` names the entries in errors.
 
         Raises:
             CopiesUnreachableError: an unreachable copy may have missing entries.

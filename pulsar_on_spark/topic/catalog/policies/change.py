@@ -86,7 +86,10 @@ def _commit_namespace(
 
 
 def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the policies for a new namespace's record, as JSON by field (errors as `set_namespace_policies`)."""
+    """Return the policies for a new namespace's record, as JSON by field.
+
+    `given_there` has the policies as `changes` of `set_namespace_policies` has (errors, too).
+    """
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
     _check_places(view, {}, stored, what)
@@ -116,13 +119,16 @@ def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, 
 
 
 def parsed(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, Any]:
-    """Parse changes into values of `Policies`, by field; None for a policy to unset (see `set_namespace_policies`)."""
+    """Parse changes into values of `Policies`, by field; None for a policy to unset (see `set_namespace_policies`).
+
+    `what` names the owner of the policies in errors; `on_topic` is True if it is a topic.
+    """
     checked = _checked(changes, what, on_topic=on_topic)
     return {**checked, **given({name: value for name, value in checked.items() if value is not None})}
 
 
 def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, JsonValue]:
-    """Check changes, and return them as JSON by field, with None for a policy to unset."""
+    """Check changes, and return them as JSON by field, with None for a policy to unset (arguments as `parsed`)."""
     checked: dict[str, JsonValue] = {}
     for name, value in changes.items():
         field = FIELDS.get(name)
@@ -164,7 +170,10 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
 
 
 def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
-    """Return stored policies with a change applied; None as a value removes the policy."""
+    """Return stored policies with a change applied; None as a value removes the policy.
+
+    `what` names the owner of the policies in errors.
+    """
     both = {**stored, **wanted}
     changed: dict[str, JsonValue] = {name: value for name, value in both.items() if value is not None}
     now = given(changed)

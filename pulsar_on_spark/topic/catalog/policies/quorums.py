@@ -28,12 +28,12 @@ def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
 
 
 def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
-    """Return the quorum for a file that may have entries of any topic: the strictest quorum of all policies."""
+    """Return the strictest of all quorums that policies set and `otherwise`, for a file with entries of any topics."""
     return strictest([otherwise, *_asked(view)])
 
 
 def strictest(quorums: Iterable[Quorum]) -> Quorum:
-    """Combine quorums into one that satisfies each of them; there must be at least one."""
+    """Combine one or more quorums into a quorum that satisfies each of them."""
     listed = list(quorums)
     return Quorum(
         max(quorum.ensemble for quorum in listed),

@@ -450,7 +450,7 @@ def _at(path: PartPath) -> str:
 
 
 def _short(schema: dict[str, Json]) -> str:
-    """Return a name without its namespace."""
+    """Return the name of a named type without its namespace."""
     return str(schema["name"]).rpartition(".")[2]
 
 

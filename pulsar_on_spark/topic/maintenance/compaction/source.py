@@ -145,7 +145,7 @@ class Source:
             yield piece
 
     def _read(self, slice_: SegmentSlice, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (end of the entries read, rows)."""
+        """Yield (id after the last entry read, rows of the entries) for each batch of a slice, in order."""
         file, wanted, ledger = slice_.file, slice_.batches(), slice_.start_position.ledger
         if isinstance(file, JournalPlace):
             frames = replace(file, frames=tuple(file.frames[where.number] for where in wanted))

@@ -1,1 +1,1 @@
-"""The segment files of a root: merge small ones, rewrite them, and collect those that no record needs."""
+"""The segment files of a root: merge small files, rewrite them, and collect files that no record needs."""

@@ -1,6 +1,6 @@
 """Claims: of several copies of a root that share a cold path, only one changes it; the others only read from it.
 
-The same is true of history paths: what is said of cold paths here holds for all paths with a role of `APART`.
+The same is true of history paths: in this module, a cold path is any path with a role of `APART`.
 
 A copy of a root's folder, made by `cp -a` or by a snapshot of its disk, names the same cold paths as the root. If both
 moved and deleted files there, each would delete as garbage the files that only the other copy's metadata name. So

@@ -104,7 +104,7 @@ class Audit:
 
 
 def live(view: View) -> list[FileRecord]:
-    """Return the records of all segment files, without those that were replaced."""
+    """Return the records of all segment files that were not replaced."""
     return [file for file in view.all(FileRecord) if file.replaced_at is None]
 
 

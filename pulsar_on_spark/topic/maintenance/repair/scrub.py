@@ -244,11 +244,12 @@ class CheckedCopy:
 def check_copy(
     root: RootHandle, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
-    """Read one copy in full. Write a report if it is bad, clear an earlier report if it is good.
+    """Read one copy in full.
 
-    A copy that the file's current record does not name is neither good nor bad. The copies that this record names
-    instead were read in full when they were written. A bad copy on a cold path that the root must not judge counts as
-    not examined.
+    Write a report if it is bad, clear an earlier report if it is good. `pace` is called with the number of bytes that
+    were read. A copy that the file's current record does not name is neither good nor bad. The copies that this record
+    names instead were read in full when they were written. A bad copy on a cold path that the root must not judge
+    counts as not examined.
 
     Raises:
         MetadataError: the metadata cannot be read.
@@ -275,6 +276,8 @@ def check_copy(
 
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
     """Read every byte of a copy, and return its defect as a sentence; None if the copy is good.
+
+    `pace` is called with the number of bytes that were read.
 
     A part that the disk cannot read (EIO) is a defect, because a new copy, on other blocks of the disk, can be read.
 

@@ -173,7 +173,7 @@ def restore(
     pace: Pace = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> Restored:
-    """Write the copies of a plan, without a commit, in any process.
+    """Write the copies of a plan, without a commit, in any process. `pace` is called with the number of bytes copied.
 
     Paths in `failed` are skipped. A path that fails is reported in `Restored.failures`.
     """

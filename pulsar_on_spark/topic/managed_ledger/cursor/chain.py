@@ -159,7 +159,10 @@ class LedgerChain:
         return None
 
     def entries_from(self, ledger: int, entry: int) -> int:
-        """Return the number of readable entries from a position on; 0 behind the last visible ledger."""
+        """Return the number of readable entries from the position (ledger, entry) on.
+
+        0 behind the last visible ledger.
+        """
         ledger, entry = self.normalize_position(ledger, entry)
         index = self._index.get(ledger)
         if index is None:

@@ -32,7 +32,10 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Return True if a ledger of this size and age must be replaced; an empty ledger is never replaced."""
+        """Return True if a ledger of this size and age (in seconds) must be replaced.
+
+        An empty ledger is never replaced.
+        """
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s

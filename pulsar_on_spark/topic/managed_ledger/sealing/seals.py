@@ -48,7 +48,7 @@ class SealedLog:
 
     @property
     def marks(self) -> SealMarks:
-        """The frames up to which the log is sealed and trimmed, and whether all its ledgers have close rows.
+        """The frames up to which the log is sealed and trimmed, and the mark that all its ledgers have close rows.
 
         `has_ends` is always False unless the log is CLOSED.
         """
