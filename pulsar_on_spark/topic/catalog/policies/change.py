@@ -88,7 +88,7 @@ def _commit_namespace(
 def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
     """Return the policies for a new namespace's record, as JSON by field.
 
-    `given_there` has the policies as `changes` of `set_namespace_policies` has (errors, too).
+    `given_there` has the same form as `changes` of `set_namespace_policies`, and the errors are the same.
     """
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
@@ -194,7 +194,7 @@ def _check_quota(
 ) -> None:
     """Refuse a backlog quota that is not less than the retention limit, as Pulsar's `checkBacklogQuota` does.
 
-    A quota that is None is not set.
+    A quota that is None is not set. `what` names the owner of the policies in errors.
     """
     for limit, kept, unit in (
         (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB, "bytes"),

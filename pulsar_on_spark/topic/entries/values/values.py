@@ -47,7 +47,7 @@ class ValueCodec:
             raise InvalidArgumentError("Values in avro need an Avro schema, and values in json take none.")
 
     def narrowed(self, names: Collection[str]) -> ValueCodec:
-        """Return a codec that decodes these fields only, in the order of the schema."""
+        """Return a codec that decodes only the fields with these names, in the order of the schema."""
         return replace(self, arrow_type=pa.struct([field for field in self.arrow_type if field.name in names]))
 
     def decode(

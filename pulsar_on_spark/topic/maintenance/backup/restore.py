@@ -270,7 +270,7 @@ def _absent(root: RootHandle, files: Sequence[FileRecord], progress: Progress) -
 
 
 def _look_for_copy(sources: _Sources, file: FileRecord) -> None:
-    """Look for a copy of a file, good or bad.
+    """Look for a copy of a file, good or bad; return if there is one.
 
     Raises:
         CopiesUnreachableError: no path that can be reached has a copy, and some path cannot be reached.

@@ -283,7 +283,7 @@ def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
 def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
     """Check that the data match the segment's record, before the record is replaced.
 
-    `what` names its topic in errors.
+    `what` names its topic and entries in errors.
     """
     first = segment.first_entry
     for batch, entries in zip(batches, segment.batch_entries, strict=True):

@@ -359,7 +359,7 @@ class _Worker:
             log.info("Deleted %d journal files; frames below %d are gone.", report.deleted_files, report.deleted_before)
 
     def _backlog_bytes(self) -> int:
-        """Return the minimum unsealed bytes for a pass now."""
+        """Return the minimum unsealed bytes at which a pass begins, which grows with the ledgers of the last pass."""
         of_ledgers = min(self._ledgers * self._policy.ledger_bytes, self._policy.lag_limit_bytes // 4)
         return max(self._policy.backlog_bytes, of_ledgers)
 
