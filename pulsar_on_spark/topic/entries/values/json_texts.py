@@ -88,7 +88,7 @@ def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
 
 
 def _joined(array: pa.ListArray | pa.MapArray, texts: pa.StringArray, before: str, after: str) -> pa.StringArray:
-    """Join the texts of each row's elements, with commas between them."""
+    """Join the texts of each row's elements with commas, and put `before` and `after` around the result."""
     if len(array) == 0:
         return pa.array([], pa.string())
     offsets = pc.subtract(array.offsets, array.offsets[0]).cast(pa.int32())
