@@ -64,7 +64,7 @@ def read_past(place: RootPlace, moment: int | datetime) -> Past:
     The cursors are as of the same time as the main table, by the clocks of the processes that wrote the two tables.
 
     Args:
-        place: The root's place.
+        place: The root's folder or object store.
         moment: A version of the main table, or a time with a zone.
 
     Raises:

@@ -178,7 +178,7 @@ class MetadataStore:
         If several processes create the same root concurrently, only one of them commits its `first`.
 
         Args:
-            root: The place of the root.
+            root: The root's folder or object store.
             first: The first records of the main table.
             copied: Rows of another root; None for none. Its cursors are committed before `first`, its other rows
                 together with it.

@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<8sHHBBxxQII")
 """Magic, format version, lengths of the header, the incarnation's id and the file's id, number of the first frame, CRC
 of the frame before it, CRC of the rest of the header. Both ids follow, and zeros up to a multiple of 8 bytes.
 
-Magic, format version, header length and the place of the CRC stay in every version."""
+Magic, format version, header length and the position of the CRC stay in every version."""
 _CRC_AT = _HEADER.size - 4
 _MAX_HEADER_BYTES = 512
 

@@ -36,7 +36,7 @@ token, number, number up to which all objects were confirmed, number of the firs
 the first one, length of the body, CRC of the body, CRC of the rest of the head. Both ids follow, and zeros up to a
 multiple of 8.
 
-Magic, format version, head length and the place of the last CRC stay in every version."""
+Magic, format version, head length and the position of the last CRC stay in every version."""
 _CRC_AT: Final = _HEAD.size - 4
 
 

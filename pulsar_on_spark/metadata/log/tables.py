@@ -40,7 +40,7 @@ def history_log(root: RootPlace, base: RootPlace, name: str) -> SharedLog:
 
     Args:
         root: The root.
-        base: The root, or the place of a storage path.
+        base: The root, or the folder or object store of a storage path.
         name: The table's folder, relative to `base`.
     """
     if isinstance(base, Path):

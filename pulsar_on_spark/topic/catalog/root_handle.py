@@ -54,7 +54,7 @@ class RootHandle:
     """
 
     def __init__(self, place: RootPlace) -> None:
-        """Open the root at `place`.
+        """Open the root in a folder or below a URL.
 
         Raises:
             NotARootError: the folder or prefix does not exist, or is not a root.

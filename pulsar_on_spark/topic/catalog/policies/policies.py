@@ -260,7 +260,7 @@ _OFFLOAD_PLACES: Final = (
     "fileSystemProfilePath",
     "fileSystemURI",
 )
-"""Pulsar's settings of the place for offloaded ledgers. Here, only operators choose places."""
+"""Pulsar's settings of the storage for offloaded ledgers. In this project, only operators choose it."""
 DELETION_LAG_MS: Final = 4 * 3_600_000
 """Pulsar's default deletion lag, in milliseconds."""
 

@@ -115,7 +115,7 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
         checked = check(copy, progress=progress)
     copy.store.commit(_with_cold_paths_read_only)
     for path_id in copy.current_storage_paths():
-        # Repair has claimed cold paths for a root at the unfinished place.
+        # Repair has claimed cold paths for a root in the unfinished folder.
         (unfinished / _own_uri(path_id) / CLAIM_NAME).unlink(missing_ok=True)
     files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
