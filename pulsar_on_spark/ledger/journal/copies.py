@@ -85,8 +85,18 @@ class PathWriter(Protocol):
     def path(self) -> StoragePath:
         """The storage path of the files."""
 
-    def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
-        """Take over a created file. `header` is the file's encoded header, written before frame `first`."""
+    def begin_file(
+        self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes, *, stays_cached: bool = True
+    ) -> None:
+        """Take over a created file.
+
+        Args:
+            copy: The file.
+            new: The created file.
+            first: The number of its first frame.
+            header: The file's encoded header, which is written before this frame.
+            stays_cached: True if the newest bytes may stay in the page cache, because readers read this copy.
+        """
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
@@ -135,6 +145,7 @@ class _Begin:
     fd: int
     first: FrameNumber
     header: bytes
+    stays_cached: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,7 @@ class _OpenFile:
     name: Path
     appender: CopyAppender
     header: bytes
+    page_cache: PageCache
     unsynced_bytes: int = 0
     identity: tuple[int, int] | None = None
     wanted: AppendFrames | None = None
@@ -217,7 +229,8 @@ class PathThread(PathWriter):
         self._files = files
         self.syncs = Latencies()
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
-        self._page_cache = PageCache(files)
+        self._read_files = PageCache(files)
+        self._unread_files = PageCache(files, kept_bytes=0)
         self._open: dict[Copy, _OpenFile] = {}
         self._abandoned = False
         self._thread = threading.Thread(target=self._run, name=f"journal-path-{path.path_id}", daemon=True)
@@ -229,9 +242,11 @@ class PathThread(PathWriter):
         return self._path
 
     @override
-    def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
+    def begin_file(
+        self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes, *, stays_cached: bool = True
+    ) -> None:
         assert isinstance(new, OpenFile), "`create_copy` made it"
-        self._orders.put(_Begin(copy, new.fd, first, header))
+        self._orders.put(_Begin(copy, new.fd, first, header, stays_cached))
 
     @override
     def append(
@@ -304,7 +319,8 @@ class PathThread(PathWriter):
 
     def _begin(self, order: _Begin) -> None:
         name = open_name(file_directory(self._path.directory, self._incarnation, JournalFileId(order.copy.file)))
-        file = _OpenFile(order.copy, order.fd, name, CopyAppender(order.first), order.header)
+        page_cache = self._read_files if order.stays_cached else self._unread_files
+        file = _OpenFile(order.copy, order.fd, name, CopyAppender(order.first), order.header, page_cache)
         self._open[order.copy] = file
 
     def _gather(self, order: _Append) -> None:
@@ -370,7 +386,7 @@ class PathThread(PathWriter):
         try:
             with self.syncs.timed():
                 self._files.fdatasync(file.fd)
-            self._page_cache.wrote(file.name.parent, file.unsynced_bytes)
+            file.page_cache.wrote(file.name.parent, file.unsynced_bytes)
             file.unsynced_bytes = 0
         except OSError as error:
             file.error = f"{file.name} cannot be synced: {error}"

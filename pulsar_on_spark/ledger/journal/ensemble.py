@@ -121,8 +121,11 @@ class Ensemble:
         self._creating[copy] = 0
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
-    def begin_file(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
-        """Begin a created file with frame `first`; no effect if the path was given up during the file's creation."""
+    def begin_file(self, copy: Copy, first: FrameNumber, header: bytes, *, stays_cached: bool = True) -> None:
+        """Begin a created file with frame `first` (arguments as of `PathWriter.begin_file`).
+
+        No effect if the path was given up during the file's creation.
+        """
         new = self._created.pop(copy, None)
         if new is None:
             return
@@ -132,7 +135,7 @@ class Ensemble:
             writer = path_writer(path, self._incarnation, self._post, self._files, self._policy)
             state = self._states[copy.path] = _PathQueue(writer)
         state.outstanding[copy] = deque()
-        state.writer.begin_file(copy, new, first, header)
+        state.writer.begin_file(copy, new, first, header, stays_cached=stays_cached)
 
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ from pulsar_on_spark.ledger.journal.checked_frames import CheckedFrames
 from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, part_crcs, read_run
 from pulsar_on_spark.ledger.journal.frame_header import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead
-from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, in_reading_order, spread_of
 from pulsar_on_spark.ledger.journal.log_reader import OpenJournalFile
 from pulsar_on_spark.ledger.journal.places import JournalPath, JournalPathTable
 from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, StorageError
@@ -149,9 +148,7 @@ class _FrameCopy:
         return data.toreadonly()
 
 
-def _in_order(place: JournalPlace) -> Iterable[Copy]:
+def _in_order(place: JournalPlace) -> list[Copy]:
     """Return the copies in the order to try: first the one whose heads were read, because its pages are cached."""
-    others = [copy for copy in place.copies if copy != place.scanned[0]]
-    start = crc32c(place.incarnation.encode()) % max(len(others), 1)
-    first = [place.scanned[0]] if place.scanned[0] in place.copies else []
-    return [*first, *others[start:], *others[:start]]
+    in_order = in_reading_order(place.copies, spread_of(place.incarnation))
+    return sorted(in_order, key=lambda copy: copy != place.scanned[0])

@@ -25,7 +25,9 @@ from enum import Enum, IntEnum
 from itertools import pairwise
 from typing import TypeAlias
 
-from pulsar_on_spark.model.ids import PathId
+from crc32c import crc32c
+
+from pulsar_on_spark.model.ids import IncarnationId, PathId
 
 FrameNumber: TypeAlias = int
 """The number of a frame in its log, from 0 without gaps."""
@@ -130,6 +132,22 @@ def fragment_of(record: LogRecord, number: FrameNumber) -> Fragment | None:
         if fragment.first is not None and fragment.first <= number:
             holding = fragment
     return holding
+
+
+def spread_of(incarnation: IncarnationId) -> int:
+    """Return a number that differs from log to log, so that readers of many logs begin with different paths."""
+    return crc32c(incarnation.encode())
+
+
+def in_reading_order(copies: tuple[Copy, ...], spread: int) -> tuple[Copy, ...]:
+    """Return a fragment's copies in the order in which all readers of the log try them.
+
+    Args:
+        copies: The copies, at least one.
+        spread: The log's `spread_of`.
+    """
+    start = spread % len(copies)
+    return (*copies[start:], *copies[:start])
 
 
 def copies_of(record: LogRecord) -> frozenset[Copy]:

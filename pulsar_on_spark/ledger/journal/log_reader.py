@@ -7,14 +7,12 @@ import math
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from crc32c import crc32c
-
 from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, ScanEnd
 from pulsar_on_spark.ledger.journal.files import read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint, ScanPosition
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.journal_paths import file_name, open_bytes
-from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord, spread_of
 from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
 from pulsar_on_spark.ledger.journal.places import JournalPath, JournalPathTable
 from pulsar_on_spark.ledger.journal.tail import LogWalk
@@ -140,7 +138,7 @@ class LogReader(Generic[F]):
             files: The file operations of the operating system.
         """
         self.incarnation = incarnation
-        self.walk = LogWalk(begin, crc32c(incarnation.encode()))
+        self.walk = LogWalk(begin, spread_of(incarnation))
         self._paths = paths
         self.problems: list[str] = []
         self._frames = frames

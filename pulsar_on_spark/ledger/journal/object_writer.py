@@ -177,7 +177,9 @@ class ObjectPathThread(PathWriter):
         return self._path
 
     @override
-    def begin_file(self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes) -> None:
+    def begin_file(
+        self, copy: Copy, new: NewFile, first: FrameNumber, header: bytes, *, stays_cached: bool = True
+    ) -> None:
         assert isinstance(new, BornFile), "`create_objects` made it"
         self._orders.put(_Begin(copy, new, first, header))
 

@@ -15,8 +15,11 @@ from pathlib import Path
 from pulsar_on_spark.ledger.journal.files import open_journal_file
 from pulsar_on_spark.storage.files import FileOps
 
-KEPT_BYTES = 128 << 20
-"""Number of the newest bytes of a path that stay cached: twice the amount at which a sealer begins."""
+KEPT_BYTES = 384 << 20
+"""Number of the newest bytes that stay cached of the files that readers read first.
+
+This is half as much again as a sealer lets wait under load (`SealingPolicy.tail_bytes`), so that it reads what it seals
+from memory: from the disk, it reads and allocates pages again, and competes with the writers of the journal."""
 STEP_BYTES = 16 << 20
 """Excess over the kept bytes at which the oldest bytes are released."""
 

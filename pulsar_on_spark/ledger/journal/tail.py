@@ -28,6 +28,7 @@ from pulsar_on_spark.ledger.journal.log import (
     LogRecord,
     LogState,
     fragment_of,
+    in_reading_order,
 )
 from pulsar_on_spark.ledger.journal.sealing import readable_to
 from pulsar_on_spark.model.ids import PathId
@@ -49,7 +50,7 @@ class LogWalk:
 
         Args:
             begin: The first frame of interest.
-            spread: Any number; different numbers make walks begin with different copies.
+            spread: The log's `spread_of`, by which readers choose the copy that they try first.
         """
         self.next = begin
         self.lac: FrameNumber = NO_FRAME
@@ -254,8 +255,7 @@ class LogWalk:
     def _in_order(self, fragment: Fragment) -> list[Copy]:
         """Return the fragment's open copies first, then other copies, and those on failing paths last.
 
-        `spread` varies the order within these three groups.
+        Within these three groups, the copies are in reading order.
         """
-        start = self._spread % len(fragment.copies)
-        spread = (*fragment.copies[start:], *fragment.copies[:start])
+        spread = in_reading_order(fragment.copies, self._spread)
         return sorted(spread, key=lambda copy: (not self._files.get(copy), copy.path in self._failing))

@@ -23,7 +23,14 @@ from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
-from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameKind, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.log import (
+    NO_FRAME,
+    FrameKind,
+    FrameNumber,
+    LogState,
+    in_reading_order,
+    spread_of,
+)
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
     AddGroup,
@@ -312,9 +319,11 @@ class WriterShell:
         if point is None:
             self._deferred.append(effect)
             return
+        # Readers begin with this copy: only its bytes are worth the memory.
+        read_first = in_reading_order(self._core.copies, spread_of(self._incarnation))[0]
         for copy in effect.copies:
             header = JournalFileHeader(self._incarnation, JournalFileId(copy.file), point)
-            self._ensemble.begin_file(copy, effect.first, header.encode())
+            self._ensemble.begin_file(copy, effect.first, header.encode(), stays_cached=copy == read_first)
 
     def _lost(self, end: LogFenced | LogAbandoned) -> None:
         if isinstance(end, LogFenced):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pulsar_on_spark.ledger.journal.files import create_journal_file, fenced_name, file_directory, open_name
-from pulsar_on_spark.ledger.journal.page_cache import PageCache
+from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.log_reader import LogReader
+from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES, PageCache
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.storage.files import OS_FILES
 from tests.kit.cached_bytes import cached_bytes, can_forget
+from tests.ledger.journal.journal_runs import Listener, Place, add
 
 MIB = 1 << 20
 
@@ -72,3 +77,32 @@ def test_files_that_are_fenced_or_gone_are_no_hindrance(written: Written) -> Non
     assert cached_bytes(fenced_name(written.directory("b"))) <= MIB
     assert fenced_name(written.directory("b")).read_bytes() == content
     assert 4 * MIB <= written.cached("c") <= 7 * MIB
+
+
+@pytest.mark.parametrize("name", ["broker-1", "broker-2", "broker-3"])
+def test_only_the_copy_that_readers_read_first_stays(tmp_path: Path, name: str) -> None:
+    if not can_forget(tmp_path):
+        pytest.skip("this file system keeps all in memory")
+    incarnation = IncarnationId(name)
+    place = Place(tmp_path, paths=3, incarnation=incarnation)
+
+    async def run() -> None:
+        listener = Listener()
+        journal = place.journal(listener)
+        await journal.open()
+        for number in range(40):
+            add(journal, 1, number, os.urandom(MIB))
+            await listener.wait(lambda written=number + 1: len(listener.acked) == written)
+        await journal.close()
+
+    asyncio.run(run())
+    record = place.register.read().record
+    with closing(LogReader(incarnation, lambda: place.paths, FrameHead)) as reader:
+        reader.main_read(record, 0)
+        reader.open_files()
+        reader.main_read(record, 0)
+        assert reader.next() is not None
+        read_first, _ = reader.source
+    cached = {copy: cached_bytes(open_name(place.file(copy))) for copy in record.fragments[0].copies}
+    assert cached.pop(read_first) >= 40 * MIB
+    assert max(cached.values()) <= STEP_BYTES + MIB
