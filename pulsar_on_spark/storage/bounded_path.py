@@ -38,7 +38,9 @@ _CHECKED_WITHIN_S: Final = 1.0
 _LISTED_AT_ONCE: Final = 500
 _IDENTITY: Final = "its identity"
 _hanging: Final[dict[tuple[int, Path], dict[str, Future[Any]]]] = {}
-"""For each process and directory: the calls that took too long, and the check that they began, by what they use."""
+"""The calls that took too long, and the check of the path that they began.
+
+Keys are a process id and a directory, then the thing that the call uses, such as a file."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", FileSink, FileSource)
@@ -48,7 +50,7 @@ class _HangsError(StoragePathError):
     """A call has taken too long, and may still be running.
 
     Attributes:
-        call: The call.
+        call: The future of the call.
     """
 
     def __init__(self, message: str, call: Future[Any]) -> None:
@@ -61,7 +63,7 @@ class BoundedPath:
     """A storage path with a time limit for each call; `StoragePath` describes the methods in full.
 
     Attributes:
-        path: The path in the directory.
+        path: The storage path without time limits.
     """
 
     path: LocalPath
@@ -105,15 +107,18 @@ class BoundedPath:
         return self.path.is_given_up
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the directory and its identity file."""
+        """Make the directory and its identity file; without `mode` the directory keeps its permissions."""
         self._call("its creation", partial(self.path.create, files, mode))
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Read the identity file."""
+        """Check that the directory has the identity file of this path."""
         self._call(_IDENTITY, partial(self.path.check, files))
 
     def hide_identity(self) -> bool:
-        """Rename the identity file. If that took too long, rename it back: the caller does not retire the path then."""
+        """Rename the identity file, and return True; return False if the directory is not this path.
+
+        A call that ends too late is undone, because its caller does not retire the path then.
+        """
 
         def undo(is_hidden: bool) -> None:
             if is_hidden:
@@ -133,7 +138,7 @@ class BoundedPath:
             return self
 
     def space(self) -> DiskSpace:
-        """Get the size and the free bytes of the file system."""
+        """Return the size and the free bytes of the file system."""
         return self._call("its free space", self.path.space)
 
     def try_write(self) -> None:
@@ -141,36 +146,36 @@ class BoundedPath:
         self._call("a trial write", self.path.try_write)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> _Sink:
-        """Begin a file under a temporary name."""
+        """Return a new copy, which has a temporary name until it is sealed."""
         begin = partial(self.path.write_segment, name, files, stays_cached=stays_cached)
         return _Sink(self.path, name, self._call(_named(name), begin, _close))
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> _Source:
-        """Check the path, and open the file."""
+        """Check the path, and return the copy, open for reading."""
         begin = partial(self.path.open_segment, name, files)
         return _Source(self.path, name, self._call(_named(name), begin, _close))
 
     def has_segment(self, name: SegmentName) -> bool:
-        """Look for the file by its name."""
+        """Return True if the copy's file exists."""
         return self._call(_named(name), partial(self.path.has_segment, name))
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the directories."""
+        """Check the path, and return its segment files and sidecars."""
         self.check()
         return self.unchecked_segment_files(now_s)
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List without checking the path."""
+        """Yield the segment files and sidecars without checking the path."""
         listing = self.path.unchecked_segment_files(now_s)
         while some := self._call("its listing", lambda: list(islice(listing, _LISTED_AT_ONCE))):
             yield from some
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
-        """Unlink the files, and sync their directory."""
+        """Unlink the copy's files, sync their directory, and return the number of files."""
         return self._call(_named(name), partial(self.path.delete_segment, name, files))
 
     def delete_stored(self, stored: StoredFile) -> bool:
-        """Unlink the file."""
+        """Unlink the file; returns False if it did not exist."""
         return self._call(_named(stored.name), partial(self.path.delete_stored, stored))
 
     def _call(self, what: str, call: Callable[[], _T], if_late: Callable[[_T], None] = lambda result: None) -> _T:
@@ -215,17 +220,17 @@ class _Sink(_Open[FileSink]):
     is_readable = True
 
     def write(self, content: bytes) -> None:
-        """Append the bytes."""
+        """Append bytes to the copy."""
         self._call(partial(self._file.write, content))
 
     def open_written(self) -> _Source:
-        """Open the file under the name that it has now."""
+        """Return the copy, open for reading under its temporary or final name."""
         return _Source(
             self._path, self._name, _call_in_time(self._path, _named(self._name), self._file.open_written, _close)
         )
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Make the copy durable under its final name."""
+        """Make the copy durable under its final name; `sidecar` is None for a copy without one."""
         self._call(partial(self._file.seal, sidecar))
 
     def discard(self) -> None:
@@ -247,23 +252,23 @@ class _Source(_Open[FileSource]):
         return self._file.group_bytes
 
     def size_bytes(self) -> int:
-        """Return the file's length."""
+        """Return the file's length in bytes."""
         return self._call(self._file.size_bytes)
 
     def sidecar(self) -> bytes:
-        """Read the sidecar file."""
+        """Return the content of the sidecar file."""
         return self._call(self._file.sidecar)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Do nothing, because the operating system reads ahead."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Read from the file."""
+        """Fill `target` from `offset`, and return the number of bytes read."""
         return self._call(partial(self._file.read_into, offset, target))
 
 
 def in_time(path: StoragePath, call: Callable[[], _T]) -> _T:
-    """Return the result of a call that uses a path's place, in bounded time if the path is a `BoundedPath`.
+    """Return the result of a call that uses a path's directory or URL, in bounded time if it is a `BoundedPath`.
 
     Raises:
         StoragePathError: the call has not ended in time, or an earlier one has not ended yet.
@@ -306,7 +311,10 @@ def _call_in_time(
 
 
 def _begin_check(path: LocalPath, what: str, call: Future[Any]) -> None:
-    """Remember a call that hangs, and begin a check of the path, unless one is running; wait a moment for the check."""
+    """Remember a call that hangs, and begin a check of the path unless one is running.
+
+    Wait for the check for up to `_CHECKED_WITHIN_S`.
+    """
     hanging = _hanging_calls(path)
     hanging[what] = call
     check = hanging.get(_IDENTITY)
@@ -322,7 +330,7 @@ def _hangs(path: LocalPath, what: str) -> bool:
 
 
 def _hanging_calls(path: LocalPath) -> dict[str, Future[Any]]:
-    """Return the calls of this process to a directory that took too long and have not ended."""
+    """Return this process's calls to a directory that took too long and have not ended, by the thing that they use."""
     hanging = _hanging.setdefault((os.getpid(), path.directory), {})
     for what, call in list(hanging.items()):
         if call.done():

@@ -1,7 +1,7 @@
-"""The claim on a storage path: a small object with a random token, and the name of the root that last changed the path.
+"""The claim on a storage path: a small object that names the one root that may change the path, and a random token.
 
 A copy of a root has the root's identity, and names the same storage paths outside of it. The identity of a path does
-not tell the two roots apart, the claim does: see `topic.maintenance.files.claims`.
+not tell the two roots apart, but the claim does: see `topic.maintenance.files.claims`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A path's claim.
+    """The claim on a storage path.
 
     Attributes:
         token: The token that the path's root wrote; `UNCLAIMED` for a path without a claim.
@@ -62,31 +62,34 @@ def named(root: RootPlace) -> str:
 
 
 def read_claim(path: StoragePath) -> Claim:
-    """Read the claim on a path.
+    """Return the claim on a storage path; its token is `UNCLAIMED` if the path has no claim.
 
     Raises:
-        StoragePathError: the path cannot be reached, its place holds another path, or its claim cannot be read.
+        StoragePathError: the path cannot be reached, its directory or URL is another path, or its claim cannot be read.
     """
     path.check()
     with translated():
         fetched = in_time(path, lambda: objects_at(path.place).fetch(CLAIM_NAME))
     if fetched is None:
-        path.check()  # an absence counts only if the place is still the path
+        path.check()  # an absence counts only if the directory or URL is still the path
         return Claim(UNCLAIMED, "", None)
     try:
         fields = json.loads(fetched.content)
         token, root, version = str(fields["token"]), str(fields.get("root", "")), int(fields["format_version"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoragePathError(f"{path}: {CLAIM_NAME} cannot be read ({error}): restore or delete it.") from error
+        raise StoragePathError(
+            f"The claim {CLAIM_NAME} of {path} cannot be read ({error}): restore or delete it."
+        ) from error
     if version > _FORMAT:
         raise StoragePathError(
-            f"{path}: {CLAIM_NAME} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
+            f"The claim {CLAIM_NAME} of {path} has format version {version}, and this program reads versions up to "
+            f"{_FORMAT}: upgrade pulsar_on_spark."
         )
     return Claim(token, root, fetched.version)
 
 
 def write_claim(path: StoragePath, token: str, root: str, found: Claim) -> bool:
-    """Replace the claim that was found, and return True; return False if the path has another claim by now.
+    """Replace the claim `found`, and return True; return False if the path has another claim by now.
 
     Args:
         path: The storage path.

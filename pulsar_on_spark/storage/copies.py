@@ -15,7 +15,7 @@ class Closable(Protocol):
     """An open copy."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the copy."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -51,7 +51,7 @@ class CopiesInTurn(Generic[P, C]):
         self._in_use: tuple[PathId, C] | None = None
 
     def read(self, read_from: Callable[[C], T]) -> T:
-        """Return the result of `read_from` for the first copy for which it raises neither StorageError nor OSError.
+        """Call `read_from` with the open copies in turn, and return its first result without StorageError or OSError.
 
         Raises:
             NoGoodCopyError: no copy is left.
@@ -66,7 +66,7 @@ class CopiesInTurn(Generic[P, C]):
         raise NoGoodCopyError
 
     def verdict(self, path_id: PathId) -> CopyVerdict:
-        """Return the verdict on a copy that was given up."""
+        """Return the verdict on the copy on a storage path, which was given up."""
         return verdict_on(self.problems[path_id], self._paths().get(path_id))
 
     def summary(self) -> CopyVerdict:

@@ -60,7 +60,7 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except FileNotFoundError as error:
         raise MetadataError(
-            f"{_BOOT_ID} is missing, from which commits learn if there was a power cut: give this process the whole of "
+            f"{_BOOT_ID} is missing, but commits need it to detect a power cut: give this process the whole of "
             "/proc (in a systemd service, remove ProcSubset=pid)."
         ) from error
 
@@ -74,6 +74,9 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
     Args:
         lock_file: The file to lock; created if it is missing.
         wait: True to wait for the lock; False to yield False at once while another process or thread holds it.
+
+    Yields:
+        True while the lock is held; False if it is not, which needs `wait=False`.
 
     Raises:
         LockHeldError: another process or thread has held the lock for `LOCK_WAIT_S`.
@@ -100,7 +103,7 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _taken(descriptor: int, wait_s: float) -> bool:
-    """Try to acquire flock for `wait_s` seconds; returns False if others hold it until then."""
+    """Return True when flock is acquired, or False if another process holds it for `wait_s` seconds."""
     deadline_s = time.monotonic() + wait_s
     pause_s = 0.000_5
     while True:
@@ -134,7 +137,11 @@ def syncing(log: Path) -> Iterator[None]:
 
 @contextmanager
 def unheld(directory: Path) -> Iterator[bool]:
-    """Keep programs of format 1 from opening a table; yields False if such a program has it open (a shared lock)."""
+    """Keep programs of format 1 from opening a table.
+
+    Yields:
+        True while the table is locked; False if such a program has it open, with a shared lock.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _taken(descriptor, 0)

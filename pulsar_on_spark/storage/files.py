@@ -38,10 +38,10 @@ class FileOps(Protocol):
         """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
 
     def size(self, fd: int) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
 
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """Device and inode of an open file or of a path; `FileNotFoundError` if the path does not exist."""
+        """Return device and inode of an open file or of a path; `FileNotFoundError` if the path does not exist."""
 
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and length are durable."""
@@ -70,11 +70,11 @@ class OsFiles:
     """The operating system's files; new files get the permissions of their folder."""
 
     def create(self, path: Path) -> int:
-        """Open a new file with `O_EXCL` and `O_APPEND`."""
+        """Open a new file with `O_EXCL` and `O_APPEND`, and return its descriptor."""
         return permissions.opener(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def open(self, path: Path) -> int:
-        """Open a file with `O_RDONLY`."""
+        """Open a file with `O_RDONLY`, and return its descriptor."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, fd: int, data: bytes) -> None:
@@ -92,7 +92,7 @@ class OsFiles:
             raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Repeat the system's `preadv` until `target` is full or the file ends."""
+        """Repeat the system's `preadv` until `target` is full or the file ends; returns the bytes read."""
         done = 0
         while done < len(target):
             count = os.preadv(fd, [target[done:]], offset + done)
@@ -102,11 +102,11 @@ class OsFiles:
         return done
 
     def size(self, fd: int) -> int:
-        """Call the system's `fstat`."""
+        """Return the file's length in bytes by the system's `fstat`."""
         return os.fstat(fd).st_size
 
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """Call the system's `stat`."""
+        """Return device and inode by the system's `stat`."""
         status = os.stat(file)
         return status.st_dev, status.st_ino
 
@@ -156,7 +156,7 @@ def tmp_name(path: Path) -> Path:
 
 
 def read_file(files: FileOps, path: Path) -> bytes:
-    """Read a small file."""
+    """Return the content of a small file (raises `OSError`)."""
     fd = files.open(path)
     try:
         content = bytearray(files.size(fd))

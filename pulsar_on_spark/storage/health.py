@@ -2,11 +2,11 @@
 
     condition     result of examining the path                           its copies
     -----------   ----------------------------------------------------   -------------------------------
-    well          it is there                                            are there
-    full          it is there; its last write found no space             are there
-    failing       it is there; its last write failed                     are there
-    wiped         in its place is a directory without its identity       may be good: on another disk
-    unreachable   its disk is away, or does not answer                   may be good
+    well          it can be reached                                      can be read
+    full          it can be reached; its last write found no space       can be read
+    failing       it can be reached; its last write failed               can be read
+    wiped         its directory or URL does not have its identity        may be good: on another disk
+    unreachable   its disk or store is not mounted or does not answer    may be good
     elsewhere     it is on a disk of another host                        may be good
 
 A copy counts as lost only if it is damaged, or if it is missing from a path that can be reached; see `loss`.
@@ -24,7 +24,7 @@ PathRole: TypeAlias = Literal["both", "journal", "segments", "cold", "history"]
 """The kinds of files that a path is for. A cold path gets only segment files that were offloaded, a history path only
 history tables."""
 APART: Final = ("cold", "history")
-"""Roles of paths whose files no quorum counts. Copies of a root share such paths, so each has a claim (`claim`)."""
+"""Roles of paths whose files count for no quorum. Copies of a root share such paths, so each path has a `claim`."""
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
 """A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 
@@ -41,7 +41,7 @@ class Condition(StrEnum):
 
 
 class Hold(StrEnum):
-    """The holder of a storage path by the path's claim: this root, another copy of the root, or not known now."""
+    """The owner of a storage path by the path's claim: this root, another copy of the root, or unknown now."""
 
     OURS = "ours"
     FOREIGN = "foreign"
@@ -59,9 +59,9 @@ class PathHealth:
         label: The path's rack.
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
-        is_checked: False for a path that came back and was not read in full yet, so that its copies do not count.
-        hold: The holder of a path with a role of `APART`; `OURS` until the path's claim is read. A path of another
-            holder is only read from.
+        is_checked: False for a path that was away and was not read in full since, so that its copies do not count.
+        hold: The owner of a path with a role of `APART`; `OURS` until the path's claim is read. A path of another
+            owner is only read from.
         is_overdue: True if the path has been away for longer than repair waits, so that its copies are replaced.
         condition: The path's condition.
         reason: The reason for the condition; empty if the path is well.
@@ -108,7 +108,7 @@ class PathHealth:
 
     @property
     def is_judged(self) -> bool:
-        """True if copies that are found missing or bad count as such, because the path is this root's and readable."""
+        """True if a missing or damaged copy counts as such, because the path can be read and this root owns it."""
         return self.is_readable and self.hold is Hold.OURS
 
     @property
@@ -123,7 +123,7 @@ class PathHealth:
 
     @property
     def holds_copies(self) -> bool:
-        """True if the path's copies exist, and are not being moved to other paths."""
+        """True if the path can be reached and keeps its copies, which are not being moved to other paths."""
         return self.is_there and keeps_copies(self.state)
 
 

@@ -1,7 +1,7 @@
-"""The identity of a storage path or a root: a small file or object that proves which path or root a place holds.
+"""The identity of a storage path or a root: a small file or object that proves which of them is at a directory or URL.
 
-It corresponds to a bookie's cookie. An empty or foreign disk mounted in a path's place, or a bucket of another cluster,
-must not make files look deleted.
+It corresponds to a bookie's cookie. An empty or foreign disk mounted at a path's directory, or a bucket of another
+cluster, must not make files look deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Identity:
 
     @classmethod
     def decode(cls, content: bytes, name: str) -> Identity:
-        """Parse a stored identity; `name` names the path or root in errors.
+        """Return the identity that `encode` stored; `name` names the path or root in errors.
 
         Raises:
             HiddenPathError: the path is being retired.
@@ -61,14 +61,15 @@ class Identity:
             raise unreadable(name, error) from error
         if version > _FORMAT:
             raise StoragePathError(
-                f"{name} has format version {version}, this program knows up to {_FORMAT}: upgrade it."
+                f"{name} has format version {version}, and this program reads versions up to {_FORMAT}: upgrade "
+                "pulsar_on_spark."
             )
         if is_hidden:
             raise being_retired(name, path_id)
         return found
 
     def require(self, found: Identity, name: str, remedy: str) -> None:
-        """Check that the identity found in a place equals this identity.
+        """Check that an identity that was read equals this identity.
 
         Args:
             found: The identity that was found.
@@ -86,7 +87,12 @@ class Identity:
 
 
 def being_retired(name: str, path_id: PathId | None) -> HiddenPathError:
-    """Make the error for a hidden identity; a retirement hides it, also one that was killed since."""
+    """Return the error for a hidden identity, which a retirement leaves behind if its process is killed.
+
+    Args:
+        name: The name of the path.
+        path_id: The path's id; never None, as the identity of a root is not hidden.
+    """
     return HiddenPathError(
         f"{name} is being retired: if that was interrupted, run `pulsarpy storage retire {path_id}` to finish it, or "
         f"`pulsarpy storage resume {path_id}` to undo it."
@@ -94,7 +100,8 @@ def being_retired(name: str, path_id: PathId | None) -> HiddenPathError:
 
 
 def unreadable(name: str, error: Exception) -> StoragePathError:
-    """Make the error for an identity that cannot be read."""
+    """Return the error for an identity that cannot be read; `name` names the path or root."""
     return (NoAccessError if isinstance(error, PermissionError) else StoragePathError)(
-        f"{name}: {IDENTITY_NAME} cannot be read ({error}): repair its disk, or mark the path as lost."
+        f"{name}: {IDENTITY_NAME} cannot be read ({error}): repair its disk, or mark the path as lost with "
+        "`pulsarpy storage lost`."
     )

@@ -1,6 +1,6 @@
 """A storage path in a directory of this host.
 
-An empty or foreign disk in the path's place must not make files look deleted. So the path's identity is checked
+An empty or foreign disk at the path's directory must not make files look deleted. So the path's identity is checked
 whenever a file is opened.
 """
 
@@ -73,7 +73,7 @@ class LocalPath:
         return self.host not in ("", socket.gethostname())
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the directory and its identity file."""
+        """Make the directory and its identity file; without `mode` the directory keeps its permissions."""
         identity = self.directory / IDENTITY_NAME
         try:
             make_directory(files, self.directory)
@@ -91,10 +91,10 @@ class LocalPath:
             ) from error
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Read the identity file."""
+        """Check that the directory has the identity file of this path."""
         if self.is_elsewhere:
             # A directory of the same name on this host says nothing about the path.
-            raise StoragePathError(f"{self._name} is on the host {self.host}, and cannot be reached from this one.")
+            raise StoragePathError(f"{self._name} is on the host {self.host}, and can only be used on that host.")
         try:
             content = read_file(files, self.directory / IDENTITY_NAME)
         except FileNotFoundError as error:
@@ -102,14 +102,15 @@ class LocalPath:
                 raise being_retired(self._name, self.path_id) from error
             kind = WrongPathError if self.directory.is_dir() else StoragePathError
             raise kind(
-                f"{self._name} has no {IDENTITY_NAME}: mount its disk there, or mark the path as lost."
+                f"{self._name} has no {IDENTITY_NAME}: mount its disk there, or mark the path as lost with `pulsarpy "
+                "storage lost`."
             ) from error
         except OSError as error:
             raise unreadable(self._name, error) from error
         self._identity.require(Identity.decode(content, self._name), self._name, "mount the right disk there")
 
     def hide_identity(self) -> bool:
-        """Rename the identity file."""
+        """Rename the identity file, and return True; return False if the directory is not this path."""
         try:
             self.check()
         except WrongPathError:
@@ -118,7 +119,7 @@ class LocalPath:
         return True
 
     def show_identity(self) -> None:
-        """Rename the identity file back, unless that was done."""
+        """Rename the identity file back, unless it has its name already."""
         if not (self.directory / IDENTITY_NAME).exists():
             self._rename_identity(_HIDDEN_IDENTITY, IDENTITY_NAME)
 
@@ -127,7 +128,9 @@ class LocalPath:
             (self.directory / source).rename(self.directory / target)
             OS_FILES.fsync_directory(self.directory)
         except OSError as error:
-            raise StoragePathError(f"{self._name} cannot be retired ({error}): make its directory writable.") from error
+            raise StoragePathError(
+                f"The identity file of {self} cannot be renamed ({error}): make its directory writable."
+            ) from error
 
     def measured(self) -> LocalPath:
         """Return the path with its free bytes as weight; unchanged if the operating system cannot measure them."""
@@ -137,7 +140,7 @@ class LocalPath:
             return self
 
     def space(self) -> DiskSpace:
-        """Get the size and the free bytes of the file system from the operating system."""
+        """Return the size and the free bytes of the file system by the operating system."""
         try:
             usage = shutil.disk_usage(self.directory)
         except OSError as error:
@@ -154,7 +157,7 @@ class LocalPath:
                 probe.unlink()
 
     def segment_file(self, name: SegmentName) -> Path:
-        """The path of a segment file's copy.
+        """Return the path of a copy's file.
 
         Raises:
             InvalidArgumentError: the id is not a valid file name.
@@ -162,7 +165,7 @@ class LocalPath:
         return self.directory / segment_key(name)
 
     def sidecar_file(self, name: SegmentName) -> Path:
-        """The path of the sidecar of a segment file with more than 16 batches (raises as `segment_file`)."""
+        """Return the path of the sidecar of a copy with more than 16 batches (raises as `segment_file`)."""
         return self.directory / sidecar_key(name)
 
     def make_segment_directory(self, name: SegmentName, files: FileOps = OS_FILES) -> None:
@@ -170,29 +173,29 @@ class LocalPath:
         make_directory(files, self.directory / folder_of(name))
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> FileSink:
-        """Begin a file under a temporary name."""
+        """Return a new copy, which has a temporary name until it is sealed."""
         self.check(files)
         self.make_segment_directory(name, files)
         final, sidecar = self.segment_file(name), self.sidecar_file(name)
         return FileSink(final, sidecar, files, partial(self.check, files), stays_cached=stays_cached)
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> FileSource:
-        """Check the path, and open the file."""
+        """Check the path, and return the copy, open for reading."""
         self.check(files)
         return FileSource(self.segment_file(name), self.sidecar_file(name), files, partial(self.check, files))
 
     def has_segment(self, name: SegmentName) -> bool:
-        """Look for the file by its name."""
+        """Return True if the copy's file exists."""
         self.check()
         return self.segment_file(name).exists()
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the directories."""
+        """Check the path, and return its segment files and sidecars."""
         self.check()
         return self.unchecked_segment_files(now_s)
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the directories without checking the path, whose identity file may be hidden."""
+        """Yield the segment files and sidecars without checking the path, whose identity file may be hidden."""
         try:
             folders = sorted(entry.path for entry in os.scandir(self.directory / SEGMENTS) if entry.is_dir())
             for folder in folders:
@@ -204,7 +207,7 @@ class LocalPath:
             raise kind(f"{self._name} cannot be listed ({error}): check its disk.") from error
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
-        """Unlink the files, and sync their directory."""
+        """Unlink the copy's files, sync their directory, and return the number of files."""
         self.check(files)
         final, sidecar = self.segment_file(name), self.sidecar_file(name)
         count = 0
@@ -222,7 +225,7 @@ class LocalPath:
         return count
 
     def delete_stored(self, stored: StoredFile) -> bool:
-        """Unlink the file."""
+        """Unlink the file; returns False if it did not exist."""
         self.check()
         try:
             OS_FILES.unlink(Path(stored.location))
@@ -249,12 +252,13 @@ class LocalPath:
         )
         if foreign:
             raise StoragePathError(
-                f"{self._name} is no storage path, and not empty (it holds {foreign[0]!r}): give an empty directory."
+                f"{self._name} is not empty (it holds {foreign[0]!r}) and has no {IDENTITY_NAME}: give an empty "
+                "directory."
             )
 
 
 def local_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, LocalPath]:
-    """Return those of the paths that are directories."""
+    """Return the storage paths in directories, by id; paths on object stores are left out."""
     return {path_id: path for path_id, path in paths.items() if isinstance(path, LocalPath)}
 
 

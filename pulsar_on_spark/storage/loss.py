@@ -72,23 +72,23 @@ def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
 
 
 def in_words(causes: Mapping[PathId, Exception]) -> str:
-    """Describe the problem of each copy, in sentences."""
+    """Return the problem of each copy, by the id of its storage path, in sentences."""
     return " ".join(f"[path {path_id}] {cause}" for path_id, cause in causes.items()) or "It has no copies."
 
 
 def unknown_path(path_id: PathId) -> StoragePathError:
-    """Make the error for a copy on a path of which the root has no record."""
-    return StoragePathError(f"Storage path {path_id} is not known to the root.")
+    """Return the error for a copy on a storage path that the root's metadata do not have."""
+    return StoragePathError(f"Storage path {path_id} is not in the root's metadata.")
 
 
 def unreachable(what: str, causes: str) -> CopiesUnreachableError:
-    """Make the error for data of which no copy is good and at least one cannot be reached.
+    """Return the error for data of which no copy is good and at least one cannot be reached.
 
     Args:
-        what: The data, as the subject of a sentence, in the singular.
+        what: The data, as the subject of a sentence.
         causes: The problem of each copy, in sentences.
     """
     return CopiesUnreachableError(
-        f"{what} cannot be read now, which does not mean that it is lost: bring its storage paths back, or declare "
-        f"with `pulsarpy storage lost` which of them are gone for good. {causes}"
+        f"{what} cannot be read now, though a good copy may exist: bring the storage paths of the copies back, or mark "
+        f"with `pulsarpy storage lost` those that are gone for good. {causes}"
     )

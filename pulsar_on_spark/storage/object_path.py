@@ -25,7 +25,7 @@ from pulsar_on_spark.storage.storage_path import StoredFile
 
 _MAX_KNOWN: Final = 1_000
 _known: set[tuple[int, RootPlace, str, PathId]] = set()
-"""The paths whose identity this process has read."""
+"""The paths whose identity this process has read, each with the process id: a forked process reads it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class ObjectPath:
         return False
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Create the identity object; if one exists, check that it is this path's."""
+        """Create the identity object, or check that the existing one is this path's; `mode` has no effect."""
         with translated():
             written = self.objects.create(IDENTITY_NAME, self._identity.encode())
         if isinstance(written, Exists):
             self._require(written.content)
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Get the identity object."""
+        """Check that the URL has the identity object of this path."""
         with translated():
             fetched = self.objects.fetch(IDENTITY_NAME)
         if fetched is None:
@@ -78,7 +78,10 @@ class ObjectPath:
         _known.add(self._as_known)
 
     def hide_identity(self) -> bool:
-        """Overwrite the identity object with a hidden one. It is not deleted, because a deletion could arrive late."""
+        """Overwrite the identity object with a hidden one, and return True; return False if the URL is not this path.
+
+        The object is not deleted, because a deletion could arrive late.
+        """
         return self._write_identity(self._identity.encode(hidden=secrets.token_hex(8)), is_hidden=True)
 
     def show_identity(self) -> None:
@@ -103,11 +106,11 @@ class ObjectPath:
                     return True
 
     def measured(self) -> ObjectPath:
-        """Return the path itself."""
+        """Return the path unchanged, because an object store is never full."""
         return self
 
     def space(self) -> None:
-        """Check that the path can be reached; returns None, because its space is unlimited."""
+        """Check that the path can be reached, and return None, because its space is unlimited."""
         self.check()
 
     def try_write(self) -> None:
@@ -118,7 +121,7 @@ class ObjectPath:
             self.objects.delete(key)
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> ObjectSink:
-        """Begin an upload. The path is checked before and after the upload, so that no copy ends on a retired path."""
+        """Return a new upload. The path is checked before and after it, so that no copy ends on a retired path."""
         self.check()
         return ObjectSink(self.objects, segment_key(name), sidecar_key(name), self.check)
 
@@ -129,7 +132,7 @@ class ObjectPath:
         return ObjectSource(self.objects, key, sidecar_key(name), f"{self.place}/{key}", self.check)
 
     def has_segment(self, name: SegmentName) -> bool:
-        """Look for the object; after "not found", check the path, too."""
+        """Return True if the object exists; after "not found", check the path, too."""
         with translated():
             if self.objects.head(segment_key(name)) is not None:
                 return True
@@ -137,12 +140,12 @@ class ObjectPath:
             return self.objects.head(segment_key(name)) is not None
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the objects."""
+        """Check the path, and return its segments and sidecars."""
         self.check()
         return self.unchecked_segment_files(now_s)
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the objects without checking the path."""
+        """Yield the segments and sidecars without checking the path."""
         with translated():
             for listed in self.objects.list_after(SEGMENTS):
                 if (parsed := parse_file_name(listed.key.rpartition("/")[2])) is not None:
@@ -151,7 +154,7 @@ class ObjectPath:
                     yield StoredFile(name, listed.key, age_s, listed.size, is_sidecar, is_tmp=False)
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
-        """Delete the segment, and then its sidecar."""
+        """Delete the segment and then its sidecar, and return the number of objects that existed."""
         self.check()
         count = 0
         with translated():
@@ -161,7 +164,7 @@ class ObjectPath:
         return count
 
     def delete_stored(self, stored: StoredFile) -> bool:
-        """Delete the object."""
+        """Delete the object, and return True even if it did not exist."""
         self._check_once()
         with translated():
             self.objects.delete(stored.location)

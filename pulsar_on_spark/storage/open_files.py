@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def processes_with_open_files(directory: Path) -> Mapping[int, int]:
-    """Count the open files under a directory by process id; deleted files count, too.
+    """Return the number of open files under a directory by process id; deleted files count, too.
 
     Processes of other users are visible to root only. Without `/proc`, no process is visible.
     """

@@ -30,7 +30,7 @@ def folder_mode(file_mode: int) -> int:
 
 
 def opener(path: str | Path, flags: int) -> int:
-    """Open a file, as an `opener` for `open`; a new file gets the permissions of its folder."""
+    """Open a file and return its descriptor, as an `opener` for `open`; a new file gets its folder's permissions."""
     mode = mode_of(Path(path).parent) & _FILE_BITS
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     if flags & os.O_CREAT:
@@ -66,7 +66,7 @@ def make_folders(path: Path) -> None:
 
 
 def mode_of(folder: Path) -> int:
-    """Return the permissions that new content of a folder inherits from it."""
+    """Return the mode bits that new files and folders inherit from their folder."""
     return stat.S_IMODE(os.stat(folder).st_mode) & _FOLDER_BITS
 
 

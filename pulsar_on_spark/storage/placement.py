@@ -38,7 +38,7 @@ P = TypeVar("P", bound=Place)
 
 
 def preferred(places: Iterable[P], key: str) -> list[P]:
-    """Order storage paths by preference for the file `key`. For any N, the first N share as few labels as possible.
+    """Return the storage paths by preference for the file `key`. For any N, the first N share the fewest labels.
 
     The order of `places` has no effect.
     """

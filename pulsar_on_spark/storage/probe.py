@@ -24,7 +24,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 ROOM_BYTES: Final = 512 * 1024 * 1024
 """Free bytes at which a full path is well again: the size of a journal file, which must fit on the path."""
 _ROOM_PARTS: Final = 10
-"""On a disk smaller than ten journal files, a tenth of the disk is enough."""
+"""Divisor: on a disk smaller than ten journal files, a tenth of the disk is enough."""
 _FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 ANSWER_WITHIN_S: Final = 1.0
 FIRST_PAUSE_S: Final = 5.0
@@ -130,7 +130,7 @@ class Trials:
         self._pauses[path] = _Pause(length_s, now_s + length_s)
 
     def try_out(self, path: StoragePath, mark: str) -> PathHealth:
-        """Call `try_out` with a time limit: a path that does not answer is unreachable."""
+        """Return the health as the function `try_out`, in bounded time: a path that does not answer is unreachable."""
         look, wait_s = self._looks.get(path.path_id), 0.0
         if look is None:
             look, wait_s = self._looks.setdefault(path.path_id, Future()), self._wait_s

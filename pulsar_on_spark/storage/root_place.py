@@ -1,6 +1,7 @@
-"""Places of roots: a folder of this host, or a prefix of an object store.
+"""Locations of roots and storage paths: a folder of this host, or a prefix of an object store.
 
-A local place is a `Path`. Both kinds are picklable and hold no credentials; each process resolves its own.
+A folder is a `Path`, a prefix an `ObjectPlace`. Both are picklable and hold no credentials; each process resolves its
+own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LOADS: Final = "broker-loads"
 _SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 _URL: Final = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<bucket>[A-Za-z0-9.@_-]+)(?P<prefix>(?:/[A-Za-z0-9._=!()-]+)*)/*")
 _MAX_STORES: Final = 32
-"""Limit of the object stores that a process keeps open."""
+"""Maximum number of object stores that a process keeps open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ RootPlace: TypeAlias = Path | ObjectPlace
 
 
 def parse_place(given: str | Path | ObjectPlace, profile: str = "") -> RootPlace:
-    """Return the place of a root or of a storage path, given as a path, a `file:` URI or a URL of an object store.
+    """Return the location of a root or storage path, given as a path, a `file:` URI or a URL of an object store.
 
     Args:
         given: The path or URL; `s3a:` means `s3:`.
@@ -71,7 +72,7 @@ def parse_place(given: str | Path | ObjectPlace, profile: str = "") -> RootPlace
     parts = _URL.fullmatch(text)
     if parts is None or parts["scheme"] not in _SCHEMES:
         raise InvalidArgumentError(
-            f"{text!r} is no place for a root or a storage path: give a local path, a file: URI or a URL such as "
+            f"{text!r} is no location of a root or a storage path: give a local path, a file: URI or a URL such as "
             "s3://bucket/prefix (also gs: and abfss:), with letters, digits and ._=!()- only."
         )
     if {".", ".."} & set(parts["prefix"].split("/")):
@@ -80,7 +81,7 @@ def parse_place(given: str | Path | ObjectPlace, profile: str = "") -> RootPlace
 
 
 def objects_at(place: RootPlace) -> ObjectStore:
-    """Open the objects at a place; an object store stays open in this process.
+    """Return the object store at a location; a remote one stays open in this process.
 
     Raises:
         InvalidArgumentError: there is no such profile, or the profile has an unknown option.
@@ -91,7 +92,7 @@ def objects_at(place: RootPlace) -> ObjectStore:
 
 
 def lease_store(place: RootPlace, group: str) -> LeaseStore:
-    """Open a group of leases at a root: `BROKERS`, `LOADS`, or the group that `consumers_of` returns."""
+    """Return the leases of a group of a root: `BROKERS`, `LOADS`, or the group that `consumers_of` returns."""
     if isinstance(place, Path):
         return LeaseFiles(place / LEASES / group)
     prefix = f"{LEASES}/{group}"
@@ -99,7 +100,7 @@ def lease_store(place: RootPlace, group: str) -> LeaseStore:
 
 
 def consumers_of(subscription: str) -> str:
-    """Return the group of leases of a subscription's consumers, on all topics that have a subscription of this name."""
+    """Return the name of the lease group of consumers, which all topics' subscriptions of this name share."""
     return lease_name(subscription)
 
 
@@ -120,7 +121,7 @@ def sweep_leases(place: RootPlace, before_s: float) -> int:
 
 @lru_cache(maxsize=_MAX_STORES)
 def _remote_objects(place: ObjectPlace, process: int) -> ObjectStore:
-    """Open an object store once in each process."""
+    """Return the object store at a URL, opened once in each process."""
     # Imported here: their libraries take a moment to load, and local roots do not need them.
     from pulsar_on_spark.storage.objects.profiles import resolve_profile
     from pulsar_on_spark.storage.objects.remote import RemoteObjects

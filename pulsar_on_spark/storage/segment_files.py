@@ -37,7 +37,7 @@ class FileSink:
 
     def __init__(self, final: Path, sidecar: Path, files: FileOps, check: Check, *, stays_cached: bool) -> None:
         if final.exists():
-            raise FileExistsError(f"{final} exists already, and a segment is written only once")
+            raise FileExistsError(f"{final} exists, and a segment file is written only once: use another file id")
         self._files = files
         self._check = check
         self._final = final
@@ -60,11 +60,11 @@ class FileSink:
             self._sync()
 
     def open_written(self) -> FileSource:
-        """Open the file under the name that it has now."""
+        """Return the copy, open for reading under its temporary or final name."""
         return FileSource(self._final if self._is_sealed else self._tmp, self._sidecar, self._files, self._check)
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Sync, rename to the final names, and sync the directory."""
+        """Sync, rename to the final names, and sync the directory; `sidecar` is None for a copy without one."""
         self._sync()
         self._close()
         if sidecar is not None:
@@ -128,12 +128,12 @@ class FileSource:
             self._fd = files.open(file)
 
     def size_bytes(self) -> int:
-        """Return the file's length."""
+        """Return the file's length in bytes."""
         with self._examining(f"Segment file {self.location}"):
             return self._files.size(self._fd)
 
     def sidecar(self) -> bytes:
-        """Read the sidecar file."""
+        """Return the content of the sidecar file."""
         with self._examining(f"Sidecar of segment file {self.location}"):
             return read_file(self._files, self._sidecar)
 
@@ -141,7 +141,7 @@ class FileSource:
         """Do nothing, because the operating system reads ahead."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Read from the file."""
+        """Fill `target` from `offset`, and return the number of bytes read."""
         with self._examining(f"Segment file {self.location}"):
             return self._files.read_into(self._fd, offset, target)
 

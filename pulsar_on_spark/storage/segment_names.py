@@ -18,7 +18,7 @@ _FILE: Final = re.compile(
 
 
 def folder_of(name: SegmentName) -> str:
-    """Return the folder of a copy's files.
+    """Return the folder of a copy's files below the storage path.
 
     Raises:
         InvalidArgumentError: the file's id is not a valid file name.
@@ -29,12 +29,12 @@ def folder_of(name: SegmentName) -> str:
 
 
 def segment_key(name: SegmentName) -> str:
-    """Return the path of a copy (raises as `folder_of`)."""
+    """Return the file or key of a copy below the storage path (raises as `folder_of`)."""
     return f"{folder_of(name)}/{name}{SEGMENT_SUFFIX}"
 
 
 def sidecar_key(name: SegmentName) -> str:
-    """Return the path of the sidecar of a copy with many batches (raises as `folder_of`)."""
+    """Return the file or key of the sidecar of a copy with many batches (raises as `folder_of`)."""
     return f"{folder_of(name)}/{name}{SIDECAR_SUFFIX}"
 
 

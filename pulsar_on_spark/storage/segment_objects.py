@@ -29,7 +29,7 @@ IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Maximum number (`IN_FLIGHT`) and total bytes (`IN_FLIGHT_BYTES`) of the ranges that a source fetches ahead."""
 
 Check = Callable[[], None]
-"""Function that raises StoragePathError if the place is not the storage path."""
+"""Function that raises StoragePathError if the URL is not the storage path."""
 
 
 class ObjectSink:
@@ -63,7 +63,7 @@ class ObjectSink:
         raise StoragePathError(f"Object {self._key} is being written, and can be read when it is complete.")
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Upload the sidecar, and then complete the upload."""
+        """Upload the sidecar, unless it is None, and then complete the upload."""
         with translated():
             if sidecar is not None:
                 upload = self._objects.upload(self._sidecar_key)
@@ -111,7 +111,7 @@ class ObjectSource:
         """Return None, because the length would cost a request."""
 
     def sidecar(self) -> bytes:
-        """Fetch the sidecar."""
+        """Return the content of the sidecar object."""
         with translated():
             fetched = self._objects.fetch(self._sidecar_key)
         return self._present(None if fetched is None else fetched.content, "Sidecar of segment file")

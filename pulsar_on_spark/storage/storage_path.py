@@ -1,4 +1,4 @@
-"""The contract of a storage path: a place with an identity, on which copies of segment files are kept.
+"""The contract of a storage path: a directory or URL with an identity, which keeps copies of segment files.
 
 It corresponds to a bookie of BookKeeper. `LocalPath` is a directory of this host, `BoundedPath` a directory with a time
 limit for each call, and `ObjectPath` a prefix of an object store.
@@ -20,11 +20,11 @@ class StoredFile:
     """A file or object under `segments/`: a segment or a sidecar, complete or still being written.
 
     Attributes:
-        name: The name of the copy that it belongs to.
-        location: Its path or key, for its deletion and for messages.
+        name: The name of the copy that the file belongs to.
+        location: The file's path or the object's key, for its deletion and for messages.
         age_s: The time since its last write by the wall clock, in seconds. It may make the file a candidate for
             garbage collection, but must never decide its deletion.
-        size_bytes: Its size.
+        size_bytes: The file's size.
         is_sidecar: True for the checksums of a segment file with many batches.
         is_tmp: True for a file that is still being written, or was left unfinished.
     """
@@ -58,10 +58,10 @@ class SegmentSink(Protocol):
         """Append bytes."""
 
     def open_written(self) -> SegmentSource:
-        """Open the bytes that were written so far for reading; only if `is_readable`."""
+        """Return the copy with the bytes written so far, open for reading; only if `is_readable`."""
 
     def seal(self, sidecar: bytes | None) -> None:
-        """Make first the sidecar, then the copy durable and visible under its name."""
+        """Make first the sidecar, then the copy durable and visible under its name; `sidecar` is None without one."""
 
     def close(self) -> None:
         """Close the copy; allowed after `seal`."""
@@ -86,10 +86,10 @@ class SegmentSource(Protocol):
         """The number of bytes to read at once: enough to amortize the fixed cost of a read."""
 
     def size_bytes(self) -> int | None:
-        """Return the copy's length; None on an object store, where a read shows a wrong length without this request."""
+        """Return the length in bytes; None on an object store, where a read finds a wrong length without this."""
 
     def sidecar(self) -> bytes:
-        """Read the copy's sidecar."""
+        """Return the content of the copy's sidecar."""
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Announce the ranges [start, end) that are read next, in this order, so that they can be read ahead."""
@@ -133,22 +133,22 @@ class StoragePath(Protocol):
         """True if an operator declared the path lost, so that copies which cannot be reached count as gone."""
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the path and its identity durably; no effect if the place is this path already.
+        """Make the path and its identity durably; no effect if this path exists there already.
 
         Args:
             files: The operating system, for a path in a directory.
             mode: Permissions for a directory, which its content inherits; None to keep the directory's own.
 
         Raises:
-            StoragePathError: the place holds other files or another path, or cannot be written.
+            StoragePathError: the directory or URL has other files or another path, or cannot be written.
         """
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Check that the place is this path.
+        """Check that the directory or URL is this path.
 
         Raises:
-            WrongPathError: the place has no identity, or another path's.
-            StoragePathError: the place cannot be reached, or its identity is damaged or from a newer version.
+            WrongPathError: the directory or URL has no identity, or another path's.
+            StoragePathError: the path cannot be reached, or its identity is damaged or from a newer version.
         """
 
     def hide_identity(self) -> bool:
@@ -157,7 +157,7 @@ class StoragePath(Protocol):
         Calling it again has no effect.
 
         Returns:
-            True if the identity is hidden now; False if the place can be reached but is not this path.
+            True if the identity is hidden now; False if the directory or URL can be reached but is not this path.
 
         Raises:
             StoragePathError: the path cannot be reached or changed.
@@ -170,7 +170,7 @@ class StoragePath(Protocol):
         """Return the path with its free bytes as weight; unchanged if they cannot be measured."""
 
     def space(self) -> DiskSpace | None:
-        """Return the size of the path's file system; None for a place without a limit.
+        """Return the size and the free bytes of the path's file system; None on an object store, which has no limit.
 
         Raises:
             StoragePathError: the path cannot be reached.
@@ -180,7 +180,7 @@ class StoragePath(Protocol):
         """Write a small file or object durably and delete it again (raises `OSError` or `StorageError`)."""
 
     def write_segment(self, name: SegmentName, files: FileOps = OS_FILES, *, stays_cached: bool = True) -> SegmentSink:
-        """Begin a copy.
+        """Return a new copy for writing.
 
         Args:
             name: The copy's name, which was never used on this path.
@@ -192,7 +192,7 @@ class StoragePath(Protocol):
         """
 
     def open_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> SegmentSource:
-        """Open a copy for reading.
+        """Return a copy, open for reading.
 
         Raises:
             SegmentGoneError: the path can be reached and has no such copy. On an object store, a read raises it.
@@ -203,30 +203,30 @@ class StoragePath(Protocol):
         """Return True if the path has a complete copy of this name (raises `StoragePathError`)."""
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the files under `segments/`, with ages as of `now_s` (seconds since 1970).
+        """Return the files under `segments/`, with ages as of `now_s` (seconds since 1970).
 
         A listing yields only candidates for garbage collection; a keyed read of the metadata decides whether a file may
         be deleted. Files that vanish meanwhile and foreign names are left out.
 
         Raises:
-            StoragePathError: the place is not this path, or cannot be listed.
+            StoragePathError: the directory or URL is not this path, or cannot be listed.
         """
 
     def unchecked_segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List the files as `segment_files` does, but without a check of the identity, which may be hidden."""
+        """Yield the files as `segment_files` does, but without a check of the identity, which may be hidden."""
 
     def delete_segment(self, name: SegmentName, files: FileOps = OS_FILES) -> int:
         """Delete all files of a copy (segment, sidecar, unfinished ones) durably; returns their number.
 
         Raises:
-            StoragePathError: the place is not this path, or a file cannot be deleted.
+            StoragePathError: the directory or URL is not this path, or a file cannot be deleted.
         """
 
     def delete_stored(self, stored: StoredFile) -> bool:
         """Delete one file of a listing, not durably; returns False if it did not exist.
 
         Raises:
-            StoragePathError: the place is not this path, or the file cannot be deleted.
+            StoragePathError: the directory or URL is not this path, or the file cannot be deleted.
         """
 
 
@@ -237,7 +237,7 @@ because paths are added, moved and retired meanwhile."""
 
 @dataclass(frozen=True, slots=True)
 class PathFailure:
-    """A storage path that failed during a write, and the reason."""
+    """A storage path that failed during a write, and the reason in words."""
 
     path_id: PathId
     reason: str

@@ -48,7 +48,7 @@ def sync_folder(base: Path, folder: Path) -> None:
 
 
 def _leave_mark(base: Path, folder: Path, error: UnsyncedError) -> UnsyncedFolderError:
-    """Write the mark; returns the error to raise. If writing fails, only this process knows of the failed sync."""
+    """Write the mark, and return the error to raise. If writing fails, only this process knows of the failed sync."""
     unfinished = base / f"{MARK}.tmp"
     try:
         mark = {"boot": boot_id(), "folder": str(folder), "error": str(error)}
@@ -59,7 +59,7 @@ def _leave_mark(base: Path, folder: Path, error: UnsyncedError) -> UnsyncedFolde
             with suppress(OSError):  # other processes see the mark even if it is not durable
                 os.fsync(file.fileno())
     except OSError as refused:
-        _LOGGER.warning("The mark that %s was not synced could not be written: %s", folder, refused)
+        _LOGGER.warning("The mark that folder %s was not synced could not be written: %s", folder, refused)
     return _refusal(base, str(folder), str(error), is_own=True)
 
 
@@ -81,7 +81,7 @@ def is_remounted(base: Path) -> bool:
 
 
 def mark_path(base: Path) -> Path:
-    """Return the mark's file."""
+    """Return the path of the mark's file."""
     return base / MARK
 
 
@@ -103,7 +103,7 @@ def remove_obsolete_mark(base: Path) -> None:
 
 
 def _read_mark(base: Path) -> dict[str, object] | None:
-    """Read the mark; None if there is none. A torn mark counts as empty."""
+    """Return the fields of the mark; None if there is no mark. A torn mark counts as empty."""
     try:
         mark = json.loads(mark_path(base).read_bytes())
     except FileNotFoundError:

@@ -213,7 +213,7 @@ def test_a_root_may_be_on_an_object_store() -> None:
     assert read_options({"topic": "a", "path": "s3://bucket/root"}).root == ObjectPlace("s3://bucket/root")
     given = {"topic": "a", "path": "s3a://bucket/root", "storageProfile": "lake"}
     assert write_options(given).root == ObjectPlace("s3://bucket/root", "lake")
-    with pytest.raises(InvalidArgumentError, match="'hdfs://host/root' is no place for a root"):
+    with pytest.raises(InvalidArgumentError, match="'hdfs://host/root' is no location of a root"):
         read_options({"topic": "a", "path": "hdfs://host/root"})
 
 

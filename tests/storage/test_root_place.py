@@ -51,7 +51,7 @@ def test_a_path_is_a_place_in_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_that_stores_do_not_share_is_refused(given: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"is no place for a root .*s3://bucket/prefix"):
+    with pytest.raises(InvalidArgumentError, match=r"is no location of a root .*s3://bucket/prefix"):
         parse_place(given)
 
 

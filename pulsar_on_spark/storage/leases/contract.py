@@ -43,10 +43,10 @@ class LeaseStore(Protocol):
         """
 
     def read(self, holder: str) -> bytes | None:
-        """Read a holder's lease; None if there is none."""
+        """Return the content of a holder's lease; None if there is no lease."""
 
     def read_all(self) -> list[StoredLease]:
-        """Read all leases of the group."""
+        """Return all leases of the group."""
 
     def write(self, holder: str, token: str, content: bytes) -> bool:
         """Overwrite a holder's lease in one step, after `read`.
@@ -57,14 +57,15 @@ class LeaseStore(Protocol):
             content: The new content, different from all earlier ones.
 
         Returns:
-            False if another process has written the lease since the last `read`, so that it must be read again.
+            True if the lease is written; False if another process has written it since the last `read`, so that it must
+            be read again.
         """
 
     def remove(self, holder: str, token: str, released: bytes) -> None:
-        """End a holder's lease: delete it, or overwrite it with `released` where a deletion could hit a new lease."""
+        """End a holder's lease: delete it, or overwrite it with `released` where a deletion could hit a newer lease."""
 
     def discard_unfinished(self, holder: str, token: str) -> None:
-        """Delete what a failed `write` left behind, if anything."""
+        """Delete the temporary file that a failed `write` left behind, if any."""
 
 
 def lease_name(text: str) -> str:

@@ -46,13 +46,13 @@ class LeaseFiles:
                         path.unlink()
 
     def read(self, holder: str) -> bytes | None:
-        """Read the file."""
+        """Return the content of the holder's file; None if there is no file."""
         with _reading(self.folder):
             stored = _stored(self.path(holder))
         return None if stored is None else stored.content
 
     def read_all(self) -> list[StoredLease]:
-        """Read all files by name; a file that vanishes meanwhile is left out."""
+        """Return the leases of all files by name, except those of files that are deleted meanwhile."""
         with _reading(self.folder):
             try:
                 paths = sorted(path for path in self.folder.iterdir() if path.suffix == _SUFFIX)
@@ -61,7 +61,7 @@ class LeaseFiles:
             return [stored for path in paths if (stored := _stored(path)) is not None]
 
     def write(self, holder: str, token: str, content: bytes) -> bool:
-        """Write a temporary file and rename it.
+        """Write a temporary file, rename it, and return True.
 
         The folder is created if it is absent, because housekeeping deletes empty folders. Its parent is not created, so
         a deleted root stays deleted.

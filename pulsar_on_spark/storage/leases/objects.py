@@ -34,13 +34,13 @@ class LeaseObjects:
         """Do nothing: objects need no folder, and are never unfinished."""
 
     def read(self, holder: str) -> bytes | None:
-        """Get the object, and remember its version for `write`."""
+        """Return the object's content, None if there is no object; remember its version for `write`."""
         fetched = self._objects.fetch(self._key(holder))
         self._read[holder] = None if fetched is None else fetched.version
         return None if fetched is None else fetched.content
 
     def read_all(self) -> list[StoredLease]:
-        """List the objects, and get those that have changed since the last call."""
+        """Return the leases of all objects; only objects that have changed since the last call are fetched."""
         listed: dict[str, tuple[Version, StoredLease]] = {}
         for found in self._objects.list_after(self._prefix):
             known = self._listed.get(found.key)
@@ -53,7 +53,7 @@ class LeaseObjects:
         return [lease for _, lease in listed.values()]
 
     def write(self, holder: str, token: str, content: bytes) -> bool:
-        """Write the object if it still has the version that was read."""
+        """Write the object if it still has the version that was read, and return True; return False otherwise."""
         read = self._read.get(holder)
         if read is None:
             answer = self._objects.create(self._key(holder), content)

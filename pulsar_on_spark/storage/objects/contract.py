@@ -15,8 +15,8 @@ class Version(NamedTuple):
     """A version of an object, for `ObjectStore.replace`; different after each write.
 
     Attributes:
-        etag: The store's entity tag.
-        generation: The store's own version number, if it has one beside the tag.
+        etag: The store's entity tag; None if the store has none.
+        generation: The store's own version number; None if it has none beside the tag.
     """
 
     etag: str | None
@@ -24,14 +24,14 @@ class Version(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """An object's content, and the version that it belongs to."""
+    """An object's content, and the object's version with this content."""
 
     content: bytes
     version: Version
 
 
 class Created(NamedTuple):
-    """The answer that the caller's object exists and is durable."""
+    """The answer that the caller's object exists and is durable; it has the object's version."""
 
     version: Version
 
@@ -99,12 +99,12 @@ class ObjectStore(Protocol):
         """Read a whole object.
 
         Returns:
-            None if there is no such object. A store that has lost its bucket answers the same, so base no decision on
-            an absence before `confirm_absent`.
+            The content and its version; None if there is no such object. A store that has lost its bucket answers the
+            same, so base no decision on an absence before `confirm_absent`.
         """
 
     def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Read bytes [start, end), or fewer at the object's end; None if there is no such object."""
+        """Return bytes [start, end), or fewer at the object's end; None if there is no such object."""
 
     def confirm_absent(self, key: str) -> bool:
         """Check that an object is absent, and that the store is the right one, by its identity object.

@@ -67,7 +67,11 @@ class LocalObjects:
         return answer
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
-        """Write, sync and rename the file, under a lock of its folder (errors as `create`)."""
+        """Write, sync and rename the file, under a lock of its folder (errors as `create`).
+
+        Returns:
+            The new version; None if the file has another version now, or is deleted.
+        """
         path = self.folder / key
         answer = self._until_certain(f"replace {key}", lambda: self._replace(path, content, version), _REFUSALS)
         if answer is not None:
@@ -75,11 +79,11 @@ class LocalObjects:
         return answer
 
     def fetch(self, key: str) -> Fetched | None:
-        """Read the file."""
+        """Return the file's content and version; None if there is no file."""
         return self._until_certain(f"read {key}", lambda: _read(self.folder / key))
 
     def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Read a part of the file."""
+        """Return bytes [start, end) of the file; None if there is no file."""
 
         def attempt() -> bytes | None:
             try:
@@ -91,7 +95,7 @@ class LocalObjects:
         return self._until_certain(f"read {key}", attempt)
 
     def confirm_absent(self, key: str) -> bool:
-        """Check that the folder exists, then look for the file: an unmounted file system would prove nothing."""
+        """Return True if the folder exists without the file: an unmounted file system would prove nothing."""
 
         def attempt() -> bool:
             os.stat(self.folder)
@@ -106,7 +110,7 @@ class LocalObjects:
                 yield self._listed(key)
 
     def head(self, key: str) -> Listed | None:
-        """Read the file's status."""
+        """Return the file's key, size, version and time; None if there is no file."""
 
         def attempt() -> Listed | None:
             try:
@@ -117,7 +121,7 @@ class LocalObjects:
         return self._until_certain(f"look at {key}", attempt)
 
     def upload(self, key: str) -> Upload:
-        """Write a file that gets its name at the end (errors as `create`)."""
+        """Return a new upload: a file that gets its name at the end (errors as `create`)."""
         return _LocalUpload(self, key)
 
     def delete(self, key: str) -> None:
@@ -125,7 +129,7 @@ class LocalObjects:
         self._until_certain(f"delete {key}", lambda: (self.folder / key).unlink(missing_ok=True), _REFUSALS)
 
     def sync(self, prefix: str) -> None:
-        """Sync the folder's names.
+        """Make the names in the folder of a prefix durable.
 
         Raises:
             UnsyncedFolderError: the names may not survive a power cut.
@@ -133,7 +137,7 @@ class LocalObjects:
         self._until_certain(f"sync {prefix}", lambda: sync_folder(self.folder, self.folder / prefix))
 
     def sweep(self, prefix: str) -> None:
-        """Delete old unnamed files, which killed writers have left behind."""
+        """Delete the unnamed files of a prefix that are older than `ABANDONED_S`, which killed writers left behind."""
         latest_s = time.time() - ABANDONED_S
         with suppress(FileNotFoundError), os.scandir(self.folder / prefix) as files:
             for file in files:
@@ -172,7 +176,7 @@ class LocalObjects:
 
     @contextmanager
     def _unnamed(self, path: Path, content: bytes) -> Iterator[tuple[Path, Version]]:
-        """Write a durable file under a temporary name beside `path`, and remove that name at the end."""
+        """Write a durable file under a temporary name beside `path`, yield name and version, then remove the name."""
         self.make_folders(path.parent)
         unnamed = path.parent / f"{_TMP_PREFIX}{uuid.uuid4().hex}"
         try:
@@ -187,7 +191,7 @@ class LocalObjects:
                 unnamed.unlink()
 
     def make_folders(self, folder: Path) -> None:
-        """Make the folders of a key durably (raises `OSError`)."""
+        """Make a folder and its missing parents, with durable names (raises `OSError`)."""
         if folder.is_dir() or folder == self.folder:
             return
         self.make_folders(folder.parent)
@@ -196,7 +200,10 @@ class LocalObjects:
         sync_folder(self.folder, folder.parent)
 
     def _keys(self, prefix: str, after: str) -> list[str]:
-        """Return the keys after `after`. Python's order of texts is the order of their UTF-8 bytes."""
+        """Return the keys below a prefix that come after `after`, in any order.
+
+        Python's order of texts is the order of their UTF-8 bytes.
+        """
         keys: list[str] = []
         folders = [prefix]
         while folders:
@@ -224,7 +231,7 @@ class LocalObjects:
                     yield entry.name, entry.is_dir()
 
     def _until_certain(self, what: str, attempt: Callable[[], _T], refusals: Collection[int | None] = ()) -> _T:
-        """Repeat an operation while its error may pass.
+        """Return the result of an operation, repeated while its error may pass.
 
         Args:
             what: The operation, for messages: a verb and its object.
@@ -243,7 +250,9 @@ class LocalObjects:
             except OSError as error:
                 reason = error.strerror or str(error)
                 if error.errno in refusals:
-                    raise ObjectsRefusedError(f"{self.url} does not {what}: {reason}") from error
+                    raise ObjectsRefusedError(
+                        f"{self.url} could not {what} ({reason}): check the disk, its free space and its permissions."
+                    ) from error
                 if error.errno in _REFUSALS or time.monotonic() + pause_s > deadline_s:
                     raise ObjectsUnreachableError(
                         f"{self.url} could not {what} ({reason}): check the disk, its permissions and the limits of "
@@ -291,7 +300,7 @@ class _LocalUpload:
         return open(self._unnamed, "xb", opener=opener)
 
     def _certain(self, step: Callable[[], _T]) -> _T:
-        """Run a step without a retry, because the success of a repeated write or sync would prove nothing.
+        """Return the result of a step, without a retry, because a repeated write or sync that succeeds proves nothing.
 
         Raises:
             ObjectsUnreachableError: the step failed.

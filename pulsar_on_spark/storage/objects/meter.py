@@ -55,7 +55,7 @@ class RequestMeter:
         self._on_request: Callable[[], None] = lambda: None
 
     def count(self, operation: Operation, result: Result) -> None:
-        """Count a request."""
+        """Count a request, and call the function given to `watch`."""
         with self._lock:
             self._cells[_KINDS.index((operation, result))] += 1
         self._on_request()

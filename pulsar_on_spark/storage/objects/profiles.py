@@ -47,7 +47,7 @@ class Profile:
 
 
 def resolve_profile(url: str, name: str = "", environment: Mapping[str, str] = os.environ) -> Profile:
-    """Find the options for a URL.
+    """Return the profile for a URL, with its options.
 
     Args:
         url: The URL of a store.

@@ -93,11 +93,11 @@ class _Refusals:
 
     @property
     def end_s(self) -> float:
-        """The time at which the limit ends; infinite without a refusal."""
+        """The time at which the limit ends, in monotonic seconds; infinite without a refusal."""
         return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
 
     def note(self, now_s: float) -> None:
-        """Note a refusal. If the last refusal was more than `PATIENCE_S` ago, the limit begins again."""
+        """Note a refusal at `now_s`, in monotonic seconds; the limit restarts if the last one was `PATIENCE_S` ago."""
         if now_s - self._last_s > PATIENCE_S:
             self._first_s = now_s
         self._last_s = now_s
@@ -148,7 +148,7 @@ class RemoteObjects:
         return f"RemoteObjects({self.url!r})"
 
     def create(self, key: str, content: bytes) -> Created | Exists:
-        """Put the object with `If-None-Match: *`."""
+        """Put the object with `If-None-Match: *`; returns `Exists` if another writer's object is there."""
 
         def attempt() -> tuple[Created | Exists] | None:
             try:
@@ -160,7 +160,7 @@ class RemoteObjects:
         return answer
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
-        """Put the object with `If-Match`."""
+        """Put the object with `If-Match`; returns its new version, None if it has another version or is deleted."""
 
         def attempt() -> tuple[Version | None] | None:
             try:
@@ -172,12 +172,12 @@ class RemoteObjects:
         return written
 
     def fetch(self, key: str) -> Fetched | None:
-        """Get the whole object."""
+        """Return the object's content and version; None if there is no object."""
         (fetched,) = self._until_certain(f"read {key}", lambda: (self._get(key),))
         return fetched
 
     def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Get the range."""
+        """Return bytes [start, end) of the object; None if there is no object."""
 
         def attempt() -> tuple[bytes | None]:
             try:
@@ -195,7 +195,7 @@ class RemoteObjects:
         return content
 
     def confirm_absent(self, key: str) -> bool:
-        """Get the identity object, then the object: if the store is the right one, "not found" is about the object."""
+        """Get the identity object, then the object; returns True if only the object is "not found"."""
 
         def attempt() -> tuple[bool]:
             self._require_identity()
@@ -205,7 +205,7 @@ class RemoteObjects:
         return is_absent
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """List page by page; after an error, continue after the last object."""
+        """Yield the objects page by page; after an error, continue after the last object."""
         while True:
             page = self._until_certain(f"list {prefix or 'everything'}", partial(self._page, prefix, after))
             yield from page
@@ -214,7 +214,7 @@ class RemoteObjects:
             after = page[-1].key
 
     def head(self, key: str) -> Listed | None:
-        """Ask for the object's metadata."""
+        """Return the object's key, size, version and time; None if there is no object."""
 
         def attempt() -> tuple[Listed | None]:
             try:
@@ -228,7 +228,7 @@ class RemoteObjects:
         return listed
 
     def upload(self, key: str) -> Upload:
-        """Put the object in one request if it is small, else in parts."""
+        """Return a new upload, which puts the object in one request if it is small, else in parts."""
         _require_first_process(self.url)
         return _RemoteUpload(self, key)
 
@@ -243,7 +243,7 @@ class RemoteObjects:
         self._until_certain(f"write {key}", attempt)
 
     def open_writer(self, key: str) -> WritableFile:
-        """Begin an upload in parts."""
+        """Return the file of a new upload in parts; closing it completes the object."""
         return obstore.open_writer(self._uploads, key, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT)
 
     def delete(self, key: str) -> None:
@@ -319,7 +319,7 @@ class RemoteObjects:
             return [_listed(each) for each in next(iter(listing), [])]
 
     def _until_certain(self, what: str, attempt: Callable[[], _T | None]) -> _T:
-        """Repeat an operation until it returns an answer; None is no answer.
+        """Return the answer of an operation, which is repeated while it returns None or fails.
 
         Raises:
             ObjectsUnreachableError: the operation returned no answer within the time limit.
@@ -433,7 +433,7 @@ def _result(error: Exception) -> Result:
 
 
 def unreachable(url: str, what: str, reason: str, *, is_forbidden: bool = False) -> ObjectsUnreachableError:
-    """Make the error for a store without a certain answer."""
+    """Return the error for a store without a certain answer; `what` is the operation, a verb and its object."""
     return (ObjectsForbiddenError if is_forbidden else ObjectsUnreachableError)(
         f"{url} could not {what} ({reason}): check the store, its endpoint and the credentials of this process, and "
         "try again."
@@ -506,7 +506,7 @@ def _found(pattern: re.Pattern[str], error: Exception) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error by kind, HTTP status and the store's code; its text could hold a signed URL."""
+    """Return an error's kind, HTTP status and code of the store, but not its text, which could hold a signed URL."""
     if isinstance(error, _GoneError):
         return str(error)
     status, code = _found(_STATUS, error), _found(_CODE, error)
