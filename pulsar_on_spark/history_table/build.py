@@ -2,8 +2,8 @@
 
 Each partition is built separately, in steps that `plan` decides. A step reads the metadata and the table, writes the
 data files, commits to the table as the next generation, and commits to the metadata. A build that dies leaves at most
-data files that no log entry names, or a table that is one generation ahead of the metadata, which the next build
-commits. Two builds at the same time only cause conflicts. If a message cannot be read, the messages before it are
+data files that no log entry names, or a table that is one generation ahead of the metadata; then the next build commits
+the metadata. Two builds at the same time only cause conflicts. If a message cannot be read, the messages before it are
 appended, and the build fails.
 """
 
@@ -147,7 +147,7 @@ class _PartBuild:
         self._unread: SkippableError | None = None
 
     def run(self) -> Built:
-        """Take steps until all messages are appended that were sealed when the build began (errors as `build`)."""
+        """Append all messages that were sealed when the build began, and return the result (errors as `build`)."""
         before = recorded_progress(self._root.store.view(), self._part.topic_id)
         conflicts = 0
         while True:
@@ -175,7 +175,7 @@ class _PartBuild:
         return Built(self._part, after.to, max(after.rows - before.rows, 0), max(after.bytes - before.bytes, 0))
 
     def _step(self, view: DurableView) -> bool:
-        """Take one step. Return True if the build is done.
+        """Take one step, and return True if the build is done.
 
         Raises:
             ConflictError: another writer has changed the table or the metadata meanwhile; the step can be taken again.
@@ -199,7 +199,7 @@ class _PartBuild:
             step = next_step(main, version.progress(topic_id), chain.trimmed_before(view, topic_id), sealed)
         except ContradictionError as error:
             if recorded_progress(self._root.store.view(durable=True), topic_id) != main:
-                raise ConflictError("another build has gone on") from error
+                raise ConflictError("another build has committed a step") from error
             raise HistoryTableError(
                 f"The history table {table.place} contradicts the root's metadata ({error}): one of them was "
                 "replaced; restore it, or delete the history with `pulsarpy history delete` and build it again."
@@ -248,7 +248,7 @@ class _PartBuild:
         return end_of_bytes(view, topic_id, start, min(sealed, self._goal), self._options.step_bytes)
 
     def _append(self, view: DurableView, table: HistoryTable, version: TableVersion, step: Append) -> Progress:
-        """Append the messages of a step to the table in one commit. Return the table's new progress.
+        """Append the messages of a step to the table in one commit, and return the table's new progress.
 
         Raises:
             ConflictError: another commit came first, or a VACUUM has deleted the new files.
@@ -278,7 +278,7 @@ class _PartBuild:
         return value_columns(schema, writers)
 
     def _files(self, view: DurableView, table: HistoryTable, step: Append, values: ValueColumns) -> list[DataFile]:
-        """Write the data files of a step, and return them (raises DataLossError with `fail_on_data_loss`)."""
+        """Write the data files of a step, and return them (raises `DataLossError` with `fail_on_data_loss`)."""
         part = self._part
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, step.start, step.end)
         options = self._options

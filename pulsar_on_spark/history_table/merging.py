@@ -37,7 +37,13 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A data file, its partition (-1 for a topic without partitions), and the ledger and entry of its first message."""
+    """A data file with the properties that decide merges.
+
+    Attributes:
+        file: The file.
+        partition: The partition of its rows; -1 for a topic without partitions.
+        first: Ledger id and entry id of its first message.
+    """
 
     file: DataFile
     partition: int
@@ -96,7 +102,8 @@ def merge_small_files(table: HistoryTable) -> int:
 def _placed(file: DataFile) -> PlacedFile | None:
     """Return a file with its partition and first entry.
 
-    None for a file of another program, or a file whose statistics lack them.
+    Returns:
+        None for a file of another program, or a file whose statistics lack partition or entry.
     """
     if FILE_NAME.fullmatch(file.name) is None:
         return None

@@ -1,8 +1,8 @@
-"""The names and places of history tables: in the root itself, or on storage paths with the role `history`.
+"""The names and locations of history tables: in the root itself, or on storage paths with the role `history`.
 
-The first build of a topic stores the table's name and place in the metadata, and then creates the table. The place is
-the newest history path that is neither drained nor given up, or else the root. The table stays there when paths are
-added or drained.
+The first build of a topic stores the table's name and storage path in the metadata, and then creates the table. The
+path is the newest history path that is neither drained nor given up; without one, the table is in the root. A table
+stays on its path when paths are added or drained.
 
 No name is used twice. So a build that still runs when its history is deleted cannot write to the topic's next table.
 """
@@ -29,20 +29,20 @@ from pulsar_on_spark.topic.maintenance.files.claims import claim
 
 
 def owner_of(view: View, topic: TopicRecord) -> TopicRecord:
-    """Return the topic that has the history table: a partition's partitioned topic, or else the topic itself."""
+    """Return the record of the topic that has the history table: the partitioned topic of a partition, or `topic`."""
     owner = None if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
     return topic if owner is None else owner
 
 
 def path_for_new_tables(view: View) -> PathId | None:
-    """Return the storage path on which new history tables are created; None for the root itself. Pure."""
+    """Return the id of the storage path on which new tables are created; None for the root itself. Pure."""
     paths = view.all(PathRecord)
     ids = [path.path_id for path in paths if path.role == "history" and keeps_copies(path.state)]
     return PathId(max(ids)) if ids else None
 
 
 def name_table(root: RootHandle, owner: TopicRecord) -> None:
-    """Store the name and place of a new history table for a topic in the metadata.
+    """Store the name and storage path of a new history table for a topic in the metadata.
 
     If the topic has a table already, or is deleted, nothing is stored.
 
@@ -72,7 +72,7 @@ def history_paths(root: RootHandle, view: View) -> list[StoragePath]:
 
 
 def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable | None:
-    """Return the handle on the history table of a topic, or of a partition's topic; None if the topic has none.
+    """Return the history table of a topic, or of a partition's topic; None if the topic has none.
 
     The table may not exist yet, because the first build stores its name before it creates the table: see `is_begun`.
 
@@ -88,8 +88,8 @@ def find_table(root: RootHandle, view: View, topic: TopicRecord) -> HistoryTable
     path = root.storage_paths(view)[PathId(record.path_id)]
     if path.is_given_up:
         raise HistoryTableError(
-            f"The history table of {owner.name} is on {path}, which was given up: bring it back with `pulsarpy storage "
-            "add`, or delete the history with `pulsarpy history delete`."
+            f"The history table of {owner.name} is on {path}, which was marked as lost: bring it back with `pulsarpy "
+            "storage add`, or delete the history with `pulsarpy history delete`."
         )
     return HistoryTable(root.place, record.table, path)
 

@@ -36,12 +36,12 @@ class ViewStatements:
 
 
 def view_statements(root: RootHandle, namespace: str, database: str | None = None) -> ViewStatements:
-    """Return the statements for a namespace. A table that cannot be read is left out, and named in `problems`.
+    """Return the statements for a namespace. A table that cannot be read is only named in `problems`.
 
     Args:
         root: The root.
         namespace: The namespace, as `tenant/namespace`.
-        database: The database for the views; by default the namespace with an underscore for its slash.
+        database: The database for the views; None for the namespace with an underscore for its slash.
 
     Raises:
         NamespaceNotFoundError: the namespace does not exist.
@@ -78,7 +78,7 @@ def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:
 
 
 def spark_uri(place: RootPlace) -> str:
-    """Return a place as a URI for Spark, always with a scheme, without which Spark would use `fs.defaultFS`.
+    """Return a folder or URL as a URI for Spark, always with a scheme, because Spark would add that of `fs.defaultFS`.
 
     Characters are not percent-encoded, because Hadoop would not decode them.
     """

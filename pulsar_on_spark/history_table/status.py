@@ -23,7 +23,7 @@ class HistoryStatus:
         is_enabled: True if the policies of the topic or namespace enable the history. A broker's settings, which may
             enable it by default, do not count.
         to: The position before which the messages are in the history table, as `ledger:entry`.
-        generation: Number of commits of builds.
+        generation: Number of commits that builds have made.
         rows: Number of messages that builds have added.
         bytes: Size in bytes of the files that builds have added.
         waiting_rows: Number of sealed messages that are not built yet.

@@ -144,7 +144,7 @@ def moved_keys(topic_id: str, progress: Progress) -> dict[str, int]:
 
 
 class HistoryTable:
-    """Handle on a topic's history table.
+    """A topic's history table, by its location. Methods read and write the table; no file stays open.
 
     Args:
         root: The root.
@@ -185,7 +185,7 @@ class HistoryTable:
             create_table(self._store, schema, _CONFIGURATION)
 
     def version(self) -> TableVersion:
-        """Read the newest version of the table.
+        """Return the newest version of the table.
 
         Raises:
             HistoryTableError: the table is missing or damaged, cannot be read now, has features of Delta that this
@@ -350,12 +350,12 @@ class HistoryTable:
             self._store.note_reported(next(entry.version for entry in news if entry.token == token))
 
     def has_files(self, files: Iterable[DataFile]) -> bool:
-        """Return True if all of these files are in the folder (raises `HistoryTableError`)."""
+        """Return True if all of these files are in the table's folder (raises `HistoryTableError`)."""
         with self._guarded():
             return all(self._store.objects.head(file.name) is not None for file in files)
 
     def listed_files(self) -> dict[str, float]:
-        """Return the times of all Parquet files in the folder, in seconds since 1970, by name."""
+        """Return the times at which the folder's Parquet files were written, in seconds since 1970, by file name."""
         with self._guarded():
             found = self._store.objects.list_after("")
             return {
@@ -365,7 +365,7 @@ class HistoryTable:
             }
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of a file; None if the file is missing (raises `HistoryTableError`)."""
+        """Return the content of a data file; None if the file is missing (raises `HistoryTableError`)."""
         with self._guarded():
             fetched = self._store.objects.fetch(name)
         return None if fetched is None else fetched.content
@@ -400,7 +400,7 @@ class HistoryTable:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Check that the storage path is there, and turn errors within the context into `HistoryTableError`."""
+        """Check that the storage path can be reached, and turn errors in the context into `HistoryTableError`."""
         try:
             if self.path is not None:
                 self.path.check()  # a table is missing only if its disk is not

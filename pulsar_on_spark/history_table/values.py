@@ -65,7 +65,7 @@ BYTES: Final = pa.schema([pa.field(VALUE, pa.binary(), metadata={FIELD: "", VERS
 
 
 def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueColumns:
-    """Return the columns for a topic's latest schema, under the names of its fields.
+    """Return the columns for a topic's latest schema (None without one), under the names of its fields.
 
     Values with a schema that cannot be expressed in Spark columns are bytes, as in `format("pulsarpy")`.
 
@@ -81,7 +81,7 @@ def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueC
 
 
 def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
-    """Return only the columns of `value_columns`, without a decoder (errors as `value_columns`)."""
+    """Return only the columns of `value_columns`, without a decoder; `schema` and errors are as there."""
     fields = _fields(schema)
     if schema is None or fields is None:
         return BYTES
@@ -132,7 +132,7 @@ def unused(name: str, version: int, used: set[str]) -> str:
 
 
 def columns_of(field: str | None, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the columns for a field among a table's columns, which are given as Delta's JSON."""
+    """Return the columns whose `field_of` is `field`, which may be None, from a table's columns as Delta's JSON."""
     return [column for column in table if not is_system(column) and field_of(column) == field]
 
 

@@ -231,9 +231,9 @@ def test_a_path_is_given_up_with_its_histories(root: Root, lake: Path) -> None:
             change(root, 3)
     shutil.rmtree(lake)
     storage_paths.give_up(root, 3, force=True)
-    with pytest.raises(HistoryTableError, match="was given up"):
+    with pytest.raises(HistoryTableError, match="was marked as lost"):
         build(root, T)
-    assert "was given up" in keep_up(root)[0]
+    assert "was marked as lost" in keep_up(root)[0]
     root.delete_history("t")
     build(root, T)
     assert values(table(root.path, root)) == [b"a"]
