@@ -11,7 +11,7 @@ import sys
 from pulsar_on_spark.cli.extras import missing
 
 INTERRUPTED = 128 + 2
-"""The exit code of a program that Ctrl-C ended, as in shells."""
+"""The exit code of a program that was ended by Ctrl-C, as in shells."""
 
 
 def main() -> None:

@@ -35,7 +35,11 @@ def listed(given: Iterable[str]) -> list[str]:
 
 
 def root_place(argument: str | None, option: str | None) -> RootPlace:
-    """Return the place of a command's root: its last argument, else option `--root`, else `PULSARPY_ROOT`.
+    """Return the folder or URL of a command's root.
+
+    Args:
+        argument: The command's last argument; None if it is absent.
+        option: The option `--root`, which Typer fills in from `PULSARPY_ROOT`; None if neither is given.
 
     Raises:
         InvalidArgumentError: no root is given.
@@ -49,12 +53,12 @@ def root_place(argument: str | None, option: str | None) -> RootPlace:
 
 
 def open_root(argument: str | None, option: str | None) -> Root:
-    """Open the root of a command (errors as `root_place` and `Root`)."""
+    """Open the root of a command (arguments and errors as `root_place`, and errors as `Root`)."""
     from pulsar_on_spark.root import Root
 
     return Root.open(root_place(argument, option))
 
 
 def is_namespace(of: str) -> bool:
-    """Return True if a name is that of a namespace (`tenant/namespace`), and not that of a topic."""
+    """Return True if a name has the form of a namespace (`tenant/namespace`); False for a topic's name."""
     return of.count("/") == 1

@@ -94,7 +94,7 @@ def split_bundle(
 
 
 def _owners(admin: HttpAdmin) -> dict[str, str]:
-    """Return the broker of each owned bundle, by the bundle's name `tenant/namespace/range`."""
+    """Return the broker that owns each bundle, by the bundle's name `tenant/namespace/range`."""
     (cluster, *_) = admin.get("clusters")
     return {
         bundle: broker

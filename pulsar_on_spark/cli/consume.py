@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pulsar
 
 _LOOK_S: Final = 1.0
-"""Time limit of one receive call of the client, during which Ctrl-C has no effect."""
+"""Time limit in seconds of one receive call of the client, during which Ctrl-C has no effect."""
 _TIMEOUT_S: Final = 10.0
 
 

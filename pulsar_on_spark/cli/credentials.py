@@ -89,7 +89,7 @@ class Credentials:
             ) from error
 
     def of_client(self) -> pulsar.Authentication | None:
-        """Return the credentials for Pulsar's Python client; None without credentials."""
+        """Return the credentials in the form of Pulsar's Python client; None without credentials."""
         import pulsar
 
         if self.method == "token":
@@ -126,9 +126,9 @@ def _token_params(params: str) -> dict[str, str]:
     try:
         return {"token": file.read_text(encoding="ascii").strip()}
     except OSError as error:
-        raise InvalidArgumentError(f"The token cannot be read: {sentence_of(error)}") from error
+        raise InvalidArgumentError(f"The token in --auth-params cannot be read: {sentence_of(error)}") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"The file {file} contains no token: give another file.") from error
+        raise InvalidArgumentError(f"The file {file} in --auth-params contains no token: give another file.") from error
 
 
 def _params(params: str) -> dict[str, str]:

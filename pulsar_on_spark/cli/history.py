@@ -37,7 +37,7 @@ def build(
 
 @history_app.command()
 def delete(topic: Topic, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
-    """Delete a topic's history table, even rows that the topic itself no longer has. A build makes another table."""
+    """Delete a topic's history table, even rows that the topic itself no longer has. A build makes a new table."""
     open_root(root, root_option).delete_history(topic)
     name = TopicName.parse(topic).full
     output.done(f"Deleted the history of {name}.", as_json, name=name)

@@ -44,7 +44,7 @@ def print_line(
         key: The key; None without a key.
         value: The value for display; None without a value.
         as_json: True for a line of JSON.
-        topic: The topic.
+        topic: The topic; None to leave it out.
     """
     shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
@@ -57,7 +57,7 @@ def print_line(
 
 
 def id_text(ledger: int, entry: int, batch_index: int | None) -> str:
-    """Return a message id for display: `ledger:entry`, with `:batch_index` for a message of a batch."""
+    """Return a message id for display: `ledger:entry`, with `:batch_index` unless that is None or negative."""
     return f"{ledger}:{entry}" if batch_index is None or batch_index < 0 else f"{ledger}:{entry}:{batch_index}"
 
 

@@ -18,9 +18,9 @@ class Pace:
         self._begun_s = time.perf_counter()
 
     def due_s(self, done: int) -> float:
-        """Return the time at which message number `done`, from 0 on, is due; the current time without a limit.
+        """Return the time at which message number `done`, counted from 0, is due; the current time without a limit.
 
-        In seconds of `time.perf_counter`.
+        The time is in seconds of `time.perf_counter`.
         """
         return self._begun_s + done / self._rate if self._rate else time.perf_counter()
 

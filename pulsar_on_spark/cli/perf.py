@@ -59,7 +59,16 @@ Interval = Annotated[
 
 @dataclass(slots=True)
 class Measured:
-    """Counts of successful and failed messages. Latencies are in microseconds."""
+    """Counts of the successful and failed messages of a command.
+
+    Attributes:
+        latencies: HdrHistogram of the latencies in microseconds.
+        messages: Number of successful messages.
+        bytes: Total size of the values of these messages.
+        failed: Number of failed messages.
+        reason: The reason of the first failure; "" without one.
+        lock: Guards the counts, which several threads change.
+    """
 
     latencies: Any
     messages: int = 0

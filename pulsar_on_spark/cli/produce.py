@@ -78,6 +78,12 @@ def produce(
 def _values(messages: Iterable[str], files: Iterable[Path], separator: str | None, times: int) -> Iterable[bytes]:
     """Return the values of the messages to publish.
 
+    Args:
+        messages: The texts of `--messages`.
+        files: The files of `--files`, each of which has one value.
+        separator: The text at which each of `messages` is split; None to keep them whole.
+        times: The number of times to publish all values.
+
     Raises:
         InvalidArgumentError: a file cannot be read, the separator is empty, or `times` is above 1 for standard input.
     """

@@ -79,7 +79,13 @@ def proxy(
 
 
 def _brokers(urls: list[str] | None, root: str | None, root_option: str | None) -> tuple[Brokers, str]:
-    """Return the brokers, and the text by which the program's output names them."""
+    """Return the brokers of a proxy, and the text by which the program's output names them.
+
+    Args:
+        urls: The URLs of `--brokers`; None or empty for the registered brokers of the root.
+        root: The argument for the root; None if it is absent.
+        root_option: The option `--root`; None if it is absent.
+    """
     from pulsar_on_spark.proxy.brokers import ListedBrokers, RegisteredBrokers
 
     given = listed(urls or ())

@@ -47,7 +47,7 @@ class SubscriptionType(Enum):
     KEY_SHARED = "Key_Shared"
 
     def of_client(self) -> pulsar.ConsumerType:
-        """Return the value of Pulsar's Python client."""
+        """Return the member of the Python client's enum that has this meaning."""
         import pulsar
 
         return pulsar.ConsumerType.__members__[self.value.replace("_", "")]
@@ -60,7 +60,7 @@ class SubscriptionPosition(Enum):
     EARLIEST = "Earliest"
 
     def of_client(self) -> pulsar.InitialPosition:
-        """Return the value of Pulsar's Python client."""
+        """Return the member of the Python client's enum that has this meaning."""
         import pulsar
 
         return pulsar.InitialPosition.__members__[self.value]
@@ -100,7 +100,8 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
             yield client
     except pulsar.PulsarException as error:
         raise RequestRefusedError(
-            f"The broker cannot be reached, or refuses the request ({error}): look at its log, or give another --url."
+            f"The broker at {given} cannot be reached, or refuses the request ({error}): look at its log, or give "
+            "another --url."
         ) from error
 
 

@@ -46,11 +46,13 @@ def recover(
     """Recover the journals of dead brokers now. Brokers that renew their leases are not disturbed."""
     give_up = give_up_path or []
     if give_up and incarnation is None:
-        raise InvalidArgumentError("Paths are given up for one broker incarnation: name it with --incarnation.")
+        raise InvalidArgumentError("Option --give-up-path is for one broker incarnation: name it with --incarnation.")
     opened = open_root(root, root_option)
     if give_up_frames:
         if incarnation is None:
-            raise InvalidArgumentError("Frames are given up for one broker incarnation: name it with --incarnation.")
+            raise InvalidArgumentError(
+                "Option --give-up-frames is for one broker incarnation: name it with --incarnation."
+            )
         _give_up_frames(opened, IncarnationId(incarnation), yes=yes, as_json=as_json)
         return
     with output.waiting("checking which brokers are alive, recovering the others"):

@@ -57,7 +57,7 @@ def restore(
 
 
 def parse_moment(text: str, now: datetime) -> int | datetime:
-    """Parse the option `--to`: a version, a time with a zone, or a duration before `now`.
+    """Return the moment of the option `--to`: a version, a time with a zone, or a duration before `now`.
 
     Returns:
         The version as a number, or the time with a zone.

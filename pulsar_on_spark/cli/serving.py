@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0001
 """Python's switch interval in seconds: the longest wait for the interpreter's lock after a system call.
 
-The threads of journal paths need a short one (bench.journal).
+The threads of journal paths need a short interval (bench.journal).
 """
 GC_THRESHOLD = (10_000, 10, 10)
 """Thresholds of Python's garbage collector, for the many objects of in-flight and cached entries, without cycles.
@@ -40,6 +40,11 @@ With Python's defaults (700, 10, 10), the collector took 13 % of the time of a l
 def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     """Serve a root until SIGTERM or SIGINT.
 
+    Args:
+        place: The root's folder or URL.
+        settings: The broker's settings.
+        quorum: The quorum of the broker's journal; None for the quorum of the root.
+
     Raises:
         JournalFencedError: the broker has ended by itself, for example because another broker has taken over.
         PulsarpyError, OSError: the broker cannot be started.
@@ -50,7 +55,7 @@ def serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> 
 
 
 async def _serve(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
-    """Serve the root until a signal ends the process (errors as `serve`)."""
+    """Serve the root until a signal ends the process (arguments and errors as `serve`)."""
     running = await Broker.start(place, settings, quorum)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()

@@ -49,7 +49,7 @@ class Target(Protocol):
         """Take all actions on a namespace or a topic from a role."""
 
     def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
-        """Return, by subscription name, the only roles that may use the subscriptions with this name."""
+        """Return, by the name of subscriptions, the only roles that may use them; unrestricted names are absent."""
 
     def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
         """Let only these roles use the subscriptions with this name."""
@@ -58,13 +58,13 @@ class Target(Protocol):
         """Stop a role from using the subscriptions with this name."""
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """Return (name, number of partitions) of the topics of a namespace, or of all topics, sorted by name.
+        """Return (name, number of partitions) of the topics of a namespace, or of all topics for None, sorted by name.
 
         The number is None for a topic without partitions.
         """
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
-        """Create a topic with a number of partitions (None for none) and, if given, an Avro schema of the values.
+        """Create a topic with a number of partitions (None for no partitions) and an Avro schema (None for no schema).
 
         `schema_type` is the encoding of the values, JSON or AVRO.
         """

@@ -32,9 +32,9 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
     """Open the root or broker that the command or the environment names. In the environment, a root takes precedence.
 
     Args:
-        argument: The command's argument for the root.
-        option: The option `--root`, which Typer fills in from PULSARPY_ROOT.
-        url: The option `--url`.
+        argument: The command's argument for the root; None if it is absent.
+        option: The option `--root`, which Typer fills in from PULSARPY_ROOT; None if neither is given.
+        url: The option `--url`; None if it is absent.
 
     Raises:
         InvalidArgumentError: neither a root nor a URL is given, or the command gives both.

@@ -168,7 +168,7 @@ def _parts(token: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         parts = []
     if not parts or not all(isinstance(part, dict) for part in parts):
-        raise InvalidArgumentError("This is not a token: give one such as `pulsarpy tokens create` prints.")
+        raise InvalidArgumentError("The given text is not a token: give one that `pulsarpy tokens create` prints.")
     return parts
 
 

@@ -107,8 +107,13 @@ def delete(
 def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> bool:
     """Return True if the only argument of `topics list` is a namespace, and not the root's folder.
 
-    It is a namespace if it has the form of one, another option or the environment names the root or broker, and (except
-    with `--url`) no folder has this name.
+    It is a namespace if it has the form `tenant/namespace`, another option or the environment names the root or broker,
+    and (except with `--url`) no folder has this name.
+
+    Args:
+        text: The argument.
+        root_option: The option `--root`; None if it is absent.
+        url: The option `--url`; None if it is absent.
     """
     if not is_namespace(text):
         return False
