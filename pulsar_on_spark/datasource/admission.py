@@ -53,12 +53,12 @@ def count_passed_over(
 
 
 def _share(whole: int | None, rows: int, total: int) -> int:
-    """Return the part of the limit `whole` of a topic that has `rows` of `total` waiting messages, rounded up."""
+    """Return the share of the limit `whole` for a topic with `rows` of `total` messages, rounded up; 0 for None."""
     return -(-(whole or 0) * rows // max(total, 1))
 
 
 def _before(slices: Sequence[SegmentSlice], end: Position) -> tuple[int, int]:
-    """Return the numbers of messages and of bytes of the slices before `end`."""
+    """Return (messages, bytes): the numbers of messages and of stored bytes in the slices before `end`."""
     rows = size = 0
     for slice_ in slices:
         ledger = slice_.segment.ledger_id

@@ -47,7 +47,7 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def partitions(self) -> list[InputPartition]:
-        """Plan the read, and return its tasks (errors as `batch_bounds` and `plan_slices`)."""
+        """Plan the read, and return the partitions for its tasks (errors as `batch_bounds` and `plan_slices`)."""
         root = RootHandle.shared(self._options.root)
         durable = self._view or root.store.view(durable=True)
         with closing(spark_tail(root, self._options.fail_on_data_loss)) as tail:
@@ -91,7 +91,7 @@ def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bou
 def plan_slices(
     view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool, *, compacted: bool = False
 ) -> list[SegmentSlice | CompactedSlice]:
-    """Return the slices between the bounds.
+    """Return the slices between the bounds, in the order of the topics and of their entries.
 
     Args:
         view: The metadata, with the entries in journals.

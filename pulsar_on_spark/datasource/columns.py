@@ -73,7 +73,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """The columns of one read, in order. Made by `select_columns`; picklable.
+    """The columns of one read, in order, as `select_columns` returns them. Picklable.
 
     Attributes:
         names: Column names as Spark sees them.
@@ -109,7 +109,7 @@ def select_columns(
     value_type: StructType | None = None,
     field_prefix: str = "",
 ) -> ColumnSelection:
-    """Choose the columns of a read.
+    """Return the columns of a read.
 
     Args:
         columns: The option `columns`: the names of any columns, in any order; None for the default columns.
@@ -154,7 +154,7 @@ def build(
     selection: ColumnSelection,
     values: pa.StructArray | None = None,
 ) -> pa.RecordBatch:
-    """Convert a record batch of a segment to Spark's columns, with copies only where types differ.
+    """Return a record batch of a segment in Spark's columns, with copies only where types differ.
 
     Args:
         batch: Rows in `SEGMENT_SCHEMA`, with at least the columns `selection.segment_columns`.

@@ -68,7 +68,7 @@ class _Source:
         parts: The topic, or its partitions that are read.
         schema: The topic's latest schema; None without a schema.
         version: The version of the history table; None if no table is built.
-        place: The place of the table; None if no table is built.
+        place: The folder or URL of the table; None if no table is built.
         below: By partition index (-1 for a topic without partitions), the position from which on rows of the table are
             left out; empty without `at_time`.
         ranges: By full name of a topic or partition, the range that is read from the topic itself.
@@ -109,8 +109,8 @@ def history(
         spark: The session, whose driver must be able to read the root's folder. For a root on an object store, the
             session needs Hadoop's file system of that store.
         topic: The topic, or one partition of it.
-        root: The root, or its path or URL; by default the value of the environment variable PULSARPY_ROOT.
-        columns: The columns of the frame; by default all.
+        root: The root, or its path or URL; None for the value of the environment variable PULSARPY_ROOT.
+        columns: The names of the columns of the frame, in order; None for all.
         starting_time: The time before which published messages are left out; None for no limit.
         ending_time: The time from which on published messages are left out; None for no limit.
         at_time: The time as of which the topic is shown: each partition ends before its first entry that was published
@@ -138,7 +138,10 @@ def history(
 
 
 def _replaceable(place: RootPlace, name: TopicName) -> tuple[HistoryTableRecord | None, SchemaRecord | None]:
-    """Return the records that may be replaced while a frame is planned: a topic's history table and latest schema."""
+    """Return the records of a topic's history table and latest schema, each None if the topic has none.
+
+    They may be replaced while a frame is planned.
+    """
     view = RootHandle.shared(place).store.view()
     topic = catalog.require_topic(view, name)
     return view.get(HistoryTableRecord, owner_of(view, topic).topic_id), registry.latest(view, topic)
@@ -173,7 +176,7 @@ def views(
 
     Args:
         spark: The session, whose driver must be able to read the root's folder.
-        root: The root, or its path or URL; by default the value of the environment variable PULSARPY_ROOT.
+        root: The root, or its path or URL; None for the value of the environment variable PULSARPY_ROOT.
         namespace: The namespace, as `tenant/namespace`.
 
     Returns:
@@ -195,7 +198,7 @@ def views(
         except MetadataError:
             raise
         except Exception as error:  # also of Spark, which has no common base
-            spark.catalog.dropTempView(name.local)  # an earlier one would show what was
+            spark.catalog.dropTempView(name.local)  # a view of an earlier call would show old messages
             _LOGGER.warning("Topic %s gets no view: %s", name, " ".join(str(error).split()))
         else:
             made.append(name.local)
@@ -239,7 +242,7 @@ def _source(place: RootPlace, name: TopicName) -> _Source:
 
 
 def _first(view: View, part: TopicPart) -> Position:
-    """Return the first position of a topic of which nothing was trimmed.
+    """Return the position of the first entry of a topic of which nothing was trimmed.
 
     With this position instead of `earliest`, a frame that is used after a trim fails, and does not skip messages.
     """

@@ -119,7 +119,7 @@ def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, An
 
 
 def _first(columns: Sequence[Column]) -> Column | None:
-    """Return the expression for the first value that is not null; None without columns.
+    """Return the expression for the first value in `columns` that is not null; None without columns.
 
     A single column is returned unchanged, because Spark does not push down filters on a `coalesce`.
     """

@@ -30,7 +30,7 @@ class Times:
 
     @classmethod
     def of(cls, starting_time: datetime | None, ending_time: datetime | None, at_time: datetime | None) -> Times:
-        """Return the times of the arguments. An argument without a time zone is in the zone of this process.
+        """Return the times of the arguments, None for None. A time without a time zone is in the zone of this process.
 
         Raises:
             InvalidArgumentError: an argument is not a `datetime`, or has no time zone and is so close to the first or

@@ -108,7 +108,7 @@ class GivenOptions:
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
-        """Return the one of `choices` that equals the option's value, ignoring case; None if it is not given."""
+        """Return the member of `choices` that equals the option's value, ignoring case; None if it is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -118,7 +118,7 @@ class GivenOptions:
         return match
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return the option, which must be `true` or `false`, as a boolean; `default` if it is not given."""
+        """Return True or False for an option with the value `true` or `false`; `default` if it is not given."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 

@@ -26,7 +26,12 @@ ValueFormat = Literal["json", "avro"]
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """The topics of a read, given either by their names or by a pattern."""
+    """The topics of a read, given either by their names or by a pattern.
+
+    Attributes:
+        names: The names, short or full; empty with a pattern.
+        pattern: The regular expression of `topicsPattern`; None with names.
+    """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -34,7 +39,13 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """The format and schema of typed values, by which reads decode `value` into columns and writes encode it."""
+    """The format and schema of typed values, by which reads decode `value` into columns and writes encode it.
+
+    Attributes:
+        format: Option `valueFormat`; None if it is not given, and then the topic's schema counts.
+        schema: Option `valueSchema`; None if it is not given.
+        mode: Option `mode`: the treatment of values that cannot be decoded.
+    """
 
     format: ValueFormat | None
     schema: str | None
@@ -43,7 +54,36 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read; see docs/options.md."""
+    """The options of a read, which docs/options.md explains. None means that an option is not given.
+
+    Attributes:
+        root: The root's folder or URL.
+        topics: The topics.
+        starting: Option `startingOffsets`.
+        ending: Option `endingOffsets`.
+        starting_time_ms: Option `startingTime`, in milliseconds since 1970.
+        ending_time_ms: Option `endingTime`, in milliseconds since 1970.
+        time_strategy: Option `startingOffsetsByTimestampStrategy`.
+        subscription: Option `subscription`; None, too, for a read without a subscription.
+        subscription_prefix: Option `subscriptionPrefix`; at most one of both is given.
+        subscription_type: Option `subscriptionType`.
+        initial_position: Option `subscriptionInitialPosition`.
+        consumer_name: Option `consumerName`.
+        lease_duration_s: Option `leaseDuration`, in seconds.
+        max_messages: Option `maxMessagesPerTrigger`; None for no limit.
+        max_bytes: Option `maxBytesPerTrigger`, in key and value bytes; None for no limit.
+        min_messages: Option `minOffsetsPerTrigger`; None to wait for no number of messages.
+        max_delay_s: Option `maxTriggerDelay`, in seconds.
+        min_partitions: Option `minPartitions`; None for a number by size and cores.
+        max_records: Option `maxRecordsPerPartition`; None for no limit.
+        fail_on_data_loss: Option `failOnDataLoss`.
+        include_metadata: Option `includeMetadata`.
+        columns: Option `columns`; None for the default columns.
+        field_prefix: Option `fieldPrefix`.
+        typed: The options of typed values.
+        allow_different_schemas: Option `allowDifferentTopicSchemas`.
+        read_compacted: Option `readCompacted`.
+    """
 
     root: RootPlace
     topics: TopicSelection
@@ -75,7 +115,18 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write; see docs/options.md."""
+    """The options of a write, which docs/options.md explains. None means that an option is not given.
+
+    Attributes:
+        root: The root's folder or URL.
+        topic: Option `topic`; None if each row names its topic.
+        hashing_scheme: Option `hashingScheme`.
+        txn_app_id: Option `txnAppId`; given only with `txn_version`.
+        txn_version: Option `txnVersion`; given only with `txn_app_id`.
+        typed: The options of typed values.
+        register_schema: Option `registerSchema`.
+        checkpoint_location: Option `checkpointLocation`.
+    """
 
     root: RootPlace
     topic: str | None
@@ -88,7 +139,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read.
+    """Return the parsed options of a read.
 
     Raises:
         InvalidArgumentError: an option is invalid; the error names the option, its value and valid values.
@@ -143,7 +194,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of a write.
+    """Return the parsed options of a write.
 
     Raises:
         InvalidArgumentError: an option is invalid; the error names the option, its value and valid values.

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Logger of the reports that tasks write after this object is created, each once."""
+    """Logger of the reports that tasks write after this object is created. Each report is logged once."""
 
     def __init__(self, root: RootPlace) -> None:
         self._root = root

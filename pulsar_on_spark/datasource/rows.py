@@ -83,7 +83,12 @@ class FramePlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """Rows in `ROW_SCHEMA`, and the topic of each row; `topics` is None if the option `topic` names the topic."""
+    """Rows to write.
+
+    Attributes:
+        rows: The rows, in `ROW_SCHEMA`.
+        topics: The name of each row's topic; None if the option `topic` names the topic of all rows.
+    """
 
     rows: pa.RecordBatch
     topics: pa.StringArray | None
@@ -92,9 +97,10 @@ class SegmentRows:
 def check_frame(schema: StructType, *, has_topic_option: bool, value_type: StructType | None = None) -> FramePlan:
     """Check that a frame can be written, and return the mapping of its columns to messages.
 
-    Column names are compared as in Spark, ignoring case. With `value_type` (the topic's schema, or `valueSchema`) all
-    columns except metadata columns are fields of the value. There is one exception: if the only such column is a binary
-    column `value`, and `value_type` has no field of this name, the column contains encoded values.
+    Column names are compared as in Spark, ignoring case. If `value_type` is None, the column `value` contains encoded
+    values. With `value_type` (the topic's schema, or `valueSchema`) all columns except metadata columns are fields of
+    the value. There is one exception: if the only such column is a binary column `value`, and `value_type` has no field
+    of this name, the column contains encoded values.
 
     Raises:
         InvalidArgumentError: `value` or a topic is missing, or a column is unknown, is given twice or has a wrong type.
@@ -126,7 +132,7 @@ def to_segment_rows(
     schema_version: bytes | None = None,
     encode: Callable[[pa.StructArray], pa.BinaryArray] | None = None,
 ) -> SegmentRows:
-    """Turn one of Spark's batches into segment rows.
+    """Return one of Spark's batches as segment rows.
 
     Args:
         batch: Columns in the order of the plan's frame.
@@ -293,7 +299,7 @@ def _check_properties(maps: pa.MapArray | None) -> None:
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     if maps.items.slice(first, last - first).null_count:
         raise InvalidArgumentError(
-            "Column '__messageProperties' has a null value, but Pulsar's properties are text: drop the key."
+            "Column '__messageProperties' has a null value, but Pulsar's properties are text: drop its key."
         )
 
 

@@ -70,15 +70,15 @@ class ScanPartition(InputPartition):
 def split(
     pieces: Sequence[ScanPiece], paths: Paths, min_partitions: int | None, max_records: int | None
 ) -> list[ScanPartition]:
-    """Split the pieces into tasks of about equal size. Together, the tasks read each entry once, in order.
+    """Split the pieces among tasks of about equal size. Together, the tasks read each entry once, in order.
 
     Args:
         pieces: The pieces to read, in order.
         paths: The storage paths by id.
-        min_partitions: Minimum number of tasks, if there are enough record batches. By default the number of this
+        min_partitions: Minimum number of tasks, if there are enough record batches. None for the number of this
             machine's cores or, for a large read, a multiple of it; less for a small read.
-        max_records: Maximum number of messages of a task. But a task has at least one entry, and an entry (up to 1,000
-            messages) is never split.
+        max_records: Maximum number of messages of a task; None for no limit. But a task has at least one entry, and an
+            entry (up to 1,000 messages) is never split.
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)
@@ -150,9 +150,9 @@ def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int
 
 
 def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | None) -> Iterator[list[_Grain]]:
-    """Group the grains into `tasks` groups of about equal size.
+    """Yield the grains in `tasks` groups of about equal size, given their total `size` in bytes.
 
-    There are fewer groups if there are not enough grains, and more if `max_records` requires it.
+    There are fewer groups if there are not enough grains, and more if `max_records` (None for no limit) requires it.
     """
     group: list[_Grain] = []
     group_size = rows = 0
@@ -173,7 +173,7 @@ def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | 
 
 
 def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
-    """Join adjacent grains of one piece, so that a task opens its file once."""
+    """Return the pieces of a task, with adjacent grains of one piece joined, so that the task opens its file once."""
     joined: list[_Grain] = []
     for grain in grains:
         if joined and joined[-1].piece is grain.piece and joined[-1].end == grain.first:
@@ -185,7 +185,10 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The topic and ledger of rows. A row's entry id is `entry_offset` plus its column `entry_id`."""
+    """The topic, partition index (-1 for no partition) and ledger of rows.
+
+    A row's entry id is `entry_offset` plus its column `entry_id`.
+    """
 
     topic: str
     partition: int
@@ -200,7 +203,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Scan:
-    """The part of a read's plan that all its tasks share. Picklable."""
+    """The part of a read's plan that all its tasks share. Picklable.
+
+    Attributes:
+        root: The root's folder or URL.
+        schema: The columns, and the decoder of values.
+        fail_on_data_loss: True if lost messages are an error.
+        slot_filter: The filter for pieces with some of the slots; None if all pieces have all slots.
+    """
 
     root: RootPlace
     schema: ReadSchema

@@ -66,8 +66,8 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. To fetch Delta's JARs, the first session needs a Maven repository. Delta is not
-            added to a running session.
+        delta: True to configure Delta's SQL; None to do so if the extra `delta` is installed. To fetch Delta's JARs,
+            the first session needs a Maven repository. Delta is not added to a running session.
         confs: Spark confs that are added to the confs of `session_confs`, or replace them. Names with dots are passed
             as in `spark_session(**{"spark.master": "local[2]"})`.
 
@@ -81,7 +81,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
     if running is not None:
         if delta and DELTA_EXTENSION not in running.getConf().get("spark.sql.extensions", ""):
             raise SparkSessionError(
-                "A Spark session without Delta already runs in this process: stop it, and start another one."
+                "A Spark session without Delta already runs in this process: stop it, and call spark_session again."
             )
         # JARs can no longer be added, and without them the conf of Delta's catalog would break every query.
         delta = False

@@ -32,7 +32,7 @@ class PulsarDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the format's name, `pulsarpy`."""
         return "pulsarpy"
 
     @one_sentence
@@ -95,7 +95,7 @@ _warned_of: set[tuple[tuple[str, str], ...]] = set()
 
 
 def _durable_view(options: ReadOptions) -> DurableView:
-    """Read the metadata of the root that the options name."""
+    """Return a durable view of the metadata of the root that the options name."""
     return RootHandle.shared(options.root).store.view(durable=True)
 
 

@@ -42,7 +42,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
-    """Return a clause for an error for each topic in the committed offset that is not in `parts`, with the reason."""
+    """Return the reasons, as clauses for errors, why topics of the committed offset are not in `parts`."""
     _, changes = committed.reconcile_topics({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
@@ -78,7 +78,12 @@ def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a batch in messages and bytes; None for no limit. A batch has at least one entry all the same."""
+    """The limits of a batch, which has at least one entry all the same.
+
+    Attributes:
+        rows: Maximum number of messages; None for no limit.
+        bytes: Maximum number of stored bytes; None for no limit.
+    """
 
     rows: int | None
     bytes: int | None
@@ -144,7 +149,7 @@ def backlogs(
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
-    """Return a clause for an error for each topic that now ends before the position up to which the query has read it.
+    """Return clauses for errors, one for each topic that now ends before the position up to which the query has read.
 
     Such a topic has lost messages. A topic that was read up to the beginning of a ledger is left out, because it may
     end with an earlier ledger. A topic whose journal this process cannot read is left out, too, because its end is
@@ -202,7 +207,7 @@ def batch_pieces(
 
 
 def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
-    """Return the (epoch, n) of the cursor rows that the ranges of one topic name; at most one row."""
+    """Return the ranks (epoch, n) of the cursor rows that the ranges of one topic name; at most one rank."""
     return {range_.holes for range_ in ranges if range_.holes is not None}
 
 
@@ -239,7 +244,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
     Args:
         view: The metadata.
         offset: The end offset of the last planned batch.
-        left_out: By full topic name, the acknowledged entries, which are not part of the backlog.
+        left_out: The acknowledged entries, which are not part of the backlog, by full topic name; None for none.
     """
     acked = left_out or {}
     messages = size = 0.0

@@ -58,9 +58,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last batch that `latestOffset` planned, by its end offset.
+    """The last batch that `latestOffset` planned.
 
-    `view` is the view of the metadata with which the batch was planned; None once the batch's tasks are created.
+    Attributes:
+        offset: The end offset of the batch.
+        view: The view of the metadata by which the batch was planned; None after the batch's tasks are created.
     """
 
     offset: StreamOffset
@@ -119,7 +121,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a micro-batch from the options. For Trigger.Once, Spark ignores it."""
+        """Return the limit of a micro-batch from the options. For Trigger.Once, Spark ignores this limit."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -185,7 +187,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Json | None:
         """Return the topics' ends, and the backlog after the running batch, for `query.lastProgress`.
 
-        None before the first batch is planned.
+        The result is None before the first batch is planned.
         """
         planned = self._planned
         if planned is not None and planned.view is not None:
@@ -269,7 +271,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parsed
 
     def _looking(self, root: RootHandle) -> Tail:
-        """Return this query's reader of journals, always the same, so that its view never goes back."""
+        """Return this query's reader of journals, the same in each call, so that its view never goes back."""
         if self._tail is None:
             self._tail = spark_tail(root, self._options.fail_on_data_loss)
         return self._tail
@@ -311,7 +313,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait_for_more(self, waiting: Sequence[stream_plan.Backlog], limit: ReadLimit) -> bool:
         """Return True while fewer than minOffsetsPerTrigger messages wait, until maxTriggerDelay has passed.
 
-        False for AvailableNow.
+        For AvailableNow, the result is False.
         """
         wanted = self._options.min_messages
         if wanted is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
@@ -321,7 +323,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._delivered_at_s < self._options.max_delay_s
 
     def _left_out(self, offset: StreamOffset, *, is_replay: bool) -> Mapping[str, LeftOut]:
-        """Return the entries that a batch skips because clients of a broker had acknowledged them."""
+        """Return the entries, by full topic name, that a batch skips as acknowledged by a broker's clients."""
         return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
 
     def _lose_all(self, reasons: Iterable[str]) -> None:

@@ -124,7 +124,7 @@ class StreamSubscription:
         self._consumer.admit_batch(parts, offset)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
-        """Move the cursors to the positions that Spark has committed. If this fails, log a warning, and go on.
+        """Move the cursors to the positions that Spark has committed. A failure is only logged.
 
         Args:
             committed: The offset that Spark has committed.
@@ -141,7 +141,7 @@ class StreamSubscription:
             )
 
     def stop(self, committed: StreamOffset | None) -> None:
-        """Release the slots at the committed positions, and the lease; without an offset, only the lease."""
+        """Release the slots at the committed positions, and the lease; with None for the offset, only the lease."""
         self._consumer.stop(self._parts, None if committed is None else without_starts(committed))
 
     def _complete(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
@@ -221,7 +221,7 @@ def without_starts(offset: StreamOffset) -> StreamOffset:
 
 
 def _family(part: TopicPart, options: ReadOptions) -> str | None:
-    """Return a name that a topic shares with its siblings: the pattern or the partitioned topic; None for neither."""
+    """Return the pattern or partitioned topic that selects a topic together with others; None for neither."""
     if options.topics.pattern is not None:
         return options.topics.pattern
     return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

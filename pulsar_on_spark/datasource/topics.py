@@ -173,7 +173,7 @@ def first_published(
         root: The root.
         view: The metadata, with the entries in journals.
         part: The topic or partition.
-        start: The first position to look at.
+        start: The first position of the range.
         end: The end of the range.
         time_ms: The time, in milliseconds since 1970.
         fail_on_data_loss: False to ignore that the first such entry may be among lost entries.

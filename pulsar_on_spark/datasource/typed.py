@@ -98,7 +98,7 @@ def typed_values(
     Args:
         given: The options.
         declared: The topic's latest schema; None without a schema.
-        writers: For a read, the schemas that values were written with.
+        writers: For a read, the schemas that values were written with; None for a write.
 
     Raises:
         InvalidArgumentError: the options' schema cannot be parsed.

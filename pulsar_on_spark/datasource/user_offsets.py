@@ -43,7 +43,7 @@ class UserOffsets:
         return whole if whole == "earliest" or whole == "latest" else self.default
 
     def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:
-        """Return the given names that apply to none of `topics`, sorted.
+        """Return the names in the option that apply to none of `topics`, sorted.
 
         The name of a partitioned topic applies to its partitions only with `earliest` or `latest`, because a position
         belongs to one partition.
@@ -57,7 +57,7 @@ class UserOffsets:
 
 
 def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
-    """Parse `startingOffsets`: `earliest`, `latest`, or a JSON object whose keys are topic names, short or full.
+    """Return the parsed `startingOffsets`: `earliest`, `latest`, or a JSON object by topic name, short or full.
 
     A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
     the column `__messageIdStr`. The start is inclusive, as in pulsar-spark. Entries are never split: the query begins
@@ -76,7 +76,7 @@ def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
 
 
 def parse_ending_offsets(text: str) -> UserOffsets:
-    """Parse `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
+    """Return the parsed `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
 
     The given end is inclusive, as in pulsar-spark and unlike in Spark's Kafka source: the named message's whole entry
     is read. The returned position is exclusive: it is the entry after the named one.

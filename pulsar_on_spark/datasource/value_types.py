@@ -35,7 +35,7 @@ class ValueSchema:
 
 
 def value_schema(value_format: str, text: str) -> ValueSchema:
-    """Parse the options `valueFormat` and `valueSchema`.
+    """Return the parsed options `valueFormat` and `valueSchema`.
 
     Raises:
         InvalidArgumentError: the format is unknown or the schema cannot be parsed; the error names the option.
@@ -50,7 +50,7 @@ def value_schema(value_format: str, text: str) -> ValueSchema:
 
 
 def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
-    """Parse a schema of the registry (`SchemaRecord`) of type JSON or AVRO.
+    """Return the parsed schema of the registry (`SchemaRecord`), of type JSON or AVRO.
 
     Raises:
         InvalidArgumentError: the schema's text has no Spark type.

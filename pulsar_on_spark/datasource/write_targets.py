@@ -46,7 +46,7 @@ class WriteTargets:
         return cls(plain, partitioned)
 
     def get(self, name: TopicName) -> WriteTarget | None:
-        """Return the partitions of a topic; None if the topic did not exist when the driver planned the write."""
+        """Return a topic's partitions, or the topic itself without partitions; None if it did not exist at planning."""
         if (topic_id := self.plain.get(name.full)) is not None:
             return WriteTarget((TopicPart(name.full, topic_id, -1),))
         if (ids := self.partitioned.get(name.full)) is None:

@@ -70,10 +70,17 @@ class WritePlan:
     """The plan of a write, which the driver makes once for all tasks. Picklable.
 
     Attributes:
+        write_id: The id of the write.
+        root: The root's folder or URL.
+        paths: The storage paths for new files.
+        quorum: The numbers of copies of a file.
+        scheme: The hash by which keys choose partitions.
+        frame: The mapping of the frame's columns to messages.
         topic: The full name of the topic of all rows; None if each row names its topic.
         target: The partitions of `topic`; None if there is no `topic`, or if it does not exist and the tasks of a
             streaming query must create it.
         others: If each row names its topic, the existing topics; otherwise empty.
+        typed: The schema and codec of typed values; None if values are bytes.
     """
 
     write_id: WriteId
@@ -198,7 +205,7 @@ class _TaskRun:
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
-        """Return the partitions of the topic of this name, which is created if it does not exist.
+        """Return the partitions of the topic with the name `given`, which is created if it does not exist.
 
         Raises:
             TopicNotFoundError: the topic was deleted, and the streaming query has committed a batch before. The query
@@ -286,7 +293,7 @@ class _Writing:
 
 
 def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
-    """Mark storage paths as failed in this process and, if possible, in the metadata; log each of them."""
+    """Mark the failed storage paths in this process and, if possible, in the metadata; log each of them."""
     for failure in {failure.path_id: failure for failure in failures}.values():
         log.warning(
             "Storage path %d failed and is read-only from now on: %s",
@@ -301,7 +308,7 @@ def _mark_failed(root: RootPlace, failures: Sequence[PathFailure]) -> None:
     except (NotARootError, MetadataError, OSError) as error:
         # A task on a host without the paths and the root must raise its first error, not this one. And after a commit
         # an error would make Spark write the messages again.
-        log.warning("Storage paths could not be marked as failed: %s", error)
+        log.warning("The failed storage paths could not be marked as failed in the metadata: %s", error)
 
 
 class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
